@@ -332,7 +332,7 @@ class Placement(Record):
 
 
 class Limits(Record):
-    """The operator's knobs of the decision; ``conf/host_options.py`` describes each option.
+    """The operator's options of placement; ``conf/host_options.py`` describes each.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host
     :param reserve_bytes: per node, kept for the host itself

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _RATIO_STEP = 0.01
 
 
-def check_settings(root: str) -> Iterator[Finding]:
+def check_options(root: str) -> Iterator[Finding]:
     """Check that our own configuration file can be used."""
     path = host_options.below(root, host_options.PATH)
     for problem in host_options.read(path).problems:

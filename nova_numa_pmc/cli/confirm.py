@@ -24,17 +24,17 @@ def can_ask(args: argparse.Namespace, here: CommandContext) -> bool:
     return False
 
 
-def confirmed(ask: Callable[[str], str], question: str) -> bool:
+def confirmed(ask: Callable[[str], str], text: str) -> bool:
     """Ask a yes-or-no question and return whether the answer is yes.
 
     :raises EOFError: the input has ended
     """
-    return ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')
+    return ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
 
 
-def agreed(here: CommandContext, question: str) -> bool:
+def agreed(here: CommandContext, text: str) -> bool:
     """Ask a yes-or-no question; the end of the input is a no."""
     try:
-        return confirmed(here.ask, question)
+        return confirmed(here.ask, text)
     except EOFError:
         return False

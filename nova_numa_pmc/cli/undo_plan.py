@@ -126,4 +126,4 @@ def _move(one: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> pl
         kind = plan_records.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = plan_records.FETCH
-    return plan_records.asked_for(kind, steps, 'as before move %s' % one.id)
+    return plan_records.requested(kind, steps, 'as before move %s' % one.id)

@@ -240,15 +240,15 @@ def log_to_stderr(config_file: str, level: int) -> None:
     would write its own times there and, before 5.1, colours.
     """
     conf = _oslo_options(config_file)
-    asked = conf is not None and (
+    configured = conf is not None and (
         conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal or conf.use_stderr
     )
-    if conf is None or (not asked and os.environ.get('JOURNAL_STREAM')):
+    if conf is None or (not configured and os.environ.get('JOURNAL_STREAM')):
         log_plainly(logging.DEBUG if conf is not None and conf.debug else level)
         return
     from oslo_log import log
 
-    if not asked:
+    if not configured:
         conf.set_default('use_stderr', True)  # without any it would take stdout
     log.setup(conf, 'nova-numa-agent')
 

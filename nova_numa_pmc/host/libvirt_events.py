@@ -51,7 +51,7 @@ RETRY_S, RETRY_MAX_S = 1.0, 60.0
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
 #: Names kept while nobody answers; once libvirt does, all that run are requested anyway.
-_MOST_ASKED = 10000
+_MOST_REQUESTED = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
 HANGS = 'libvirt does not answer'
@@ -88,7 +88,7 @@ class Listener:
         self._why: str = CONNECTING
         self._busy_since_s: float | None = None
         self._changes: collections.deque[GuestChange] = collections.deque()
-        self._asked: collections.deque[str] = collections.deque(maxlen=_MOST_ASKED)
+        self._requested: collections.deque[str] = collections.deque(maxlen=_MOST_REQUESTED)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
         self._ended = threading.Event()
@@ -113,7 +113,7 @@ class Listener:
 
     def ask(self, name: str) -> None:
         """Request a domain's live XML, which comes by :meth:`take`, or never."""
-        self._asked.append(name)
+        self._requested.append(name)
         _poke(self._asks_out)
 
     @property
@@ -174,7 +174,7 @@ class Listener:
                 with contextlib.suppress(libvirt.libvirtError):
                     connection.domainEventRegisterAny(None, number, self._hear, None)
         # After that, so that nobody is missed who starts meanwhile.
-        self._asked.extend(
+        self._requested.extend(
             each.name()
             for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
@@ -196,7 +196,7 @@ class Listener:
         """Take an event of whatever kind; libvirt is called once this has returned."""
         name = domain.name()
         self._queue(GuestChange(name))
-        self._asked.append(name)
+        self._requested.append(name)
 
     def _answer(self, connection: virConnect) -> None:
         """Fetch the live XML of the requested domains."""
@@ -204,7 +204,7 @@ class Listener:
         names = set()
         with contextlib.suppress(IndexError):
             while True:
-                names.add(self._asked.popleft())
+                names.add(self._requested.popleft())
         for name in sorted(names):
             self._busy_since_s = self._clock()
             identity, guest = self._identify(name), None

@@ -52,7 +52,7 @@ class LiveGuests:
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.GuestChange] = {}  # by name
         #: Identities for which libvirt was queried, by name.
-        self._asked: dict[str, Identity | None] = {}
+        self._requested: dict[str, Identity | None] = {}
 
     def update(self, change: libvirt_events.GuestChange) -> None:
         """Take in libvirt's XML of a guest."""
@@ -74,7 +74,7 @@ class LiveGuests:
             if problem is not None:
                 problems.append(problem)
         names = {name for name, *_ in entries}
-        for kept in (self._live, self._asked):
+        for kept in (self._live, self._requested):
             for name in kept.keys() - names:
                 del kept[name]
         return guests.with_real_pins(found, self._root), problems
@@ -88,8 +88,8 @@ class LiveGuests:
             and (change.guest is not None and change.guest.name == name)
         ):
             return change.guest
-        if self._listener is not None and self._asked.get(name) != identity:
-            self._asked[name] = identity
+        if self._listener is not None and self._requested.get(name) != identity:
+            self._requested[name] = identity
             self._listener.ask(name)
         return None
 

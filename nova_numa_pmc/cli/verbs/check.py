@@ -173,7 +173,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         kernel.check_huge_pages,
         kernel.check_governor,
         kernel.check_counting,
-        capacity.check_settings,
+        capacity.check_options,
         deployment.check_libvirt,
     ):
         yield functools.partial(check, root)

@@ -41,11 +41,11 @@ def explain_move(move: plan_records.Move) -> str:
 
 def explain_why(move: plan_records.Move) -> str:
     """Return why a move is made, without what is moved where."""
-    asked = [
-        _values(reason)['why'] for reason in move.reasons if reason.code == plan_records.ASKED
+    requested = [
+        _values(reason)['why'] for reason in move.reasons if reason.code == plan_records.REQUESTED
     ]
-    if asked:
-        return str(asked[0])
+    if requested:
+        return str(requested[0])
     causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
     shown = ', '.join(f'{cause} {cores:.2g}' for cores, cause in causes if abs(cores) >= 0.005)
     return (

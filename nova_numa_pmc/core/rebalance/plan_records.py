@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
 #: Code of a move's :class:`model.Reason` where it was requested: with ('why', text).
-ASKED = 'asked'
+REQUESTED = 'asked'
 #: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
 ASSUMED = 'assumed'
 
@@ -163,10 +163,10 @@ class Move(Record):
     reasons: tuple[Reason, ...] = ()
 
 
-def asked_for(kind: str, steps: tuple[Step, ...], why: str) -> Move:
+def requested(kind: str, steps: tuple[Step, ...], why: str) -> Move:
     """Return a requested move: nothing was weighed."""
     size_bytes = sum(step.bytes for step in steps)
-    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(ASKED, (('why', why),)),))
+    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
 
 class Plan(Record):
