@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         def source(self) -> str: ...
 
         @property
-        def sure(self) -> str: ...
+        def basis(self) -> str: ...
 
         @property
         def local_per_sec(self) -> float | None: ...
@@ -133,7 +133,7 @@ class _NoEvidence:
     """The evidence of a guest that no source measured."""
 
     of_memory = False
-    source = sure = ''
+    source = basis = ''
     local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
     cycles_per_sec = instructions_per_sec = counted_share = None
     remote_cache_per_sec = stalled_cycles_per_sec = None
@@ -232,7 +232,7 @@ def counts_of_guests(
     for running in guests:
         known = evidence.get(running.guest.uuid)
         ran = running.cores
-        if ran is None or not running.cores_by_node or known is None or known.sure != COUNTED:
+        if ran is None or not running.cores_by_node or known is None or known.basis != COUNTED:
             if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
@@ -293,7 +293,7 @@ def guest_sample(
     """
     guest, cores = running.guest, running.cores
     known = evidence or _NOTHING
-    source, sure = (known.source, known.sure) if known.of_memory else ('', '')
+    source, basis = (known.source, known.basis) if known.of_memory else ('', '')
     busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
         known.cycles_per_sec, known.instructions_per_sec, busy
@@ -303,7 +303,7 @@ def guest_sample(
         guest.uuid,
         guest.name,
         source,
-        sure,
+        basis,
         cores,
         running.waiting_cores,
         tuple(sorted(running.cores_by_node.items())),

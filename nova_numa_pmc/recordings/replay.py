@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample
+from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample, file_names
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, PerfStatLine
 
@@ -152,9 +152,10 @@ def from_data(data: Any) -> Sample:
 
 def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
     """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
+    names = file_names(kind).values()
     if not rows:
-        return {name: [] for name in kind._fields}
-    return {name: [row[name] for row in rows] for name in kind._fields if name in rows[0]}
+        return {name: [] for name in names}
+    return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
 def _table(file: TextIO) -> Interval | None:

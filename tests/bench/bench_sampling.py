@@ -118,7 +118,7 @@ class WholeSample:
         """Take a sample, as if the interval had passed."""
         found = self._sampler.sample(self._ticks * self._interval_ns)
         self._ticks += 1
-        if self._ticks > 1 and any(guest.sure != COUNTED for guest in found.guests):
+        if self._ticks > 1 and any(guest.basis != COUNTED for guest in found.guests):
             raise exceptions.CounterError('; '.join(found.problems) or 'guests are not counted')
         self._more_cpus.sample()
 

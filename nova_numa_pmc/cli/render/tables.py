@@ -188,7 +188,7 @@ def source(guest: GuestSample) -> str:
     """Return where a guest's accesses are known from and how certain that is."""
     if not guest.source:
         return UNKNOWN
-    text = '%s, %s' % (printable(guest.source), printable(guest.sure))
+    text = '%s, %s' % (printable(guest.source), printable(guest.basis))
     if guest.counted_share is not None and guest.counted_share < 0.995:
         text += ' %.0f%%' % (100 * guest.counted_share)
     return text

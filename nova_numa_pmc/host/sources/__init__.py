@@ -35,7 +35,7 @@ class Evidence(Record):
     """
 
     source: str
-    sure: str
+    basis: str
     local_per_sec: float | None = None
     remote_per_sec: float | None = None
     remote_ratio: float | None = None

@@ -141,12 +141,12 @@ class Resctrl:
         line = pressure.LINE_BYTES
         return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
 
-    def _evidence(self, total: float, local: float, sure: str) -> Evidence:
+    def _evidence(self, total: float, local: float, basis: str) -> Evidence:
         line = pressure.LINE_BYTES
         local = min(local, total)  # the two are read one after the other
         return Evidence(
             self.name,
-            sure,
+            basis,
             local / line,
             (total - local) / line,
             rates.remote_ratio(local, total - local),

@@ -94,7 +94,7 @@ class CountsOfGuestsTest(unittest.TestCase):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
         for told in (
             {},
-            {'v': EVIDENCE._replace(sure=INFERRED)},
+            {'v': EVIDENCE._replace(basis=INFERRED)},
             {'v': EVIDENCE._replace(local_per_sec=None)},
         ):
             self.assertEqual({0: (225.0, 75.0)}, self.counts(GUEST, other, u=EVIDENCE, **told))
@@ -136,7 +136,7 @@ class GuestSampleTest(unittest.TestCase):
 
     def test_a_ratio_alone(self):
         told = measurements.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
-        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.sure, told.remote_ratio))
+        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.basis, told.remote_ratio))
         self.assertEqual(
             (None, None, None, None),
             (told.local_per_sec, told.cpi, told.intensity, told.counted_share),
@@ -148,7 +148,7 @@ class GuestSampleTest(unittest.TestCase):
             EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
             (),
         )
-        self.assertEqual(('', '', 2.0), (told.source, told.sure, told.cpi))
+        self.assertEqual(('', '', 2.0), (told.source, told.basis, told.cpi))
 
     def test_nothing_known(self):
         told = measurements.guest_sample(

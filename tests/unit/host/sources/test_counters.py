@@ -99,7 +99,7 @@ class GuestCountersTest(Counting):
         told = found['u%d' % self.child.pid]
         self.assertEqual(
             ('perf by thread', COUNTED, 0.0, 0.0, 1.0),
-            (told.source, told.sure, told.remote_per_sec, told.remote_ratio, told.counted_share),
+            (told.source, told.basis, told.remote_per_sec, told.remote_ratio, told.counted_share),
         )
         self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
         self.assertLess(0, told.cycles_per_sec)
