@@ -46,7 +46,7 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 """
 
 
-class InterpreterAnswer(Record):
+class InterpreterModules(Record):
     """The modules and versions that an interpreter sees.
 
     :param python: its path
@@ -90,9 +90,9 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
     return None
 
 
-def ask(
+def query(
     python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
-) -> InterpreterAnswer:
+) -> InterpreterModules:
     """Query a Python, as the user that the service runs as; return what it found.
 
     :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
@@ -111,7 +111,7 @@ def ask(
             **as_owner,
         )
         report = json.loads(done.stdout)
-        return InterpreterAnswer(
+        return InterpreterModules(
             python,
             tuple(report['nova']),
             tuple(report['monitors']),
@@ -120,11 +120,11 @@ def ask(
             tuple((name, target) for name, target in report['points']),
         )
     except subprocess.TimeoutExpired:
-        return InterpreterAnswer(python, problem='no answer within %d s' % timeout_s)
+        return InterpreterModules(python, problem='no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
-        return InterpreterAnswer(python, problem=str(error))
+        return InterpreterModules(python, problem=str(error))
     except (ValueError, KeyError, TypeError):
         last = done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
-        return InterpreterAnswer(
+        return InterpreterModules(
             python, problem='\n'.join(last) or 'exit status %d' % done.returncode
         )

@@ -16,7 +16,7 @@ from nova_numa_pmc.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nova_numa_pmc.checks.interpreter import InterpreterAnswer
+    from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.processes import Process
 
@@ -131,42 +131,42 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_loadable(answer: InterpreterAnswer, installed: str | None = None) -> Iterator[Finding]:
+def check_loadable(modules: InterpreterModules, installed: str | None = None) -> Iterator[Finding]:
     """Check that nova-compute's Python finds the entry point, the shim and the package.
 
     :param installed: path that the shim was installed to, None: nowhere
     """
-    pip = 'install our wheel with %s -m pip' % answer.python
-    if answer.problem:
+    pip = 'install our wheel with %s -m pip' % modules.python
+    if modules.problem:
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            'cannot tell what %s can import: %s' % (answer.python, answer.problem),
+            'cannot tell what %s can import: %s' % (modules.python, modules.problem),
             'run as root, where nova-compute runs',
         )
         return
-    if not answer.nova:
+    if not modules.nova:
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            '%s cannot import Nova' % answer.python,
+            '%s cannot import Nova' % modules.python,
             'run this where nova-compute runs',
         )
         return
-    if not answer.package:
+    if not modules.package:
         yield Finding(
             'monitor-package-missing',
             finding.ERROR,
-            "%s, which runs nova-compute, can't import nova_numa_pmc" % answer.python,
+            "%s, which runs nova-compute, can't import nova_numa_pmc" % modules.python,
             pip,
         )
-    targets = [target for name, target in answer.points if name == 'numa_pmc']
+    targets = [target for name, target in modules.points if name == 'numa_pmc']
     if not targets:
         yield Finding(
             'monitor-entry-point-missing',
             finding.ERROR,
             '%s, which runs nova-compute, has no entry point numa_pmc in %s'
-            % (answer.python, 'nova.compute.monitors.cpu'),
+            % (modules.python, 'nova.compute.monitors.cpu'),
             pip,
         )
     elif not any(target.startswith(TARGET + ':') for target in targets):
@@ -177,8 +177,8 @@ def check_loadable(answer: InterpreterAnswer, installed: str | None = None) -> I
             % ', '.join(targets),
             pip,
         )
-    if not answer.shim:
-        yield _shim_missing(answer, installed, pip)
+    if not modules.shim:
+        yield _shim_missing(modules, installed, pip)
 
 
 def check_restarted(
@@ -203,8 +203,8 @@ def check_restarted(
         )
 
 
-def _shim_missing(answer: InterpreterAnswer, installed: str | None, pip: str) -> Finding:
-    read = ', '.join(answer.monitors) or 'nowhere'
+def _shim_missing(modules: InterpreterModules, installed: str | None, pip: str) -> Finding:
+    read = ', '.join(modules.monitors) or 'nowhere'
     if installed is None:
         what = 'the module numa_pmc is missing from %s' % read
         remedy = pip + '; an editable install (pip install -e) does not put it there'

@@ -180,7 +180,7 @@ class Listener:
         )
         self._set_state(ANSWERS)
         while not (self._closed or self._ended.is_set()):
-            self._answer(connection)
+            self._fetch(connection)
             self._busy_since_s = None
             libvirt.virEventRunDefaultImpl()
         self._busy_since_s = self._clock()
@@ -198,7 +198,7 @@ class Listener:
         self._queue(GuestChange(name))
         self._requested.append(name)
 
-    def _answer(self, connection: virConnect) -> None:
+    def _fetch(self, connection: virConnect) -> None:
         """Fetch the live XML of the requested domains."""
         libvirt = self._libvirt
         names = set()

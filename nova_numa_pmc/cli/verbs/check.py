@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     #: Asks a service's Python as a user (uid, gid), None: as this one.
-    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterAnswer]
+    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
     #: One check.
     Check = Callable[[], Iterable[Finding]]
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     roles = (args.role,) if args.role else roles_here(args.root)
     # Another root's interpreters aren't for this host to run.
     own = os.path.samefile(args.root, '/')
-    findings = collect(args, roles, interpreter.ask if own else None)
+    findings = collect(args, roles, interpreter.query if own else None)
     if args.json:
         print(
             json.dumps(
@@ -113,12 +113,12 @@ def roles_here(root: str) -> tuple[str, ...]:
 
 
 def collect(
-    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.ask
+    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.query
 ) -> list[Finding]:
     """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
-    :param ask: queries a service's Python, as :func:`interpreter.ask`; None: it is not queried
+    :param ask: queries a service's Python, as :func:`interpreter.query`; None: it is not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -196,9 +196,9 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: capacity.check_shared_set(root, conf)
         yield lambda: published.check_pool(host_options.below(root, directory), conf)
         yield lambda: conf.findings
-    answer = _answer(args, COMPUTE, process, ask)
-    if answer:
-        yield lambda: monitor.check_loadable(answer, installed_shim())
+    modules = _query(args, COMPUTE, process, ask)
+    if modules:
+        yield lambda: monitor.check_loadable(modules, installed_shim())
 
 
 def _hook(root: str) -> Iterable[Finding]:
@@ -224,9 +224,9 @@ def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])
-    answer = _answer(args, CONTROLLER, process, ask)
-    if answer:
-        yield lambda: scheduler.check_importable(answer)
+    modules = _query(args, CONTROLLER, process, ask)
+    if modules:
+        yield lambda: scheduler.check_importable(modules)
 
 
 def _guarded(check: Check) -> list[Finding]:
@@ -281,9 +281,9 @@ def _of_service(
     )
 
 
-def _answer(
+def _query(
     args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
-) -> interpreter.InterpreterAnswer | None:
+) -> interpreter.InterpreterModules | None:
     """Query the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or (process is not None and not process.same_root):

@@ -11,7 +11,7 @@ from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
 STOCK = ('virt_driver', 'nova.compute.monitors.cpu.virt_driver:Monitor')
-SEEN = interpreter.InterpreterAnswer(
+SEEN = interpreter.InterpreterModules(
     '/usr/bin/python3',
     ('/usr/lib/nova',),
     ('/usr/lib/nova/compute/monitors/cpu',),
@@ -196,13 +196,13 @@ class InterpreterTest(unittest.TestCase):
         )
         write(site, 'ours-1.dist-info/METADATA', 'Metadata-Version: 2.1\nName: ours\n')
         python = self.fake_python('PYTHONPATH=%s exec %s -S "$@"\n' % (site, sys.executable))
-        said = interpreter.ask(python)
+        said = interpreter.query(python)
         self.assertEqual(('', None, (POINT,)), (said.problem, said.shim, said.points))
         self.assertEqual((site + '/nova/compute/monitors/cpu',), said.monitors)
         self.assertEqual(site + '/nova_numa_pmc/__init__.py', said.package)
         write(site, 'nova/compute/monitors/cpu/numa_pmc.py', '')
         self.assertEqual(
-            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.ask(python).shim
+            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.query(python).shim
         )
 
     def test_a_shim_beside_a_distributions_nova(self):
@@ -214,7 +214,7 @@ class InterpreterTest(unittest.TestCase):
             'local/nova/compute/monitors/cpu/numa_pmc.py',
         ):
             write(self.root, name, '')
-        said = interpreter.ask(
+        said = interpreter.query(
             self.fake_python(
                 'PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n'
                 % (self.root, self.root, sys.executable)
@@ -225,7 +225,7 @@ class InterpreterTest(unittest.TestCase):
         )
 
     def test_no_nova(self):
-        said = interpreter.ask(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
+        said = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(
             ('', (), (), None, None),
             (said.problem, said.nova, said.monitors, said.shim, said.package),
@@ -241,6 +241,6 @@ class InterpreterTest(unittest.TestCase):
         ):
             with self.subTest(lines):
                 timeout_s = 0 if 'sleep' in lines else 20
-                said = interpreter.ask(self.fake_python(lines + '\n'), timeout_s=timeout_s)
+                said = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
                 self.assertEqual(expected, said.problem)
-        self.assertIn('No such file', interpreter.ask(self.root + '/absent').problem)
+        self.assertIn('No such file', interpreter.query(self.root + '/absent').problem)
