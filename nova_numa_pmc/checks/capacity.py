@@ -36,7 +36,7 @@ def check_options(root: str) -> Iterator[Finding]:
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that a node may promise as much memory as Nova sells of it.
+    """Check that a node may promise as much memory as Nova offers of it.
 
     Nova's ratio in placement may have been set there by the API; the file is what a host
     reports unless it sets nothing.
@@ -54,7 +54,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         which = (
             'a guest that Nova sends here may not fit on a node, and then only its CPUs are placed'
             if ours < nova
-            else 'more may be promised on a node than Nova sells'
+            else 'more may be promised on a node than Nova offers'
         )
         yield Finding(
             'ram-ratio',
@@ -67,7 +67,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova doesn't sell memory that guests get none of: a device's, a slow tier's.
+    """Check that Nova doesn't offer memory that guests get none of: a device's, a slow tier's.
 
     libvirt tells Nova of all memory that is online (virNodeGetInfo()).
     """
@@ -99,7 +99,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     yield Finding(
         'memory-kept',
         finding.WARNING,
-        '%s, but Nova sells it: its %s is %d' % (what, name, reserved_mib),
+        '%s, but Nova offers it: its %s is %d' % (what, name, reserved_mib),
         '%s = %d or more in nova.conf; systemctl set-property machine.slice '
         'AllowedMemoryNodes=%s keeps guests whose own nodes are full off it (cgroup v2); %s'
         % (
@@ -144,7 +144,7 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-nodes',
             finding.WARNING,
-            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova sells its '
+            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova offers its '
             'memory' % ', '.join('%d' % node for node in without),
             'add CPUs of each node to cpu_shared_set',
             file,

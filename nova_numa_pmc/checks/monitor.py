@@ -124,7 +124,7 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'notifications-endless',
             finding.WARNING,
-            'notifications are tried without end (driver = %s, retry = -1): nova-compute sends '
+            'notifications are retried without end (driver = %s, retry = -1): nova-compute sends '
             'one with its metrics while claims wait, so that a dead bus stops boots' % drivers[0],
             '[%s] retry = 1' % _NOTIFICATIONS,
             conf.file_of('driver', _NOTIFICATIONS),
@@ -141,7 +141,7 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            'cannot tell what %s can import: %s' % (modules.python, modules.problem),
+            'cannot find out what %s can import: %s' % (modules.python, modules.problem),
             'run as root, where nova-compute runs',
         )
         return

@@ -173,7 +173,7 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-metrics-weighed',
             finding.NOTE,
-            '[metrics] weight_setting names %s, which our monitor sends only where it is told to: '
+            '[metrics] weight_setting names %s, which our monitor sends only if enabled: '
             'with required = true requests fail for a host without' % ', '.join(wanted),
             '[numa_pmc] cpu_metrics = true in nova.conf of every compute host',
             conf.file_of('weight_setting', 'metrics'),
@@ -207,7 +207,7 @@ def check_importable(modules: InterpreterModules) -> Iterator[Finding]:
         yield Finding(
             'scheduler-not-asked',
             finding.NOTE,
-            'cannot tell what %s can import: %s'
+            'cannot find out what %s can import: %s'
             % (modules.python, modules.problem or 'it cannot import Nova'),
             'run as root, where nova-scheduler runs',
         )

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import Sample
 
 
+#: Fields of a node that a sample has under the same names.
+_MEASURED = (
+    'pressure',
+    'cpu_ratio',
+    'bandwidth_ratio',
+    'link_ratio',
+    'demand_cores',
+    'remote_ratio',
+)
+
+
 class AgentStatus(Record):
     """State of the agent as seen from outside.
 
@@ -135,17 +146,7 @@ def nodes(
         observed.host, observed.record.promises.values(), here.options.shared.limits
     )
     measured = _sampled(observed.sample) if observed.sample else _published(published)
-    unknown = dict.fromkeys(
-        (
-            'pressure',
-            'cpu_ratio',
-            'bandwidth_ratio',
-            'link_ratio',
-            'demand_cores',
-            'remote_ratio',
-            'demand_now_cores',
-        )
-    )
+    unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     found = []
     for node, there in zip(now.nodes, observed.host.nodes):
         memory = node_memory.memory_of(there, here.options.shared.limits)
@@ -169,18 +170,7 @@ def nodes(
 def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
     return {
         node.id: dict(
-            {
-                name: getattr(node, name)
-                for name in (
-                    'pressure',
-                    'cpu_ratio',
-                    'bandwidth_ratio',
-                    'link_ratio',
-                    'demand_cores',
-                    'remote_ratio',
-                )
-            },
-            demand_now_cores=node.demand_cores,
+            {name: getattr(node, name) for name in _MEASURED}, demand_now_cores=node.demand_cores
         )
         for node in sample.nodes
     }

@@ -104,7 +104,7 @@ def confine(
     :raises CpusetError: names the file, the value, the error and what was undone, or not
     """
     if not cpus or (mems is not None and not mems):
-        raise CpusetError('%s: asked for an empty set' % groups.target)
+        raise CpusetError('%s: an empty set was requested' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a start

@@ -218,7 +218,7 @@ def decode(data: bytes) -> HostState:
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]
         if not ids or ids != sorted(set(ids)):
-            raise ValueError('its nodes are none, out of order or there twice')
+            raise ValueError('it has no nodes, or they are out of order or repeated')
         limits = _members(found.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(

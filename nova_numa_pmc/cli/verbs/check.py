@@ -127,7 +127,7 @@ def collect(
                 'role-unknown',
                 finding.ERROR,
                 'neither libvirt nor nova-compute nor nova-scheduler was found here',
-                'say what to check with --role',
+                'name what to check with --role',
             )
         )
     for role in roles:
@@ -263,7 +263,7 @@ def _of_service(
             '%s-not-running' % service,
             finding.NOTE,
             '%s is not running here' % service,
-            'start it, or say what to check with --role',
+            'start it, or name what to check with --role',
         )
     if not conf.files:
         # A host of libvirt alone needs none.

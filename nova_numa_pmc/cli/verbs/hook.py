@@ -341,7 +341,7 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
             % (daemon.name, daemon.name)
         ]
     os.kill(daemon.pid, signal.SIGHUP)
-    return ['told %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+    return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
 
 def _boot_s(root: str) -> int:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
-    'spread': 'spread over all nodes, as its policy asks',
+    'spread': 'spread over all nodes, as its policy requires',
     'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left wide',
     'placed_by_others': 'left alone: placed by others ({by})',
-    'policy_none': 'left alone, as its policy or the operator asks',
+    'policy_none': 'left alone, as its policy or the operator requires',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, only {threads} CPUs allowed',
-    'no_single_node': 'left alone: its policy asks for one node, '
+    'no_single_node': 'left alone: its policy requires one node, '
     '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {threads} CPUs and {free_bytes}',

@@ -65,9 +65,11 @@ RULES = (
         'placed by others',
     ),
     Rule(
-        'opted_out', lambda case: _policy(case) == model.NONE, 'its flavor asks not to be placed'
+        'opted_out',
+        lambda case: _policy(case) == model.NONE,
+        'its flavor excludes it from placement',
     ),
-    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor asks to be spread'),
+    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor requires spreading'),
     # VFIO, SEV, mlock.
     Rule('locked', lambda case: case.guest.locked or case.guest.devices, 'its memory cannot move'),
     Rule(

@@ -145,7 +145,7 @@ class GuestMove:
         """
         if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
             raise MigrationError(
-                '%s: asked for no node, or for a share on some only' % groups.target
+                '%s: no node was requested, or shares for only some' % groups.target
             )
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
