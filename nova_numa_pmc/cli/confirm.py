@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import CommandContext
 
 
-def can_ask(args: argparse.Namespace, here: CommandContext) -> bool:
+def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     """Return whether --yes was given or an operator can be asked; print the remedy if neither."""
-    if args.yes or (here.terminal and not args.json):
+    if args.yes or (command.terminal and not args.json):
         return True
     print(
         'nova-numa-rebalance: not a terminal: use --yes to make the moves without asking',
@@ -32,9 +32,9 @@ def confirmed(ask: Callable[[str], str], text: str) -> bool:
     return ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
 
 
-def agreed(here: CommandContext, text: str) -> bool:
+def agreed(command: CommandContext, text: str) -> bool:
     """Ask a yes-or-no question; the end of the input is a no."""
     try:
-        return confirmed(here.ask, text)
+        return confirmed(command.ask, text)
     except EOFError:
         return False

@@ -108,24 +108,24 @@ class GuestStatus(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
+def agent(command: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
     """Look at the agent.
 
     :returns: (it, what it has published last: None: nothing that can be read)
     """
-    process = processes.find(here.root, processes.AGENT)
+    process = processes.find(command.root, processes.AGENT)
     published, age_s, problem = None, None, ''
     now_s = time.time()
     try:
-        published = host_state.read(here.directory)
+        published = host_state.read(command.directory)
         age_s = now_s - published.taken_s
     except StateError as error:
         problem = str(error)
     fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
     return AgentStatus(
         process and process.pid,
-        here.options.rebalance,
-        pause.read(here.directory),
+        command.options.rebalance,
+        pause.read(command.directory),
         age_s,
         fresh,
         problem,
@@ -134,7 +134,7 @@ def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostSta
 
 
 def nodes(
-    here: context.CommandContext,
+    command: context.CommandContext,
     observed: context.ObservedHost,
     published: host_state.HostState | None,
 ) -> tuple[NodeStatus, ...]:
@@ -143,13 +143,13 @@ def nodes(
     :param published: None: none that may be relied on
     """
     now = host_view.view(
-        observed.host, observed.record.promises.values(), here.options.shared.limits
+        observed.host, observed.record.promises.values(), command.options.shared.limits
     )
     measured = _sampled(observed.sample) if observed.sample else _published(published)
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     found = []
     for node, there in zip(now.nodes, observed.host.nodes):
-        memory = node_memory.memory_of(there, here.options.shared.limits)
+        memory = node_memory.memory_of(there, command.options.shared.limits)
         found.append(
             NodeStatus(
                 id=node.id,
@@ -197,16 +197,16 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
 
 
 def guests(
-    here: context.CommandContext, observed: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the guests by name, problems)."""
     try:
-        entries, broken = history.read(here.root)
+        entries, broken = history.read(command.root)
         problems = ['%d lines of the history cannot be read' % broken] if broken else []
     except StateError as error:
         entries, problems = [], [str(error)]
     try:
-        histories = demand_records.read(here.root)
+        histories = demand_records.read(command.root)
         wants = histories.guests if histories else {}
     except StateError as error:
         wants = {}
@@ -218,13 +218,13 @@ def guests(
         for part in one.parts
     }
     return tuple(
-        _standing(here, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
+        _standing(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
         for guest in sorted(observed.guests, key=lambda guest: guest.name)
     ), problems
 
 
 def _standing(
-    here: context.CommandContext,
+    command: context.CommandContext,
     observed: context.ObservedHost,
     guest: model.Guest,
     moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
@@ -235,9 +235,9 @@ def _standing(
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
-        groups = cgroups.find(guest.pid, here.root)
+        groups = cgroups.find(guest.pid, command.root)
         held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
-        pinned = pinned_threads.pinned(guest, promise, observed.host, here.root)
+        pinned = pinned_threads.pinned(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -258,11 +258,11 @@ def _standing(
 
 
 def unknown_overrides(
-    here: context.CommandContext, observed: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
     """Return overrides of guests that do not run.
 
     :raises StateError: the file can't be read
     """
     running = {guest.uuid for guest in observed.guests}
-    return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]
+    return [each for each in overrides.read(command.root)[0].values() if each.uuid not in running]

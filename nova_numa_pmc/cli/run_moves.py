@@ -67,13 +67,13 @@ class _MessagePrinter(logging.Handler):
             self._print_line(tables.printable(record.getMessage()))
 
 
-def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
+def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
     :raises StateBusy: somebody else has it for longer than ``wait_s``
     """
-    taken = move_lock.MoveLock(here.directory, 'nova-numa-rebalance ' + who)
+    taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
         taken.take(min(wait_s, _TICK_S))
     except StateBusy as error:
@@ -89,7 +89,7 @@ def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.M
 
 
 def make(
-    here: CommandContext,
+    command: CommandContext,
     plan: plan_records.Plan,
     promised: dict[str, model.Promise],
     who: str,
@@ -105,25 +105,35 @@ def make(
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
-    writer = history.HistoryWriter(here.root, LOG)
+    writer = history.HistoryWriter(command.root, LOG)
 
     def record(entry: history.HistoryEntry) -> None:
         if entry.result != history.BEGUN:
             entries.append(entry)
         writer.append(entry)
 
-    with hold_move_lock(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
+    with (
+        hold_move_lock(command, who, wait_s),
+        command.signals() as wait,
+        progress.open_bars() as shown,
+    ):
         printer = _MessagePrinter(shown.print_line)
         former = LOG.level
         LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
         try:
             mover = executor.MoveExecutor(
-                here.options, here.root, LOG, who=who, batch=batch, record=record, port=here.port
+                command.options,
+                command.root,
+                LOG,
+                who=who,
+                batch=batch,
+                record=record,
+                port=command.port,
             )
             mover.begin(plan, promised, targets)
             try:
-                signal = _run(here, mover, wait, shown)
+                signal = _run(command, mover, wait, shown)
             finally:
                 not_begun = mover.waiting
                 mover.abandon()
@@ -134,13 +144,13 @@ def make(
 
 
 def _run(
-    here: CommandContext,
+    command: CommandContext,
     mover: executor.MoveExecutor,
     wait: Callable[[float], int | None],
     shown: progress.LineProgress,
 ) -> int | None:
     """Step to the end; return the signal that came before it, or None."""
-    files, looked_s = guests.StatusFiles(here.root), time.monotonic()
+    files, looked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         pause_s = mover.step()
         if pause_s is None:
@@ -151,14 +161,16 @@ def _run(
             return signal
         if time.monotonic() - looked_s >= _MIND_S:
             looked_s = time.monotonic()
-            _mind(here, mover, files)
+            _mind(command, mover, files)
 
 
-def _mind(here: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles) -> None:
+def _mind(
+    command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
+) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
         record = (
-            promises_file.read(here.directory, promises_file.read_boot_id(here.root))
+            promises_file.read(command.directory, promises_file.read_boot_id(command.root))
             or promises_file.Promises()
         )
     except NumaPmcError as error:

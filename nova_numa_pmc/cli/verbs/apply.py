@@ -38,19 +38,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_moving(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the plan, ask, make the moves; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    if not confirm.can_ask(args, here):
+    command = command or context.CommandContext(args.root)
+    if not confirm.can_ask(args, command):
         return exits.USAGE
-    here.need_root()
-    observed = here.measure(args.interval, write_promises=True)
-    plan, situation = here.propose(observed, args.horizon, args.guest)
+    command.need_root()
+    observed = command.measure(args.interval, write_promises=True)
+    plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:
         plan_command.show(plan, situation, args.horizon, observed)
     outcome = None
-    if plan.moves and (args.yes or confirm.agreed(here, 'make these moves?')):
-        outcome = run_moves.make(here, plan, observed.record.promises, history.APPLY, args.wait)
+    if plan.moves and (args.yes or confirm.agreed(command, 'make these moves?')):
+        outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(

@@ -41,24 +41,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_wait(parser, 'with --node: ')
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Pin the guest; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
+    command = command or context.CommandContext(args.root)
+    command.need_root()
     outcome = None
     if args.node is None:
-        uuid, name = here.find_overridden(args.guest)
+        uuid, name = command.find_overridden(args.guest)
     else:
-        guest = here.find(args.guest)
+        guest = command.find(args.guest)
         uuid, name = guest.uuid, guest.name
-        outcome = _bring(here, guest, args.node, args.wait)
+        outcome = _bring(command, guest, args.node, args.wait)
         if outcome and outcome.exit_code == exits.PROBLEM:
             raise MigrationError(
                 'guest %s: not pinned: %s'
                 % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
             )
     record_override(
-        here,
+        command,
         overrides.Override(uuid, overrides.PIN, name),
         args,
         outcome and run_moves.outcome_data(outcome),
@@ -67,13 +67,13 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
 
 
 def record_override(
-    here: context.CommandContext,
+    command: context.CommandContext,
     override: overrides.Override,
     args: argparse.Namespace,
     outcome: dict[str, Any] | None = None,
 ) -> None:
     """Record an override and print it."""
-    overrides.put(override, here.root)
+    overrides.put(override, command.root)
     if args.json:
         print(json.dumps(dict(override._asdict(), outcome=outcome)))
     else:
@@ -92,13 +92,13 @@ def record_override(
 
 
 def _bring(
-    here: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
+    command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
     :raises MigrationError: it can't be there
     """
-    observed = here.look(write_promises=True)
+    observed = command.look(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise MigrationError(
@@ -110,7 +110,9 @@ def _bring(
     if (
         promise
         and promise.cpu_nodes == (node_id,)
-        and (not home or (home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id)))
+        and (
+            not home or (home == promise.mem_nodes and not _is_elsewhere(command, guest, node_id))
+        )
     ):
         return None
     # It replaces an earlier override.
@@ -122,14 +124,14 @@ def _bring(
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
     move = plan_records.requested(plan_records.MOVE, (step,), 'pinned there')
     return run_moves.make(
-        here, plan_records.Plan((move,)), observed.record.promises, history.PIN, wait_s
+        command, plan_records.Plan((move,)), observed.record.promises, history.PIN, wait_s
     )
 
 
-def _is_elsewhere(here: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
+def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
     """Return whether much of a guest's memory is off its node: a move was ended, or it spilled."""
     try:
-        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}
+        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
     return sum(by_node.values()) - by_node.get(node_id, 0) > max(

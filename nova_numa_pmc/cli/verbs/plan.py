@@ -65,11 +65,11 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Print the plan; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    observed = here.measure(args.interval)
-    plan, situation = here.propose(observed, args.horizon, args.guest)
+    command = command or context.CommandContext(args.root)
+    observed = command.measure(args.interval)
+    plan, situation = command.propose(observed, args.horizon, args.guest)
     if args.json:
         print(json.dumps(plans.to_data(plan, situation, observed)))
     else:

@@ -44,20 +44,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show how the host stands; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    observed = here.measure(args.interval) if args.interval else here.look()
+    command = command or context.CommandContext(args.root)
+    observed = command.measure(args.interval) if args.interval else command.look()
     if args.json:
-        print(json.dumps(to_data(here, observed)))
+        print(json.dumps(to_data(command, observed)))
     else:
-        show(here, observed)
+        show(command, observed)
     return exits.OK
 
 
-def show(here: context.CommandContext, observed: context.ObservedHost) -> None:
+def show(command: context.CommandContext, observed: context.ObservedHost) -> None:
     """Print how a host stands, and to stderr what is unknown."""
-    agent, nodes, guests, absent, problems, source = _found(here, observed)
+    agent, nodes, guests, absent, problems, source = _found(command, observed)
     lines = status.agent_lines(agent, observed.sample is not None)
     lines.append(status.pool_line(observed.pool, source))
     lines += status.memory_lines(nodes)
@@ -75,9 +75,9 @@ def show(here: context.CommandContext, observed: context.ObservedHost) -> None:
         print('problem: ' + tables.printable(problem), file=sys.stderr)
 
 
-def to_data(here: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
+def to_data(command: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
     """Return how a host stands as plain data."""
-    agent, nodes, guests, absent, problems, source = _found(here, observed)
+    agent, nodes, guests, absent, problems, source = _found(command, observed)
     return dict(
         status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
         pool={'cpus': sorted(observed.pool.cpus), 'source': source or observed.pool.source},
@@ -85,7 +85,7 @@ def to_data(here: context.CommandContext, observed: context.ObservedHost) -> dic
 
 
 def _found(
-    here: context.CommandContext, observed: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[
     host_status.AgentStatus,
     tuple[host_status.NodeStatus, ...],
@@ -95,13 +95,13 @@ def _found(
     str,
 ]:
     """Return what is shown, and last the source of the agent's floating pool, '' not reported."""
-    agent, published = host_status.agent(here)
-    guests, problems = host_status.guests(here, observed)
+    agent, published = host_status.agent(command)
+    guests, problems = host_status.guests(command, observed)
     return (
         agent,
-        host_status.nodes(here, observed, published if agent.fresh else None),
+        host_status.nodes(command, observed, published if agent.fresh else None),
         guests,
-        host_status.unknown_overrides(here, observed),
+        host_status.unknown_overrides(command, observed),
         (*observed.problems, *problems),
         published.pool_source if published and observed.pool.source == pools.AGENT else '',
     )

@@ -37,14 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be taken back, ask, do it; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    if not confirm.can_ask(args, here):
+    command = command or context.CommandContext(args.root)
+    if not confirm.can_ask(args, command):
         return exits.USAGE
-    here.need_root()
-    entries, _ = history.read(here.root)
-    observed = here.look(write_promises=True)
+    command.need_root()
+    entries, _ = history.read(command.root)
+    observed = command.look(write_promises=True)
     found = undo_plan.plan(
         undo_plan.chosen(entries, args.move), observed.guests, observed.record.promises
     )
@@ -52,10 +52,15 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
         _show(found)
     outcome, declined = None, False
     if found.plan.moves:
-        declined = not args.yes and not confirm.agreed(here, 'take these back?')
+        declined = not args.yes and not confirm.agreed(command, 'take these back?')
         if not declined:
             outcome = run_moves.make(
-                here, found.plan, observed.record.promises, history.UNDO, args.wait, found.targets
+                command,
+                found.plan,
+                observed.record.promises,
+                history.UNDO,
+                args.wait,
+                found.targets,
             )
     if args.json:
         print(
