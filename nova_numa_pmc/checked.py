@@ -85,7 +85,7 @@ def named(name: str, check: Callable[[Any, Any], _T], value: object, bound: floa
 class Members:
     """A JSON object whose members are checked as they are taken; a reason names the member.
 
-    :param most: the largest number in it, where nothing else is said
+    :param most: the largest number in it, where no other is given
     """
 
     __slots__ = ('_members', '_most')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's list format of CPUs and nodes, '0-3,8': read and written; and nodes in words.
+"""Read and write numbers and lists of CPUs and nodes as the kernel does: '0-3,8'.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -20,6 +20,14 @@ MAX_CPUS = 16384
 #: What may surround a list. RHEL 7's ``nohz_full`` and a node's ``cpulist`` of early 5.15 on Arm
 #: have a NUL at their end.
 BLANK = ' \t\n\r\v\f\0'
+
+
+def is_number(text: str, longest: int = 19) -> bool:
+    """Return whether text is a decimal number of at most this many digits, and nothing else.
+
+    str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
+    """
+    return len(text) <= longest and text.isascii() and text.isdigit()
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
@@ -47,8 +55,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
 
 
 def _list_number(digits: str, item: str) -> int:
-    # str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+    if not is_number(digits, 9):
         raise CpuListError(f'{item[:40]!a} is neither a number nor a range')
     number = int(digits)
     if number >= MAX_CPUS:

@@ -20,7 +20,7 @@ class GuestGone(CpusetError):
 
 
 class PinnedByOthers(CpusetError):
-    """A group of the guest holds a set that isn't ours and contradicts the one asked for."""
+    """A group of the guest holds a set that isn't ours and contradicts the requested one."""
 
 
 class StateError(NumaPmcError):
@@ -52,7 +52,7 @@ class EventError(NumaPmcError):
 
 
 class CounterError(NumaPmcError):
-    """A counter can't be opened; the message says the remedy."""
+    """A counter can't be opened; the message names the remedy."""
 
 
 class CounterRefused(CounterError):
@@ -72,10 +72,10 @@ class CounterTargetGone(CounterError):
 
 
 class SourceUnavailable(NumaPmcError):
-    """A source of evidence can't be used on this host now; the message says the remedy."""
+    """A source of evidence can't be used on this host now; the message names the remedy."""
 
 
-class SettingsError(NumaPmcError):
+class OptionsError(NumaPmcError):
     """The operator's file can't be read, or an option in it has a wrong value."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a flavor asks for by extra specs of the namespace ``numa_pmc``.
+"""Read a flavor's extra specs of the namespace ``numa_pmc``.
 
 Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
 """
@@ -30,8 +30,8 @@ _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
 _NOVA_CPU_POLICIES = ('dedicated', 'mixed')
 
 
-class Wishes(Record):
-    """A flavor's wishes, checked.
+class FlavorSpecs(Record):
+    """A flavor's extra specs of our namespace, checked.
 
     :param policy: one of :data:`model.POLICIES`
     :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
@@ -46,21 +46,21 @@ class Wishes(Record):
     problems: tuple[str, ...] = ()
 
 
-def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Wishes:
-    """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
+def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorSpecs:
+    """Read a flavor's extra specs; a malformed value is ignored and named in ``problems``.
 
     :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.extra_specs`
     """
-    wishes: dict[str, Any] = {}
+    flavor_specs: dict[str, Any] = {}
     problems = []
     for key, value in dict(extra_specs).items():
         if not key.startswith(PREFIX):
             continue
         try:
-            wishes[key[len(PREFIX) :]] = check(key, value)
+            flavor_specs[key[len(PREFIX) :]] = check(key, value)
         except ValueError as error:
             problems.append(str(error))
-    return Wishes(problems=tuple(problems), **wishes)
+    return FlavorSpecs(problems=tuple(problems), **flavor_specs)
 
 
 def check(key: str, value: str) -> str | float:

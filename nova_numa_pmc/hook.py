@@ -35,7 +35,7 @@ import sys
 import time
 
 from nova_numa_pmc import hook_worker, model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_xml, guests, journal
@@ -89,7 +89,7 @@ def run(
 ) -> int:
     """Run one operation, waiting for it no longer than the operator allows.
 
-    :param name: the guest's, as libvirt tells it
+    :param name: the guest's, as libvirt gives it
     :param stdin: descriptor of the domain's XML
     :param root: where the host's file systems begin
     :param leave_behind: called with a function that goes on for longer than the operation;
@@ -97,7 +97,7 @@ def run(
     :param lines: to log to; None: those of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = Call(name, operation, root, leave_behind, lines or journal.JournalLines(root))
+    call = HookCall(name, operation, root, leave_behind, lines or journal.JournalLines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -116,7 +116,7 @@ def run(
     return STRICT_STATUS
 
 
-class Call:
+class HookCall:
     """One call of the hook."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Call:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
-        self.options = settings.of_host(root)
+        self.options = host_options.of_host(root)
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:
@@ -208,7 +208,7 @@ class Call:
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
-def _promise(call: Call, xml: bytes) -> bytes:
+def _promise(call: HookCall, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
@@ -225,7 +225,7 @@ def _promise(call: Call, xml: bytes) -> bytes:
 
 
 def _hold_early(
-    call: Call,
+    call: HookCall,
     leave_behind: LeaveBehind,
     guest: model.Guest,
     promise: model.Promise,
@@ -249,13 +249,13 @@ def _hold_early(
         call.report_early(error)
 
 
-def _free(call: Call, xml: bytes) -> bytes:
+def _free(call: HookCall, xml: bytes) -> bytes:
     """Forget the promise, by the name: the XML need not be readable for that."""
     promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
-def _hold(call: Call, xml: bytes) -> bytes:
+def _hold(call: HookCall, xml: bytes) -> bytes:
     from nova_numa_pmc import hook_started  # half of all imports, for this operation only
 
     hook_started.hold(call, xml)
@@ -272,8 +272,8 @@ _OPERATIONS = {
 }
 
 
-def _selftest(call: Call) -> int:
-    """Exercise the imports and readers without writing; tell on stderr."""
+def _selftest(call: HookCall) -> int:
+    """Exercise the imports and readers without writing; report on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
 

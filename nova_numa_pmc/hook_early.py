@@ -19,7 +19,7 @@ import os
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import cgroups, cpuset, guests, writes
@@ -57,7 +57,7 @@ class EarlyHold:
         promise: model.Promise,
         guest: model.Guest,
         cpus: frozenset[int],
-        options: settings.Settings,
+        options: host_options.HostOptions,
         root: str = '/',
         stale: Identity | None = None,
         write: writes.Writer = writes.write,
@@ -70,7 +70,7 @@ class EarlyHold:
         self._file: tuple[int, int, int] | None = None
 
     def step(self, now_s: float) -> bool:
-        """Do what can be done by now; return whether there is more to come.
+        """Do what can be done by now; return whether more is left to do.
 
         :param now_s: of a clock that never goes back
         """
@@ -89,7 +89,7 @@ class EarlyHold:
 
     def is_over(self) -> bool:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
-        directory = settings.below(self._root, self._options.state_dir)
+        directory = host_options.below(self._root, self._options.state_dir)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = found.st_ino, found.st_mtime_ns, found.st_size
@@ -172,7 +172,7 @@ def follow(
     promise: model.Promise,
     guest: model.Guest,
     cpus: frozenset[int],
-    options: settings.Settings,
+    options: host_options.HostOptions,
     root: str,
     stale: Identity | None,
 ) -> None:

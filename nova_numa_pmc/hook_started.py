@@ -25,11 +25,11 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.conf.settings import Settings
-    from nova_numa_pmc.hook import Call
+    from nova_numa_pmc.conf.host_options import HostOptions
+    from nova_numa_pmc.hook import HookCall
 
 
-def hold(call: Call, xml: bytes) -> None:
+def hold(call: HookCall, xml: bytes) -> None:
     """Write what was decided at the start, or decide now where nothing was.
 
     :param xml: the domain's
@@ -52,7 +52,7 @@ def hold(call: Call, xml: bytes) -> None:
         decision = beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
-        if decision.cpus is None:  # since its start somebody has asked for that, or taken them
+        if decision.cpus is None:  # since its start somebody has overridden it, or taken them
             _take_back_early(groups, early_cpus)
             _leave(call, decision, logged=True)
             return
@@ -82,7 +82,7 @@ def hold(call: Call, xml: bytes) -> None:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _leave(call: Call, decision: promises.Decision, logged: bool) -> None:
+def _leave(call: HookCall, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
     promises.record_started(decision.promise, call.options, call.root, call.lock_timeout_s())
     if logged:
@@ -111,7 +111,7 @@ def beside_memory(
     guest: model.Guest,
     decision: promises.Decision,
     by_node: Mapping[int, int],
-    options: Settings,
+    options: HostOptions,
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:
@@ -144,13 +144,13 @@ def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None)
 
 
 def _apply(
-    call: Call,
+    call: HookCall,
     guest: model.Guest,
     groups: cgroups.Groups,
     decision: promises.Decision,
     pool: Mapping[int, int] | None,
     early_cpus: frozenset[int],
-) -> cpuset.Applied:
+) -> cpuset.ConfineResult:
     assert decision.cpus is not None
     mems = None
     # Of locked memory the kernel would try each page, in vain.
@@ -167,7 +167,7 @@ def _apply(
     )
 
 
-def _before(applied: cpuset.Applied) -> str:
+def _before(applied: cpuset.ConfineResult) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
@@ -175,7 +175,9 @@ def _before(applied: cpuset.Applied) -> str:
     return ''
 
 
-def _after(applied: cpuset.Applied, promise: model.Promise, by_node: Mapping[int, int]) -> str:
+def _after(
+    applied: cpuset.ConfineResult, promise: model.Promise, by_node: Mapping[int, int]
+) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = sum(size for node, size in by_node.items() if node not in homes)
     text = ' (%s' % (

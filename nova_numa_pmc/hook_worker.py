@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do work in a child process and wait for it no longer than a bound.
+"""Run work in a child process and wait for it no longer than a bound.
 
 A signal would not do: a write to a cpuset sleeps uninterruptibly in the
 kernel while the host migrates pages for somebody else, and SIGKILL waits

@@ -15,9 +15,11 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-#: How sure a source of evidence is: it counted accesses; it shared out what others counted;
-#: it concluded from where pages lie and CPUs ran.
+#: The basis of a guest's figures: its accesses were counted; others' counts were shared out;
+#: they were inferred from where pages lie and CPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
+#: Names of fields in JSON and recordings, where they differ.
+_FILE_NAMES = {'basis': 'sure'}
 
 
 class NodeSample(Record):
@@ -66,7 +68,7 @@ class DeviceSample(Record):
     """A guest's device.
 
     :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
-    :param node: the node id it sits on, None: the platform does not say
+    :param node: the node id it sits on, None: the platform does not report it
     :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
     """
 
@@ -78,8 +80,8 @@ class DeviceSample(Record):
 class GuestSample(Record):
     """One guest.
 
-    :param source: the source that told about its memory accesses, '' none did
-    :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
+    :param source: the source of its memory accesses, '' none
+    :param basis: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
     :param cores: CPU time that its threads got, vCPUs and all others [cores];
         ``waiting_cores``: that they wanted and did not get though no quota forbade it
     :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
@@ -98,7 +100,7 @@ class GuestSample(Record):
     uuid: str
     name: str
     source: str
-    sure: str
+    basis: str
     cores: float | None = None
     waiting_cores: float | None = None
     cores_by_node: tuple[tuple[int, float], ...] = ()
@@ -138,7 +140,7 @@ class Sample(Record):
     :param nodes: in the order of their ids
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy
-    :param pools: those beside the floating one; nodes tell of the floating pool
+    :param pools: those beside the floating one, which nodes have
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
         'kernel'; '' not reported
     """
@@ -153,13 +155,19 @@ class Sample(Record):
     pool_source: str = ''
 
 
+def file_names(kind: type[NodeSample] | type[GuestSample]) -> dict[str, str]:
+    """Return {field: its name in JSON and recordings} of a kind of sample."""
+    return {field: _FILE_NAMES.get(field, field) for field in kind._fields}
+
+
 def to_data(sample: Sample) -> dict[str, Any]:
     """Return a sample as plain dicts and lists, ready for JSON."""
     data = sample._asdict()
     data['nodes'] = [node._asdict() for node in sample.nodes]
     data['pools'] = [pool._asdict() for pool in sample.pools]
+    names = file_names(GuestSample).values()
     data['guests'] = [
-        dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
+        dict(zip(names, guest), devices=[d._asdict() for d in guest.devices])
         for guest in sample.guests
     ]
     return data

@@ -53,7 +53,7 @@ class Node(Record):
     :param online_cpus: ``cpus`` and those kept from guests that nobody pinned
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
-    :param memory: whose memory it is, as the kernel tells
+    :param memory: whose memory it is, as the kernel reports it
     """
 
     id: int
@@ -76,7 +76,7 @@ class Topology(Record):
         CPUs of the node, which may be other nodes' too; (): not known
     :param sockets: tuple by position: number of the physical package, None: not known
     :param vendor: of the CPUs, as /proc/cpuinfo has it; '' not read
-    :param problems: what its firmware tells that can't be, and what became of it
+    :param problems: what its firmware reports wrongly, and how it was corrected
     """
 
     nodes: tuple[Node, ...]
@@ -97,7 +97,7 @@ class Guest(Record):
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
-    :param cpu_nodes, mem_nodes: node ids named by such pins where the XML tells them
+    :param cpu_nodes, mem_nodes: node ids named by such pins where the XML has them
         (mem_nodes from numatune); empty: not reported
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
@@ -116,7 +116,7 @@ class Guest(Record):
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'), None: it has none
     :param id: libvirt's number of it while it runs, None: not reported
-    :param override: what the operator has said of it (:mod:`overrides`): 'pin', 'ignore',
+    :param override: the operator's override (:mod:`overrides`): 'pin', 'ignore',
         '' nothing
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
@@ -278,7 +278,7 @@ class HostView(Record):
 
 
 class Request(Record):
-    """A guest that asks for a place.
+    """A guest that is to be placed.
 
     :param vcpus: the most it may have; each needs a thread to run on
     :param memory_bytes: what it may grow to
@@ -332,13 +332,13 @@ class Placement(Record):
 
 
 class Limits(Record):
-    """The operator's knobs of the decision; ``conf/settings.py`` describes each option.
+    """The operator's options of placement; ``conf/host_options.py`` describes each.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host
     :param reserve_bytes: per node, kept for the host itself
     :param smt_ratio: s, what an SMT sibling adds to a core [cores]
     :param domain_distance: nodes nearer than this share their memory channels, whatever the
-        caches tell [SLIT units]; 0: as these tell (``core/cache_hierarchy.py``)
+        caches show [SLIT units]; 0: as these show (``core/cache_hierarchy.py``)
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
     :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't

@@ -12,7 +12,7 @@ import os
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Protocol
 
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
 
     class WritablePromises(Protocol):
         """The promises file to decide in: :class:`promises_file.locked`, or a draft of it.
@@ -98,24 +98,26 @@ class Decision(Record):
     evidence: pool_loads.PlacementEvidence | None = None
 
 
-def locked(options: Settings, root: str, timeout_s: float) -> promises_file.locked:
+def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
     return promises_file.locked(
-        settings.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
+        host_options.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
     )
 
 
-def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
+def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
     """Return the decision that the guest's start has recorded, None without one.
 
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
     try:
         promise = promises_file.read_one(
-            settings.below(root, options.state_dir), guest.uuid, promises_file.read_boot_id(root)
+            host_options.below(root, options.state_dir),
+            guest.uuid,
+            promises_file.read_boot_id(root),
         )
     except StateError:
-        return None  # deciding makes the record anew, and tells why
+        return None  # deciding makes the record anew, and reports why
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
@@ -131,7 +133,7 @@ def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[
 
 def decide(
     guest: model.Guest,
-    options: Settings,
+    options: HostOptions,
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
@@ -218,7 +220,9 @@ def _within_l3(
     ), cpus
 
 
-def record_started(promise: model.Promise, options: Settings, root: str, timeout_s: float) -> None:
+def record_started(
+    promise: model.Promise, options: HostOptions, root: str, timeout_s: float
+) -> None:
     """Record that a guest's start was seen, and how it is placed now.
 
     A guest that ended meanwhile (and may have been started again) overtook a late worker:
@@ -258,7 +262,7 @@ def followed(
     return promise
 
 
-def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
+def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
     with locked(options, root, timeout_s) as record:
         for uuid, promise in list(record.promises.items()):
@@ -269,7 +273,7 @@ def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
 def reconcile(
     record: WritablePromises,
     host: model.Topology,
-    options: Settings,
+    options: HostOptions,
     root: str,
     starting: model.Guest | None = None,
     now_ns: int | None = None,
@@ -370,11 +374,11 @@ def _follow(
 
 
 def _evidence(
-    cpus: frozenset[int], apart: bool, options: Settings, root: str
+    cpus: frozenset[int], apart: bool, options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
-        settings.below(root, options.state_dir),
+        host_options.below(root, options.state_dir),
         promises_file.read_boot_id(root),
         _boottime_ns(),
         cpus,
@@ -383,7 +387,7 @@ def _evidence(
 
 
 def _observed(
-    guest: model.Guest, host: model.Topology, options: Settings, root: str
+    guest: model.Guest, host: model.Topology, options: HostOptions, root: str
 ) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
     from nova_numa_pmc.core.placement import placement
@@ -423,7 +427,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
-    """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
+    """Return the CPUs a running guest's groups hold it to, None where that is unknown."""
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and slow to import
 
     try:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 #: How long to wait for the promises file's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
@@ -33,7 +33,7 @@ _RETRY_S = 60.0
 class PromisesUpkeep:
     """Reads the promises file; takes its lock only where something has changed."""
 
-    def __init__(self, options: Settings, root: str, log: Logger) -> None:
+    def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log
         #: Names of the guests whose status files can't be read.
         self._unclear: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class PromisesUpkeep:
             each.name for each in locked_record.promises.values()
         }
         self._tried_s = now_ns / 1e9
-        self._tell(before, locked_record.promises)
+        self._log_changes(before, locked_record.promises)
         return promises_file.Promises(locked_record.promises, locked_record.rotation), problems
 
     def follow(
@@ -87,7 +87,7 @@ class PromisesUpkeep:
         :returns: the record as it is now
         """
         changed = []
-        self._tell_placed(running)
+        self._log_placed(running)
         for guest in running:
             before = record.promises.get(guest.uuid)
             if before and before.started:
@@ -126,7 +126,7 @@ class PromisesUpkeep:
             )
         return promises_file.Promises(locked_record.promises, locked_record.rotation)
 
-    def _tell_placed(self, running: Iterable[model.Guest]) -> None:
+    def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log where others have pinned a guest since it was last seen, or no longer do."""
         before, self._placed = self._placed, {}
         for guest in running:
@@ -144,7 +144,7 @@ class PromisesUpkeep:
     def _unlocked(self) -> promises_file.Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
-        directory = settings.below(self._root, self.options.state_dir)
+        directory = host_options.below(self._root, self.options.state_dir)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = (
@@ -164,7 +164,7 @@ class PromisesUpkeep:
                 or promises_file.Promises()
             )
         except StateError:
-            return None  # it is set aside, and told, under the lock
+            return None  # it is set aside, and reported, under the lock
         self._kept = identity, record  # what replaces it meanwhile has another identity
         return record
 
@@ -179,7 +179,7 @@ class PromisesUpkeep:
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
 
-    def _tell(
+    def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]
     ) -> None:
         for uuid, promise in before.items():

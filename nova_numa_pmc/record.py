@@ -70,11 +70,16 @@ else:
             """Put named values and defaults behind the positional ones."""
             rest = cls._fields[len(values) :]
             known = {**cls._field_defaults, **named}
-            odd = named.keys() - rest or [name for name in rest if name not in known]
-            if odd or len(values) > len(cls._fields):
+            unexpected = named.keys() - rest or [name for name in rest if name not in known]
+            if unexpected or len(values) > len(cls._fields):
                 raise TypeError(
                     '%s takes %s: %d given, missing or not taken: %s'
-                    % (cls.__name__, ' '.join(cls._fields), len(values), ' '.join(odd) or 'none')
+                    % (
+                        cls.__name__,
+                        ' '.join(cls._fields),
+                        len(values),
+                        ' '.join(unexpected) or 'none',
+                    )
                 )
             return (*values, *(known[name] for name in rest))
 

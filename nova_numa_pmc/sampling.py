@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import usable_cpus
-from nova_numa_pmc.conf import counters as counters_conf, settings
+from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import cache_hierarchy, host_view, measurements, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
@@ -55,17 +55,17 @@ class Sampler:
         self._options = options or counters_conf.CounterOptions()
         self._root = root
         self._guests = running.Guests(root)
-        self._cpu_sets = nova_cpu_sets.Reader(root)
+        self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
         self._cpus = cpu_counters.CpuCounters(self._select, root)
         self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
-        self._trials = ladder.Trials()
+        self._trials = ladder.SourceRetries()
         self._ladder = ladder.Ladder(self._sources())
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
-        self._times = cpu_times.Times()
+        self._times = cpu_times.CpuTimes()
         self._devices: dict[str, int | None] = {}  # PCI address or name → node id
         self.mlp: float = pressure.MLP_DEMAND
 
@@ -111,17 +111,17 @@ class Sampler:
             )
         )
         uses = [
-            _use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.Use()))._replace(
+            _use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.UncoreUse()))._replace(
                 demand_cores=demand[node.id],
                 busy_cores=busy[node.id],
                 stolen_cores=stolen[node.id],
             )
             for node in host.nodes
         ]
-        abilities = self._abilities(host, stolen, bool(moved))
-        self.mlp = abilities.mlp
+        capacities = self._capacities(host, stolen, bool(moved))
+        self.mlp = capacities.mlp
         nodes, _ = measurements.node_samples(
-            host.nodes, uses, abilities, guest_samples, bool(moved)
+            host.nodes, uses, capacities, guest_samples, bool(moved)
         )
         nodes = self._with_promised(host, nodes, problems)
         return Sample(
@@ -215,7 +215,7 @@ class Sampler:
 
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
-    ) -> tuple[dict[int, Counts], dict[int, uncore.Use]]:
+    ) -> tuple[dict[int, Counts], dict[int, uncore.UncoreUse]]:
         """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
         if not self._options.enabled:
             return {}, {}
@@ -250,7 +250,7 @@ class Sampler:
     def _with_promised(
         self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
     ) -> tuple[NodeSample, ...]:
-        directory = settings.below(self._root, self._options.state_dir)
+        directory = host_options.below(self._root, self._options.state_dir)
         try:
             record = promises_file.read(directory, promises_file.read_boot_id(self._root))
         except StateError as error:
@@ -264,12 +264,12 @@ class Sampler:
             for node, one in zip(nodes, seen.nodes)
         )
 
-    def _abilities(
+    def _capacities(
         self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
-    ) -> measurements.Abilities:
+    ) -> measurements.NodeCapacities:
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
-        return measurements.Abilities(
+        return measurements.NodeCapacities(
             [
                 host_view.less_stolen(cores, stolen[node.id])
                 for node, cores in zip(host.nodes, host_view.capacity_cores(host, options.limits))
@@ -327,7 +327,7 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
     return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
 
 
-def _use(node: model.Node, counts: Counts | None, use: uncore.Use) -> measurements.NodeUse:
+def _use(node: model.Node, counts: Counts | None, use: uncore.UncoreUse) -> measurements.NodeUse:
     """Return what is known of a node, but for its CPU time."""
     if counts is None:
         # A node of memory only reaches none.

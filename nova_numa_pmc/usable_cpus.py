@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
@@ -64,10 +64,10 @@ def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> mode
 
 
 def published_pool(root: str) -> pools.Pool | None:
-    """Return the floating pool that the agent told last in this boot; None: it told none."""
-    options = settings.of_host(root)
+    """Return the floating pool that the agent published last in this boot; None: none."""
+    options = host_options.of_host(root)
     try:
-        found = pool_loads.read(settings.below(root, options.state_dir))
+        found = pool_loads.read(host_options.below(root, options.state_dir))
     except StateError:
         return None  # who reads the loads says why
     if found is None or not found.pools or found.boot_id != promises_file.read_boot_id(root):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose cpusets to read back in a tick: not all of them, as most have nothing to tell."""
+"""Choose whose cpusets to read back in a tick: not all, as most have not changed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class DemandRecords:
     def feed(
         self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
-        """Add a tick's interval; say what the host is wanted for over the longer horizon.
+        """Add a tick's interval; return what the host is wanted for over the longer horizon.
 
         :param tick: with sample, host and record
         :param options: the file is written by who publishes
@@ -87,7 +87,7 @@ class DemandRecords:
         :param durable: wait until the disk has it
         """
         assert self.histories is not None
-        self._saved_s = self.histories.clock_s  # a full disk is not asked again in each tick
+        self._saved_s = self.histories.clock_s  # a full disk is not tried again in each tick
         data = json.dumps(
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear which guests to look at now: libvirt's events, its status directory, guests' groups.
+"""Collect events of guests: from libvirt, its status directory and guests' control groups.
 
 Each of the three may be missing: what is not heard is found by the ticks, as it was before.
 """
@@ -78,9 +78,9 @@ class GuestEvents:
         heard: set[str] = set()
         if self._listener is not None:
             for change in self._listener.take():
-                self.guests.tell(change)
+                self.guests.update(change)
                 heard.add(change.name)
-            self._tell_source()
+            self._log_source()
         if self._inotify is not None:
             self._watch_directory(self._inotify)
             for event in self._inotify.read():
@@ -126,7 +126,7 @@ class GuestEvents:
             self._inotify.close()
             self._inotify = None
 
-    def _tell_source(self) -> None:
+    def _log_source(self) -> None:
         source = self.source
         if source != self._logged_source and libvirt_events.CONNECTING not in source:
             self._logged_source = source

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
 from nova_numa_pmc.state import state_files
@@ -116,7 +116,7 @@ class Service:
     :param read_options: returns those of a reload, and problems that cost no more than a default
     :param wait: as :func:`signals` yields it
     :param clock: returns seconds that never go back
-    :param tell: as :func:`notify.notify`
+    :param notify_manager: as :func:`notify.notify`
     :param watchdog_s: within what time systemd wants to hear from it; None: it does not
     :param exporter: is shown each tick; None: one that is off
     """
@@ -128,13 +128,13 @@ class Service:
         log: logging.Logger,
         wait: Callable[[float], int | None],
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[..., object] = notify.notify,
+        notify_manager: Callable[..., object] = notify.notify,
         watchdog_s: float | None = None,
-        exporter: exporting.Exporter | None = None,
+        exporter: Exporter | None = None,
     ) -> None:
         self._agent, self._read_options, self._log = agent, read_options, log
-        self._wait, self._clock, self._tell = wait, clock, tell
-        self._exporter = exporter or exporting.Exporter(log)
+        self._wait, self._clock, self._notify_manager = wait, clock, notify_manager
+        self._exporter = exporter or Exporter(log)
         # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 
@@ -146,19 +146,19 @@ class Service:
             self._tick()
             if not ready:
                 # Not before something is published: what starts after us may read it.
-                self._tell(notify.READY)
+                self._notify_manager(notify.READY)
                 ready = True
             due_s += self._interval_s()
             if due_s <= self._clock():  # late, or the host was suspended
                 due_s = self._clock() + self._interval_s()
-        self._tell(notify.STOPPING)
+        self._notify_manager(notify.STOPPING)
         self._finish()
 
     def _tick(self) -> None:
         began_s = self._clock()
         tick = self._agent.tick()
         self._exporter.show(tick, self._clock() - began_s)
-        self._tell('STATUS=' + status(tick.host_state, tick.paused))
+        self._notify_manager('STATUS=' + status(tick.host_state, tick.paused))
 
     def _interval_s(self) -> float:
         return self._agent.options.counting.interval_s
@@ -166,7 +166,7 @@ class Service:
     def _idle_until(self, due_s: float) -> bool:
         """Move guests' memory and wait until the next tick; return False at the end."""
         while True:
-            self._tell(notify.WATCHDOG)
+            self._notify_manager(notify.WATCHDOG)
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
@@ -178,7 +178,7 @@ class Service:
                 return False
 
     def _reload(self) -> None:
-        self._tell('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
+        self._notify_manager('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
         try:
             options, problems = self._read_options()
         except NumaPmcError as error:
@@ -189,14 +189,14 @@ class Service:
             self._agent.reload(options)
             self._exporter.reload(options.metrics)
             self._log.info('options reloaded')
-        self._tell(notify.READY)
+        self._notify_manager(notify.READY)
 
     def _finish(self) -> None:
         """Go on with the move in hand for as long as allowed, then give it up."""
         self._agent.drop_waiting()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
-            self._tell(notify.WATCHDOG)
+            self._notify_manager(notify.WATCHDOG)
             pause_s = self._agent.step()
             if pause_s is None:
                 return

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.state import calibration
 
 
 def read(
-    path: str = settings.PATH, calibration_path: str = calibration.PATH
+    path: str = host_options.PATH, calibration_path: str = calibration.PATH
 ) -> tuple[agent_conf.AgentOptions, list[str]]:
     """Return (options, problems that cost no more than a default).
 
-    :raises SettingsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file can't be read, or a value is wrong
     """
     options = agent_conf.read(path)
     counting, problem = calibration.completed(options.counting, calibration_path)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Iterator
 
-#: A problem that comes and goes is told again after this time at the earliest [s].
+#: A problem that comes and goes is logged again after this time at the earliest [s].
 REPEAT_S = 3600.0
 _KEPT = 1000
 

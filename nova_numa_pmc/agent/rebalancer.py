@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask in each tick which guests to move; tell it, or have it done."""
+"""Plan in each tick which guests to move, and log or begin the moves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, guest_load, moves, planner, regrets_format
+from nova_numa_pmc.core.rebalance import (
+    eligibility,
+    guest_load,
+    plan_records,
+    planner,
+    regrets_format,
+)
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, forgotten
 from nova_numa_pmc.exceptions import MigrationError, StateError
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.promises_format import Promises
 
     class Observation(Protocol):
-        """Findings of a tick, or of a command that looks once; None: could not be had."""
+        """Findings of a tick, or of a command that looks once; None: unknown."""
 
         @property
         def sample(self) -> Sample | None: ...
@@ -68,8 +74,8 @@ class Rebalancer:
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
-    def consider(self, tick: Tick, sampler: Sampler) -> moves.Plan | None:
-        """Plan, and begin or tell the moves.
+    def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
+        """Plan, and begin or log the moves.
 
         Nothing is planned while moves are in hand: what is measured then is theirs.
 
@@ -96,14 +102,14 @@ class Rebalancer:
                 tick.now.boottime_ns,
             ),
             self._regrets,
-            self.options.terms,
+            self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
         if self.options.rebalance == agent_conf.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
                 self._regrets = regrets
-            self._tell(plan)
+            self._log_plan(plan)
             return plan
         if not plan.moves:
             self._regrets = regrets
@@ -117,18 +123,18 @@ class Rebalancer:
         self._moving.begin(plan, tick.record.promises)
         return plan
 
-    def _tell(self, plan: moves.Plan) -> None:
+    def _log_plan(self, plan: plan_records.Plan) -> None:
         """Log a plan once, until another one takes its place."""
-        shown = tuple(
+        logged = tuple(
             (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
             for move in plan.moves
         )
-        if shown == self._logged:
+        if logged == self._logged:
             return
-        self._logged = shown
+        self._logged = logged
         for move in plan.moves:
             self._log.info('dry run: %s', explain_move(move))
-        if not shown:
+        if not logged:
             self._log.info('dry run: nothing would be moved now')
 
     def _load(self) -> RebalanceMemory:
@@ -154,7 +160,7 @@ class Rebalancer:
         state_files.write(self._directory(), FILE, json.dumps(kept).encode())
 
     def _directory(self) -> str:
-        return settings.below(self._root, self.options.shared.state_dir)
+        return host_options.below(self._root, self.options.shared.state_dir)
 
 
 def situation(
@@ -165,10 +171,10 @@ def situation(
     places: Mapping[str, tuple[int, ...]] | None = None,
     began_ns: int | None = None,
     now_ns: int | None = None,
-) -> moves.Situation:
-    """Join what a tick has found into what the rebalancer is told.
+) -> plan_records.Situation:
+    """Return the rebalancer's input by what a tick has found.
 
-    Of nodes it is told the room that those who move memory look for, too.
+    It includes the room on nodes that those who move memory look for.
 
     :param tick: with sample, host and record
     :param places: {uuid: node ids} of guests that are held to more than was promised
@@ -194,7 +200,7 @@ def situation(
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
-    return moves.Situation(
+    return plan_records.Situation(
         seen,
         loads,
         sampler.latencies_ns(tick.host),

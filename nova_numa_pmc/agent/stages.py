@@ -2,7 +2,7 @@
 """The agent: measure, publish, hold guests to their places, move those for whom it pays.
 
 One thread and one loop. A tick is made of stages, each of which may fail without the others:
-what fails is told once, until it works again.
+what fails is logged once, until it works again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model, promises, promises_upkeep, sampling
 from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class Now(Record):
+class Moment(Record):
     """One moment by three clocks: intervals, ages over a suspend, and what others read."""
 
     monotonic_ns: int
@@ -41,13 +41,13 @@ class Now(Record):
     realtime_s: float
 
     @classmethod
-    def read(cls) -> Now:
+    def read(cls) -> Moment:
         """Read the clocks."""
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
 class Tick(Record):
-    """Findings of a tick; None: could not be had.
+    """Findings of a tick; None: unknown.
 
     :param record: what was promised
     :param guests: those that run
@@ -59,7 +59,7 @@ class Tick(Record):
     :param taken_over: how many guests' starts the agent has finished for the hook
     """
 
-    now: Now
+    now: Moment
     sample: Sample | None = None
     host: model.Topology | None = None
     record: Promises | None = None
@@ -76,7 +76,7 @@ class Agent:
     """The agent of one host.
 
     :param root: where proc, sys and run are (tests)
-    :param listener: one that was started; None: libvirt is not asked
+    :param listener: one that was started; None: libvirt is not used
     :ivar options: those in force
     """
 
@@ -85,7 +85,7 @@ class Agent:
         options: agent_conf.AgentOptions,
         root: str = '/',
         listener: Listener | None = None,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
         """Open nothing yet but what tells of guests."""
         self.options, self._root = options, root
@@ -102,7 +102,7 @@ class Agent:
         self._rebalancing = rebalancer.Rebalancer(
             options, self._moving, root, LOG, self._problem_log
         )
-        self._move_lock, self._pause = move_lock.AgentMoveLock(LOG), pause.Watch(LOG)
+        self._move_lock, self._pause = move_lock.AgentMoveLock(LOG), pause.PauseWatch(LOG)
         self._remembering = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
@@ -117,14 +117,14 @@ class Agent:
         self._late_starts.options = self._cache_widening.options = options.shared
         self.options = self._moving.promises.options = self._rebalancing.options = options
 
-    def tick(self, now: Now | None = None) -> Tick:
+    def tick(self, now: Moment | None = None) -> Tick:
         """Do everything once; nothing is raised.
 
         :param now: None: read the clocks
         """
         self._hear()
         self._heed()
-        tick = self._collect(now or Now.read())
+        tick = self._collect(now or Moment.read())
         # Before the promises are read: then they say what a command has moved.
         ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
@@ -160,7 +160,7 @@ class Agent:
             taken_over=self._late_starts.taken_over,
         )
 
-    def attend(self, now: Now | None = None) -> float | None:
+    def attend(self, now: Moment | None = None) -> float | None:
         """Look at the guests that events named: all of a tick but what is measured.
 
         Nothing is raised.
@@ -173,7 +173,7 @@ class Agent:
         if due_s is None or due_s > 0 or self._last is None or self._last.host is None:
             return due_s or None
         self._heed()
-        tick = self._last._replace(now=now or Now.read(), record=None, guests=())
+        tick = self._last._replace(now=now or Moment.read(), record=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             ours = self._move_lock.take(self._directory)
@@ -222,7 +222,8 @@ class Agent:
         if ours and tick.record and not (self._moving.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._moving.begin(
-                    self._late_starts.fetches(tick, self.options.terms), tick.record.promises
+                    self._late_starts.fetches(tick, self.options.rebalance_options),
+                    tick.record.promises,
                 )
         return tick
 
@@ -247,9 +248,9 @@ class Agent:
 
     @property
     def _directory(self) -> str:
-        return settings.below(self._root, self.options.shared.state_dir)
+        return host_options.below(self._root, self.options.shared.state_dir)
 
-    def _collect(self, now: Now) -> Tick:
+    def _collect(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause.look(self._directory))
         if tick.paused:
             self.abandon()
@@ -258,14 +259,14 @@ class Agent:
             tick = tick._replace(sample=sample)
             self._problem_log.problems(sample.problems)
         with self._problem_log.stage('reading the host'):
-            self._tell_pool(self._moving.pool, self._sampler.pool)
+            self._log_pool(self._moving.pool, self._sampler.pool)
             self._moving.pool = self._sampler.pool
             tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
             tick = tick._replace(guests=self._guests(), source=self._watching.source)
         return tick
 
     @staticmethod
-    def _tell_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
+    def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
         """Log which CPUs plain guests may use, when these are others: guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
@@ -275,8 +276,8 @@ class Agent:
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:
-        found, _ = self._watching.guests.read()  # the sample has told what could not be read
-        # Where these can't be told, nobody is held or moved: it may be against them.
+        found, _ = self._watching.guests.read()  # the sample has reported what could not be read
+        # Where these are unknown, nobody is held or moved: it may be against them.
         marked, problems = overrides.marked(found, self._root)
         self._problem_log.problems(problems)
         return marked
@@ -325,7 +326,7 @@ class Agent:
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next bit of the moves in hand; nothing is raised.
+        """Do the next part of the moves in hand; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
         """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do Nova and we mean the same CPUs and the same memory."""
+"""Check that Nova offers the CPUs and the memory on which guests are placed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _RATIO_STEP = 0.01
 
 
-def check_settings(root: str) -> Iterator[Finding]:
-    """Check that our own file of settings can be used."""
-    path = settings.below(root, settings.PATH)
-    for problem in settings.read(path).problems:
+def check_options(root: str) -> Iterator[Finding]:
+    """Check that our own configuration file can be used."""
+    path = host_options.below(root, host_options.PATH)
+    for problem in host_options.read(path).problems:
         yield Finding(
             'settings',
             finding.WARNING,
@@ -36,15 +36,15 @@ def check_settings(root: str) -> Iterator[Finding]:
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that a node may promise as much memory as Nova sells of it.
+    """Check that a node may promise as much memory as Nova offers of it.
 
     Nova's ratio in placement may have been set there by the API; the file is what a host
     reports unless it sets nothing.
 
     :param conf: of nova-compute
     """
-    path = settings.below(root, settings.PATH)
-    ours = settings.read(path).limits.ram_ratio
+    path = host_options.below(root, host_options.PATH)
+    ours = host_options.read(path).limits.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
     if not nova:  # Nova takes 0.0 as not set
@@ -54,29 +54,29 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         which = (
             'a guest that Nova sends here may not fit on a node, and then only its CPUs are placed'
             if ours < nova
-            else 'more may be promised on a node than Nova sells'
+            else 'more may be promised on a node than Nova offers'
         )
         yield Finding(
             'ram-ratio',
             finding.WARNING,
             "Nova's %s is %g, ours %g: %s" % (name, nova, ours, which),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
-            'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova),
+            'inventory show RP MEMORY_MB" says)' % (host_options.PATH, nova),
             path,
         )
 
 
 def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova doesn't sell memory that guests get none of: a device's, a slow tier's.
+    """Check that Nova doesn't offer memory that guests get none of: a device's, a slow tier's.
 
     libvirt tells Nova of all memory that is online (virNodeGetInfo()).
     """
-    path = settings.below(root, settings.PATH)
+    path = host_options.below(root, host_options.PATH)
     try:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes says so
-    kept = node_memory.kept(nodes, settings.read(path).limits)
+    kept = node_memory.kept(nodes, host_options.read(path).limits)
     if not kept:
         return
     kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]
@@ -91,7 +91,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     )
     remedy = 'if guests may use it: [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(numbers),
-        settings.PATH,
+        host_options.PATH,
     )
     if reserved_mib >= kept_mib:
         yield Finding('memory-kept', finding.NOTE, what, remedy, path)
@@ -99,7 +99,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     yield Finding(
         'memory-kept',
         finding.WARNING,
-        '%s, but Nova sells it: its %s is %d' % (what, name, reserved_mib),
+        '%s, but Nova offers it: its %s is %d' % (what, name, reserved_mib),
         '%s = %d or more in nova.conf; systemctl set-property machine.slice '
         'AllowedMemoryNodes=%s keeps guests whose own nodes are full off it (cgroup v2); %s'
         % (
@@ -144,7 +144,7 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-nodes',
             finding.WARNING,
-            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova sells its '
+            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova offers its '
             'memory' % ', '.join('%d' % node for node in without),
             'add CPUs of each node to cpu_shared_set',
             file,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the libvirt hook in place and in use: what ``hook status`` found, as findings."""
+"""Check the libvirt hook: turn the report of ``hook status`` into findings."""
 
 from __future__ import annotations
 

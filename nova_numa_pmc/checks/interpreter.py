@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the Python that runs a service of Nova what it sees of Nova and of us.
+"""Query the Python that runs a service of Nova: which of Nova's modules and ours it finds.
 
 Another Python may be ours: pip beside a distribution's Nova installs to another
 prefix, and a virtual environment has a Nova of its own or none.
@@ -12,7 +12,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 """
 
 
-class InterpreterAnswer(Record):
+class InterpreterModules(Record):
     """The modules and versions that an interpreter sees.
 
     :param python: its path
@@ -55,7 +55,7 @@ class InterpreterAnswer(Record):
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
     :param package: path of ``nova_numa_pmc``, None: it can't be imported
     :param points: (name, target), its entry points for CPU monitors
-    :param problem: why it could not be asked, '' it was
+    :param problem: why it could not be queried, '' it was
     """
 
     python: str
@@ -80,7 +80,7 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
             return program
         script = program
     try:
-        with open(settings.below(root, script), 'rb') as stream:
+        with open(host_options.below(root, script), 'rb') as stream:
             first = stream.readline(_MAX_SHEBANG_BYTES)
     except OSError:
         return None
@@ -90,10 +90,10 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
     return None
 
 
-def ask(
+def query(
     python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
-) -> InterpreterAnswer:
-    """Ask a Python, as the user that the service runs as; return its answer.
+) -> InterpreterModules:
+    """Query a Python, as the user that the service runs as; return what it found.
 
     :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
     """
@@ -110,21 +110,21 @@ def ask(
             env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
             **as_owner,
         )
-        said = json.loads(done.stdout)
-        return InterpreterAnswer(
+        report = json.loads(done.stdout)
+        return InterpreterModules(
             python,
-            tuple(said['nova']),
-            tuple(said['monitors']),
-            said['shim'],
-            said['package'],
-            tuple((name, target) for name, target in said['points']),
+            tuple(report['nova']),
+            tuple(report['monitors']),
+            report['shim'],
+            report['package'],
+            tuple((name, target) for name, target in report['points']),
         )
     except subprocess.TimeoutExpired:
-        return InterpreterAnswer(python, problem='no answer within %d s' % timeout_s)
+        return InterpreterModules(python, problem='no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
-        return InterpreterAnswer(python, problem=str(error))
+        return InterpreterModules(python, problem=str(error))
     except (ValueError, KeyError, TypeError):
         last = done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
-        return InterpreterAnswer(
+        return InterpreterModules(
             python, problem='\n'.join(last) or 'exit status %d' % done.returncode
         )

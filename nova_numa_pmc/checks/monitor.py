@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the compute monitor loaded by nova-compute, and if not, why.
+"""Check that nova-compute loads the compute monitor, and find why not.
 
 How Nova loads it is in nova/compute/monitors/__init__.py: names without a
 namespace are in ``cpu``, one monitor of a namespace is loaded, and an entry
@@ -16,7 +16,7 @@ from nova_numa_pmc.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nova_numa_pmc.checks.interpreter import InterpreterAnswer
+    from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.processes import Process
 
@@ -91,13 +91,13 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
 
 
 def weighed_cpu_metrics(conf: NovaConf) -> list[str]:
-    """Return the CPU metrics that Nova's MetricsWeigher is told to weigh."""
+    """Return the CPU metrics that Nova's MetricsWeigher weighs."""
     named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
     return [name for name in named if name.startswith('cpu.')]
 
 
-def check_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check that CPU metrics which are weighed are sent, and that notifications can end."""
+def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check that the CPU metrics which Nova's MetricsWeigher reads are sent."""
     wanted = weighed_cpu_metrics(conf)
     if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
         yield Finding(
@@ -108,56 +108,65 @@ def check_metrics(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] cpu_metrics = true, then restart nova-compute',
             conf.file_of('weight_setting', 'metrics'),
         )
+
+
+def check_options(conf: NovaConf) -> Iterator[Finding]:
+    """Check the monitor's own options; a bad value is then among ``conf.findings``."""
     for name in ('metrics_deadband', 'metrics_heartbeat'):
-        conf.get(name, 'numa_pmc')  # a bad value is among conf.findings then
+        conf.get(name, 'numa_pmc')
+    yield from ()
+
+
+def check_notifications(conf: NovaConf) -> Iterator[Finding]:
+    """Check that nova-compute gives up a notification that can't be delivered."""
     drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
     if drivers and enabled(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
         yield Finding(
             'notifications-endless',
             finding.WARNING,
-            'notifications are tried without end (driver = %s, retry = -1): nova-compute sends '
+            'notifications are retried without end (driver = %s, retry = -1): nova-compute sends '
             'one with its metrics while claims wait, so that a dead bus stops boots' % drivers[0],
             '[%s] retry = 1' % _NOTIFICATIONS,
             conf.file_of('driver', _NOTIFICATIONS),
         )
 
 
-def check_loadable(answer: InterpreterAnswer, installed: str | None = None) -> Iterator[Finding]:
+def check_loadable(modules: InterpreterModules, installed: str | None = None) -> Iterator[Finding]:
     """Check that nova-compute's Python finds the entry point, the shim and the package.
 
     :param installed: path that the shim was installed to, None: nowhere
     """
-    pip = 'install our wheel with %s -m pip' % answer.python
-    if answer.problem:
+    pip = 'install our wheel with %s -m pip' % modules.python
+    if modules.problem:
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            'cannot tell what %s can import: %s' % (answer.python, answer.problem),
+            'cannot find out what %s can import: %s' % (modules.python, modules.problem),
             'run as root, where nova-compute runs',
         )
         return
-    if not answer.nova:
+    if not modules.nova:
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            '%s cannot import Nova' % answer.python,
+            '%s cannot import Nova' % modules.python,
             'run this where nova-compute runs',
         )
         return
-    if not answer.package:
+    if not modules.package:
         yield Finding(
             'monitor-package-missing',
             finding.ERROR,
-            "%s, which runs nova-compute, can't import nova_numa_pmc" % answer.python,
+            "%s, which runs nova-compute, can't import nova_numa_pmc" % modules.python,
             pip,
         )
-    targets = [target for name, target in answer.points if name == 'numa_pmc']
+    targets = [target for name, target in modules.points if name == 'numa_pmc']
     if not targets:
         yield Finding(
             'monitor-entry-point-missing',
             finding.ERROR,
             '%s, which runs nova-compute, has no entry point numa_pmc in %s'
-            % (answer.python, 'nova.compute.monitors.cpu'),
+            % (modules.python, 'nova.compute.monitors.cpu'),
             pip,
         )
     elif not any(target.startswith(TARGET + ':') for target in targets):
@@ -168,8 +177,8 @@ def check_loadable(answer: InterpreterAnswer, installed: str | None = None) -> I
             % ', '.join(targets),
             pip,
         )
-    if not answer.shim:
-        yield _shim_missing(answer, installed, pip)
+    if not modules.shim:
+        yield _shim_missing(modules, installed, pip)
 
 
 def check_restarted(
@@ -194,8 +203,8 @@ def check_restarted(
         )
 
 
-def _shim_missing(answer: InterpreterAnswer, installed: str | None, pip: str) -> Finding:
-    read = ', '.join(answer.monitors) or 'nowhere'
+def _shim_missing(modules: InterpreterModules, installed: str | None, pip: str) -> Finding:
+    read = ', '.join(modules.monitors) or 'nowhere'
     if installed is None:
         what = 'the module numa_pmc is missing from %s' % read
         remedy = pip + '; an editable install (pip install -e) does not put it there'

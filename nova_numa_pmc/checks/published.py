@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the agent publish the host's state, and can nova-compute see it."""
+"""Check that the agent publishes the host's state and nova-compute can see it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
 
 
 def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that the agent knows the CPUs that Nova shares and dedicates, where Nova says.
+    """Check that the agent knows the CPUs that Nova shares and dedicates, if configured.
 
     :param directory: of the state, as we see it
     :param conf: of nova-compute

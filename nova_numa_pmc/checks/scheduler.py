@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do nova-scheduler and the placement service let pressure decide.
+"""Check that nova-scheduler and the placement service let pressure decide.
 
 The options are described in Nova's nova/conf/scheduler.py and placement's
 placement/conf/placement.py.
@@ -16,7 +16,7 @@ from nova_numa_pmc.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc.checks.interpreter import InterpreterAnswer
+    from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -166,14 +166,14 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends on demand only."""
+def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends only if enabled."""
     wanted = weighed_cpu_metrics(conf)
     if wanted and WEIGHER in conf.get('weight_classes', _GROUP):
         yield Finding(
             'cpu-metrics-weighed',
             finding.NOTE,
-            '[metrics] weight_setting names %s, which our monitor sends only where it is told to: '
+            '[metrics] weight_setting names %s, which our monitor sends only if enabled: '
             'with required = true requests fail for a host without' % ', '.join(wanted),
             '[numa_pmc] cpu_metrics = true in nova.conf of every compute host',
             conf.file_of('weight_setting', 'metrics'),
@@ -201,21 +201,21 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     )
 
 
-def check_importable(answer: InterpreterAnswer) -> Iterator[Finding]:
+def check_importable(modules: InterpreterModules) -> Iterator[Finding]:
     """Check that nova-scheduler's Python can import the package."""
-    if answer.problem or not answer.nova:
+    if modules.problem or not modules.nova:
         yield Finding(
             'scheduler-not-asked',
             finding.NOTE,
-            'cannot tell what %s can import: %s'
-            % (answer.python, answer.problem or 'it cannot import Nova'),
+            'cannot find out what %s can import: %s'
+            % (modules.python, modules.problem or 'it cannot import Nova'),
             'run as root, where nova-scheduler runs',
         )
-    elif not answer.package:
+    elif not modules.package:
         yield Finding(
             'scheduler-package-missing',
             finding.ERROR,
             "%s, which runs nova-scheduler, can't import nova_numa_pmc: nova-scheduler does not "
-            'start with our weigher or filter' % answer.python,
-            'install our wheel with %s -m pip' % answer.python,
+            'start with our weigher or filter' % modules.python,
+            'install our wheel with %s -m pip' % modules.python,
         )

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model, promises, sampling, usable_cpus
 from nova_numa_pmc.agent import loop, options as agent_options, rebalancer
 from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.measurement import Sample
     from nova_numa_pmc.state import promises_file
 
@@ -37,7 +37,7 @@ class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
     :param record: the promises, with guests that run without a promise
-    :param guests: those that run, with what the operator has said of them
+    :param guests: those that run, with the operator's overrides
     :param pool: the floating one, whose CPUs the nodes' are
     :param sample, situation: None: nothing was measured
     """
@@ -48,11 +48,11 @@ class ObservedHost(Record):
     problems: tuple[str, ...]
     pool: pools.Pool
     sample: Sample | None = None
-    situation: moves.Situation | None = None
+    situation: plan_records.Situation | None = None
 
 
 class CommandContext:
-    """Where a command works, and how it waits, asks and writes.
+    """A command's root, its options, and how it waits, asks and writes.
 
     :ivar directory: the state directory's path
     :ivar terminal: there is somebody to ask
@@ -68,9 +68,9 @@ class CommandContext:
         ] = loop.signals,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
-        """Read the settings, which always can be.
+        """Read the shared options, which never fails.
 
         :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
             :func:`loop.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
@@ -79,8 +79,8 @@ class CommandContext:
         """
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
-        self.shared = settings.of_host(root)
-        self.directory = settings.below(root, self.shared.state_dir)
+        self.shared = host_options.of_host(root)
+        self.directory = host_options.below(root, self.shared.state_dir)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )
@@ -89,10 +89,11 @@ class CommandContext:
     def options(self) -> agent_conf.AgentOptions:
         """Return the agent's options: pausing an agent must not need them.
 
-        :raises SettingsError: a value is wrong
+        :raises OptionsError: a value is wrong
         """
         options, self.problems = agent_options.read(
-            settings.below(self.root, settings.PATH), settings.below(self.root, calibration.PATH)
+            host_options.below(self.root, host_options.PATH),
+            host_options.below(self.root, calibration.PATH),
         )
         return options
 
@@ -109,7 +110,7 @@ class CommandContext:
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
         """Return (the guests that run, problems).
 
-        :raises StateError: what the operator has said of them can't be told
+        :raises StateError: the operator's overrides can't be read
         """
         found, problems = guests.read_running(self.root)
         marked, unread = overrides.marked(found, self.root)
@@ -122,7 +123,7 @@ class CommandContext:
         """
         return guest_lookup.find(name, *self.guests())
 
-    def find_said(self, name: str) -> tuple[str, str]:
+    def find_overridden(self, name: str) -> tuple[str, str]:
         """Return (uuid, name) of a guest that runs or has an override, or of a uuid.
 
         :raises UnknownGuest: there is none
@@ -152,10 +153,10 @@ class CommandContext:
         host = promises.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
-        record: promises_file.locked | dry_run.Draft = (
+        record: promises_file.locked | dry_run.DraftPromises = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
-            else dry_run.Draft(shared, self.root)
+            else dry_run.DraftPromises(shared, self.root)
         )
         with record:
             problems += promises.reconcile(record, host, shared, self.root)
@@ -163,7 +164,7 @@ class CommandContext:
 
     def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
-        sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
+        sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating(
             usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
         )
@@ -198,54 +199,54 @@ class CommandContext:
             return self._joined(self.look(write_promises, sampler.pool), sample, sampler)
 
     def _joined(
-        self, seen: ObservedHost, sample: Sample, sampler: sampling.Sampler
+        self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler
     ) -> ObservedHost:
-        seen = seen._replace(
-            sample=sample, problems=tuple(dict.fromkeys((*seen.problems, *sample.problems)))
+        observed = observed._replace(
+            sample=sample, problems=tuple(dict.fromkeys((*observed.problems, *sample.problems)))
         )
-        return seen._replace(
+        return observed._replace(
             situation=rebalancer.situation(
-                seen,
+                observed,
                 sampler,
                 self.options.shared.limits,
                 self.root,
-                self._places(seen),
+                self._places(observed),
                 now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             )
         )
 
-    def _places(self, seen: ObservedHost) -> dict[str, tuple[int, ...]]:
+    def _places(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.
 
         The agent has widened them, or something has reset their cpusets.
         """
         found = {}
-        for guest in seen.guests:
-            promise = seen.record.promises.get(guest.uuid)
+        for guest in observed.guests:
+            promise = observed.record.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):
-                held = held_nodes(cgroups.find(guest.pid, self.root), seen.host) or tuple(
-                    node.id for node in seen.host.nodes if node.online_cpus
+                held = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
+                    node.id for node in observed.host.nodes if node.online_cpus
                 )
                 if set(held) > set(promise.cpu_nodes):
                     found[guest.uuid] = held
         return found
 
     def propose(
-        self, seen: ObservedHost, horizon_s: float, names: Collection[str] = ()
-    ) -> tuple[moves.Plan, moves.Situation]:
+        self, observed: ObservedHost, horizon_s: float, names: Collection[str] = ()
+    ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan what pays within a time; widening is left to the agent, which remembers it.
 
-        :param seen: it was measured
+        :param observed: it was measured
         :param names: of guests, to leave all others where they are
         :returns: (the plan, what it was made of)
         :raises UnknownGuest: one that is named does not run
         """
-        assert seen.situation is not None
-        situation = seen.situation
+        assert observed.situation is not None
+        situation = observed.situation
         if names:
-            named = {guest_lookup.find(name, seen.guests).uuid for name in names}
+            named = {guest_lookup.find(name, observed.guests).uuid for name in names}
             situation = situation._replace(
                 guests=tuple(
                     each
@@ -255,7 +256,7 @@ class CommandContext:
                 )
             )
         return planner.propose(
-            situation, self.options.terms._replace(widen=False), horizon_s
+            situation, self.options.rebalance_options._replace(widen=False), horizon_s
         ), situation
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import memory_domains, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
@@ -18,7 +18,7 @@ from nova_numa_pmc.state import promises_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 
 class PossiblePlace(Record):
@@ -35,7 +35,7 @@ class PossiblePlace(Record):
     key: dict[str, Any]
 
 
-class Draft(promises_file.Promises):
+class DraftPromises(promises_file.Promises):
     """The promises file as it is, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
@@ -43,11 +43,11 @@ class Draft(promises_file.Promises):
     :ivar problem: why the record could not be read, else None
     """
 
-    def __init__(self, options: Settings, root: str) -> None:
+    def __init__(self, options: HostOptions, root: str) -> None:
         self.problem: str | None = None
         try:
             record = promises_file.read(
-                settings.below(root, options.state_dir), promises_file.read_boot_id(root)
+                host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
             )
         except StateError as error:
             record, self.problem = None, str(error)
@@ -62,7 +62,7 @@ class Draft(promises_file.Promises):
         """Take a promise out of the draft."""
         self.promises.pop(uuid, None)
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> DraftPromises:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +70,7 @@ class Draft(promises_file.Promises):
 
 
 def decide(
-    guest: model.Guest, options: Settings, root: str
+    guest: model.Guest, options: HostOptions, root: str
 ) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
@@ -78,7 +78,7 @@ def decide(
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
-    draft = Draft(options, root)
+    draft = DraftPromises(options, root)
     recorded = draft.promises.get(guest.uuid)
     return promises.decide(guest, options, root, 0, record=draft), recorded
 
@@ -94,7 +94,7 @@ def memory_kept(
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
-    """Order the places that were to be had.
+    """Order the places that were possible.
 
     :param decision: not a recalled one
     :returns: the best first; empty: the guest is left alone

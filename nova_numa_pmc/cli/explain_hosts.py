@@ -30,7 +30,7 @@ _HOSTS_SHOWN = 30
 def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """Replay the decision, print it, and return the exit code.
 
-    :param guest: with the size and extra specs to ask for
+    :param guest: with the requested size and extra specs
     :raises RowsError: the file can't be used
     """
     hosts, saved_s = read(args.hosts)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     by_name = {host.host: host for host in hosts}
     rounds: list[list[replay.Verdict]] = []
     for _ in range(args.count):
-        rounds.append(replay.judge(hosts, flavor, conf, saved_s))
+        rounds.append(replay.verdicts(hosts, flavor, conf, saved_s))
         best = rounds[-1][0]
         if not best.passes:
             break
@@ -147,7 +147,7 @@ def read(path: str) -> tuple[list[replay.SavedHost], float]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Let what is wrong with rows name their file."""
+    """Let errors in rows name their file."""
     try:
         yield
     except replay.RowsError as error:
@@ -188,16 +188,16 @@ def chosen(verdicts: list[replay.Verdict]) -> str | None:
 
 def as_dict(verdict: replay.Verdict, host: replay.SavedHost) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
-    answer = verdict.answer
+    estimate = verdict.estimate
     return {
         'host': verdict.host,
         'passes': verdict.passes,
         'why': verdict.why,
         'weight': verdict.weight,
         'share': verdict.share,
-        'told': request.describe(answer),
-        'outcome': answer.outcome and answer.outcome._asdict(),
-        'charged_vcpus': answer.charged_vcpus,
+        'told': request.describe(estimate),
+        'outcome': estimate.outcome and estimate.outcome._asdict(),
+        'charged_vcpus': estimate.charged_vcpus,
         'nodes': replay.parts(host),
     }
 
@@ -211,7 +211,7 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHo
             tables.printable(verdict.host),
             tables.number(verdict.share, 3),
             verdict.why or 'passes',
-            request.describe(verdict.answer),
+            request.describe(verdict.estimate),
         )
         for number, verdict in enumerate(verdicts, 1)
     ]

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import Sample
 
 
+#: Fields of a node that a sample has under the same names.
+_MEASURED = (
+    'pressure',
+    'cpu_ratio',
+    'bandwidth_ratio',
+    'link_ratio',
+    'demand_cores',
+    'remote_ratio',
+)
+
+
 class AgentStatus(Record):
     """State of the agent as seen from outside.
 
@@ -77,7 +88,7 @@ class GuestStatus(Record):
     :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
     :param bytes_by_node: {node id: bytes}, None: not known
     :param home_ratio: share of its memory on the nodes where it was promised, None: not known
-    :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
+    :param fixed: why it is not moved, a code as in :class:`plan_records.GuestLoad`; '' it may be
     :param moved: what brought it where it is; None: its start
     :param problem: what could not be read, ''
     :param wants: its demand so far as the agent has written it, None: none
@@ -97,24 +108,24 @@ class GuestStatus(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
+def agent(command: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
     """Look at the agent.
 
     :returns: (it, what it has published last: None: nothing that can be read)
     """
-    process = processes.find(here.root, processes.AGENT)
+    process = processes.find(command.root, processes.AGENT)
     published, age_s, problem = None, None, ''
     now_s = time.time()
     try:
-        published = host_state.read(here.directory)
+        published = host_state.read(command.directory)
         age_s = now_s - published.taken_s
     except StateError as error:
         problem = str(error)
     fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
     return AgentStatus(
         process and process.pid,
-        here.options.rebalance,
-        pause.read(here.directory),
+        command.options.rebalance,
+        pause.read(command.directory),
         age_s,
         fresh,
         problem,
@@ -123,30 +134,22 @@ def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostSta
 
 
 def nodes(
-    here: context.CommandContext,
-    seen: context.ObservedHost,
+    command: context.CommandContext,
+    observed: context.ObservedHost,
     published: host_state.HostState | None,
 ) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
     :param published: None: none that may be relied on
     """
-    now = host_view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
-    measured = _sampled(seen.sample) if seen.sample else _published(published)
-    unknown = dict.fromkeys(
-        (
-            'pressure',
-            'cpu_ratio',
-            'bandwidth_ratio',
-            'link_ratio',
-            'demand_cores',
-            'remote_ratio',
-            'demand_now_cores',
-        )
+    now = host_view.view(
+        observed.host, observed.record.promises.values(), command.options.shared.limits
     )
+    measured = _sampled(observed.sample) if observed.sample else _published(published)
+    unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     found = []
-    for node, there in zip(now.nodes, seen.host.nodes):
-        memory = node_memory.memory_of(there, here.options.shared.limits)
+    for node, there in zip(now.nodes, observed.host.nodes):
+        memory = node_memory.memory_of(there, command.options.shared.limits)
         found.append(
             NodeStatus(
                 id=node.id,
@@ -167,18 +170,7 @@ def nodes(
 def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
     return {
         node.id: dict(
-            {
-                name: getattr(node, name)
-                for name in (
-                    'pressure',
-                    'cpu_ratio',
-                    'bandwidth_ratio',
-                    'link_ratio',
-                    'demand_cores',
-                    'remote_ratio',
-                )
-            },
-            demand_now_cores=node.demand_cores,
+            {name: getattr(node, name) for name in _MEASURED}, demand_now_cores=node.demand_cores
         )
         for node in sample.nodes
     }
@@ -205,16 +197,16 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
 
 
 def guests(
-    here: context.CommandContext, seen: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the guests by name, problems)."""
     try:
-        entries, broken = history.read(here.root)
+        entries, broken = history.read(command.root)
         problems = ['%d lines of the history cannot be read' % broken] if broken else []
     except StateError as error:
         entries, problems = [], [str(error)]
     try:
-        histories = demand_records.read(here.root)
+        histories = demand_records.read(command.root)
         wants = histories.guests if histories else {}
     except StateError as error:
         wants = {}
@@ -226,26 +218,26 @@ def guests(
         for part in one.parts
     }
     return tuple(
-        _standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
-        for guest in sorted(seen.guests, key=lambda guest: guest.name)
+        _standing(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
+        for guest in sorted(observed.guests, key=lambda guest: guest.name)
     ), problems
 
 
 def _standing(
-    here: context.CommandContext,
-    seen: context.ObservedHost,
+    command: context.CommandContext,
+    observed: context.ObservedHost,
     guest: model.Guest,
     moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
 ) -> GuestStatus:
-    promise = seen.record.promises.get(guest.uuid)
+    promise = observed.record.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
-        groups = cgroups.find(guest.pid, here.root)
-        held, by_node = context.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
-        pinned = pinned_threads.pinned(guest, promise, seen.host, here.root)
+        groups = cgroups.find(guest.pid, command.root)
+        held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
+        pinned = pinned_threads.pinned(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -257,7 +249,7 @@ def _standing(
         held,
         by_node,
         home_ratio,
-        eligibility.why_not(guest, promise, seen.host),
+        eligibility.why_not(guest, promise, observed.host),
         promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))),
         problem,
         None,
@@ -266,11 +258,11 @@ def _standing(
 
 
 def unknown_overrides(
-    here: context.CommandContext, seen: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
-    """Return what was said of guests that do not run.
+    """Return overrides of guests that do not run.
 
     :raises StateError: the file can't be read
     """
-    running = {guest.uuid for guest in seen.guests}
-    return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]
+    running = {guest.uuid for guest in observed.guests}
+    return [each for each in overrides.read(command.root)[0].values() if each.uuid not in running]

@@ -56,9 +56,11 @@ def only(shown: Sample, names: Collection[str] | None) -> Sample:
     )
 
 
-def print_once(problems: Collection[str], printed: set[str], say: Callable[[str], None]) -> None:
+def print_once(
+    problems: Collection[str], printed: set[str], print_line: Callable[[str], None]
+) -> None:
     """Print each problem that is not in the set ``printed`` yet."""
     for problem in problems:
         if problem not in printed:
             printed.add(problem)
-            say('problem: ' + tables.printable(problem))
+            print_line('problem: ' + tables.printable(problem))

@@ -37,6 +37,12 @@ def add_guest(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
+def add_moving(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that moves guests has."""
+    parser.add_argument('--yes', action='store_true', help='do not ask')
+    add_wait(parser)
+
+
 def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """Add ``--wait``.
 

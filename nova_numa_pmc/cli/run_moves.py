@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.cli.context import CommandContext
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
@@ -53,27 +53,27 @@ class RunResult(Record):
         return exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM
 
 
-class _Teller(logging.Handler):
+class _MessagePrinter(logging.Handler):
     """Prints what is logged of the moves."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, print_line: Callable[[str], None]) -> None:
         super().__init__()
-        self._say = say
+        self._print_line = print_line
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without what could steer a terminal."""
         # Where the terminal has gone, what is in hand has to be ended and written down.
         with contextlib.suppress(OSError, ValueError):
-            self._say(tables.printable(record.getMessage()))
+            self._print_line(tables.printable(record.getMessage()))
 
 
-def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
+def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
     :raises StateBusy: somebody else has it for longer than ``wait_s``
     """
-    taken = move_lock.MoveLock(here.directory, 'nova-numa-rebalance ' + who)
+    taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
         taken.take(min(wait_s, _TICK_S))
     except StateBusy as error:
@@ -89,8 +89,8 @@ def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.M
 
 
 def make(
-    here: CommandContext,
-    plan: moves.Plan,
+    command: CommandContext,
+    plan: plan_records.Plan,
     promised: dict[str, model.Promise],
     who: str,
     wait_s: float = 0.0,
@@ -105,42 +105,52 @@ def make(
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
-    writer = history.HistoryWriter(here.root, LOG)
+    writer = history.HistoryWriter(command.root, LOG)
 
     def record(entry: history.HistoryEntry) -> None:
         if entry.result != history.BEGUN:
             entries.append(entry)
         writer.append(entry)
 
-    with hold_move_lock(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
-        teller = _Teller(shown.say)
+    with (
+        hold_move_lock(command, who, wait_s),
+        command.signals() as wait,
+        progress.open_bars() as shown,
+    ):
+        printer = _MessagePrinter(shown.print_line)
         former = LOG.level
-        LOG.addHandler(teller)
+        LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
         try:
             mover = executor.MoveExecutor(
-                here.options, here.root, LOG, who=who, batch=batch, record=record, port=here.port
+                command.options,
+                command.root,
+                LOG,
+                who=who,
+                batch=batch,
+                record=record,
+                port=command.port,
             )
             mover.begin(plan, promised, targets)
             try:
-                signal = _run(here, mover, wait, shown)
+                signal = _run(command, mover, wait, shown)
             finally:
                 not_begun = mover.waiting
                 mover.abandon()
         finally:
             LOG.setLevel(former)
-            LOG.removeHandler(teller)
+            LOG.removeHandler(printer)
     return RunResult(batch, tuple(entries), not_begun, signal)
 
 
 def _run(
-    here: CommandContext,
+    command: CommandContext,
     mover: executor.MoveExecutor,
     wait: Callable[[float], int | None],
     shown: progress.LineProgress,
 ) -> int | None:
     """Step to the end; return the signal that came before it, or None."""
-    files, looked_s = guests.StatusFiles(here.root), time.monotonic()
+    files, looked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         pause_s = mover.step()
         if pause_s is None:
@@ -151,14 +161,16 @@ def _run(
             return signal
         if time.monotonic() - looked_s >= _MIND_S:
             looked_s = time.monotonic()
-            _mind(here, mover, files)
+            _mind(command, mover, files)
 
 
-def _mind(here: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles) -> None:
+def _mind(
+    command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
+) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
         record = (
-            promises_file.read(here.directory, promises_file.read_boot_id(here.root))
+            promises_file.read(command.directory, promises_file.read_boot_id(command.root))
             or promises_file.Promises()
         )
     except NumaPmcError as error:
@@ -167,16 +179,16 @@ def _mind(here: CommandContext, mover: executor.MoveExecutor, files: guests.Stat
     mover.observe(files.read()[0], record.promises)
 
 
-def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
+def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
     """Return lines on what remains in place."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
-        say(
+        print_line(
             'ended by signal %d: moves that were mostly done are kept, the others were taken back'
             % outcome.signal
         )
     tried = len(outcome.entries) + outcome.not_begun
-    say(
+    print_line(
         '%d of %d moves made, %s moved'
         % (
             len(stands),
@@ -186,7 +198,7 @@ def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
     )
     for one in outcome.entries:
         if one.result != history.DONE:
-            say(
+            print_line(
                 '%s: %s: %s'
                 % (
                     ', '.join(part.name for part in one.parts),
@@ -195,7 +207,7 @@ def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
                 )
             )
     if stands:
-        say('take it back with: nova-numa-rebalance undo')
+        print_line('take it back with: nova-numa-rebalance undo')
 
 
 def outcome_data(outcome: RunResult) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan to take back what the history says was moved. Pure."""
+"""Plan to take back moves of the history. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
@@ -14,7 +14,7 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: How an unmoved guest's place is told.
+#: Description of an unmoved guest's place.
 _CHANGED = 'the move did not change its place'
 
 
@@ -22,14 +22,14 @@ class UndoError(NumaPmcError):
     """The history has nothing that could be taken back."""
 
 
-class Undo(Record):
+class UndoPlan(Record):
     """The moves that undo others.
 
     :param targets: {uuid: the promise after it}
     :param left: (a guest's name, why it is left alone)
     """
 
-    plan: moves.Plan
+    plan: plan_records.Plan
     targets: dict[str, model.Promise]
     left: tuple[tuple[str, str], ...]
 
@@ -67,7 +67,7 @@ def plan(
     entries: Sequence[history.HistoryEntry],
     running: Iterable[model.Guest],
     promised: Mapping[str, model.Promise],
-) -> Undo:
+) -> UndoPlan:
     """Plan to bring guests back to where they were before.
 
     Only guests that run since before, and are still where the move left them.
@@ -89,7 +89,7 @@ def plan(
             steps.append(_step(part))
         if steps:
             planned.append(_move(one, tuple(steps)))
-    return Undo(moves.Plan(tuple(planned)), targets, tuple(left))
+    return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
 
 
 def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:
@@ -107,10 +107,10 @@ def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Prom
     return ''
 
 
-def _step(part: history.Part) -> moves.Step:
+def _step(part: history.Part) -> plan_records.Step:
     before, after = part.before, part.after
     brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
-    return moves.Step(
+    return plan_records.Step(
         part.uuid,
         part.name,
         after.cpu_nodes,
@@ -120,10 +120,10 @@ def _step(part: history.Part) -> moves.Step:
     )
 
 
-def _move(one: history.HistoryEntry, steps: tuple[moves.Step, ...]) -> moves.Move:
-    kind = moves.MOVE
-    if one.kind == moves.SWAP and len(steps) == len(one.parts):
-        kind = moves.SWAP
+def _move(one: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> plan_records.Move:
+    kind = plan_records.MOVE
+    if one.kind == plan_records.SWAP and len(steps) == len(one.parts):
+        kind = plan_records.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
-        kind = moves.FETCH
-    return moves.asked_for(kind, steps, 'as before move %s' % one.id)
+        kind = plan_records.FETCH
+    return plan_records.requested(kind, steps, 'as before move %s' % one.id)

@@ -29,10 +29,10 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import loop, options as agent_options, stages
-from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
-from nova_numa_pmc.conf import agent as agent_conf, settings
-from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
+from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateBusy
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import host_state
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--config-file',
-        default=settings.PATH,
+        default=host_options.PATH,
         metavar='FILE',
         help='options (default: %(default)s)',
     )
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
-        directory = settings.below(args.root, options.shared.state_dir)
+        directory = host_options.below(args.root, options.shared.state_dir)
         if args.widen:
             reassertion.widen_bound(options.shared, args.root, LOG)
             return 0
@@ -137,7 +137,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     with (
         loop.signals() as wait,
         stages.Agent(options, args.root, _listener(args.root)) as agent,
-        exporting.Exporter(LOG, options.metrics) as exporter,
+        Exporter(LOG, options.metrics) as exporter,
     ):
         wait.also(*agent.descriptors)
         LOG.info(
@@ -236,19 +236,19 @@ class JournalFormatter(logging.Formatter):
 def log_to_stderr(config_file: str, level: int) -> None:
     """Log as the group [DEFAULT] says where oslo.log is installed, else plainly.
 
-    Plainly as well where systemd's journal reads and nothing is said of where to log: oslo.log
+    Plainly as well where systemd's journal reads and no log file is configured: oslo.log
     would write its own times there and, before 5.1, colours.
     """
     conf = _oslo_options(config_file)
-    asked = conf is not None and (
+    configured = conf is not None and (
         conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal or conf.use_stderr
     )
-    if conf is None or (not asked and os.environ.get('JOURNAL_STREAM')):
+    if conf is None or (not configured and os.environ.get('JOURNAL_STREAM')):
         log_plainly(logging.DEBUG if conf is not None and conf.debug else level)
         return
     from oslo_log import log
 
-    if not asked:
+    if not configured:
         conf.set_default('use_stderr', True)  # without any it would take stdout
     log.setup(conf, 'nova-numa-agent')
 
@@ -269,7 +269,7 @@ def log_plainly(level: int) -> None:
 def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
     """Return oslo.log's options, None: it is not installed.
 
-    :raises SettingsError: one of them is wrong
+    :raises OptionsError: one of them is wrong
     """
     try:
         from oslo_config import cfg
@@ -285,11 +285,11 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
             default_config_dirs=[],
             default_config_files=[config_file] if os.path.exists(config_file) else [],
         )
-        # Read now, so that what is wrong is told with the file's name.
+        # Read now, so that what is wrong is reported with the file's name.
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)
     except (cfg.Error, ValueError) as error:
-        raise SettingsError('%s: %s' % (config_file, error)) from error
+        raise OptionsError('%s: %s' % (config_file, error)) from error
     return conf
 
 

@@ -2,10 +2,9 @@
 """Send what the agent measured to Nova's scheduler.
 
 nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
-holding the semaphore that every claim waits for: one small file is read, nothing is waited for
-and nothing is asked over RPC. Nova loads one monitor of the namespace
-``nova.compute.monitors.cpu``, so that this one takes ``virt_driver``'s place and, where it is
-told to, its work.
+holding the semaphore that every claim waits for: it reads one small file, waits for nothing and
+makes no RPC. Nova loads one monitor of the namespace ``nova.compute.monitors.cpu``, so that this
+one takes ``virt_driver``'s place and, with the option ``cpu_metrics``, does its work.
 
 Nova saves the compute node when anything in it differs from what it saved last. What has hardly
 changed is therefore sent as it was, to the last bit.
@@ -26,7 +25,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.compute import deadband, metrics
-from nova_numa_pmc.conf import compute as compute_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state
@@ -42,8 +41,8 @@ compute_conf.register_opts(CONF)
 SOURCE = 'nova_numa_pmc'
 
 
-class _Used(Record):
-    """What Nova says of the host beside the agent's state.
+class _Inputs(Record):
+    """What the metrics are made of: the agent's publication, and what Nova counts beside it.
 
     :param vcpus, memory_mb: used, without what the agent can't have seen
     :param interval_s: after how long the scheduler may expect metrics again
@@ -51,19 +50,12 @@ class _Used(Record):
     :param uuids: of the instances that the agent can have seen
     """
 
+    published: host_state.HostState
     vcpus: int
     memory_mb: int
     interval_s: int
     pinned_cpus: int
     uuids: tuple[str, ...]
-
-
-class _Sent(Record):
-    """What was sent last, and of what it was made."""
-
-    state: host_state.HostState
-    used: _Used
-    listed: list[objects.MonitorMetric]
 
 
 class Monitor(virt_driver.Monitor):
@@ -78,7 +70,8 @@ class Monitor(virt_driver.Monitor):
         super().__init__(resource_tracker)
         self._directory: str | None = None
         self._problem: str | None = None
-        self._sent: _Sent | None = None
+        #: What was sent last, and of what it was made.
+        self._sent: tuple[_Inputs, list[objects.MonitorMetric]] | None = None
 
     def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
         """Append the NUMA metrics, after the CPU metrics where these are wanted.
@@ -93,7 +86,7 @@ class Monitor(virt_driver.Monitor):
             metric_list.objects.extend(self._numa_metrics())
 
     def _numa_metrics(self) -> list[objects.MonitorMetric]:
-        """Return the two metrics, or none where there is nothing to tell; never raise."""
+        """Return the two metrics, or none where the host's state is unknown; never raise."""
         try:
             published = host_state.read(self._state_dir())
             now_s = time.time()
@@ -130,21 +123,22 @@ class Monitor(virt_driver.Monitor):
             raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
         (node,) = nodes
         seen = 1 - _unseen_ratio(node, self.compute_manager)
-        used = _Used(
+        now = _Inputs(
+            published,
             round(seen * node.vcpus_used),
             round(seen * node.memory_mb_used),
             _interval_s(),
             round(seen * _pinned_cpus(node)),
             _seen(node, self.compute_manager),
         )
-        if self._sent is None or not _holds(self._sent, published, used):
-            self._sent = _Sent(published, used, _listed(published, used, now_s))
-        return self._sent.listed
+        if self._sent is None or not _may_stay(self._sent[0], now):
+            self._sent = now, _made_of(now, now_s)
+        return self._sent[1]
 
     def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
         if self._directory is None:
-            found = settings.read(settings.PATH)
+            found = host_options.read(host_options.PATH)
             for problem in found.problems:
                 LOG.warning('%s', problem)
             self._directory = found.state_dir
@@ -213,25 +207,24 @@ def _interval_s() -> int:
     return audit_s + int(held_s)
 
 
-def _holds(sent: _Sent, published: host_state.HostState, used: _Used) -> bool:
-    """Return whether what was sent may stay."""
+def _may_stay(sent: _Inputs, now: _Inputs) -> bool:
+    """Return whether the metrics may stay as they were sent."""
     allowed = CONF.numa_pmc.metrics_deadband
-    age_s = published.taken_s - sent.state.taken_s
+    age_s = now.published.taken_s - sent.published.taken_s
     return (
         allowed > 0
         and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
-        and used == sent.used
-        and deadband.within(sent.state, published, allowed)
+        and now._replace(published=sent.published) == sent
+        and deadband.within(sent.published, now.published, allowed)
     )
 
 
-def _listed(
-    published: host_state.HostState, used: _Used, now_s: float
-) -> list[objects.MonitorMetric]:
-    """Make the two metrics of a host's state."""
-    counted = metrics.Counted(now_s, used.uuids, used.pinned_cpus)
+def _made_of(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
+    """Return the two metrics of a host's state."""
+    published = inputs.published
+    counted = metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)
     current, maximum = metrics.to_values(
-        published, used.vcpus, used.memory_mb, used.interval_s, counted
+        published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
     )
     taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]
@@ -244,7 +237,7 @@ def _listed(
 def _metric(
     name: str, values: dict[str, int], total: int, taken: datetime.datetime
 ) -> objects.MonitorMetric:
-    """Make a metric with all that its readers want.
+    """Return a metric with all that its readers need.
 
     Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
     fail where it isn't set; yet MonitorMetric.to_dict(), which fills the compute node's column,
@@ -253,7 +246,7 @@ def _metric(
     metric = objects.MonitorMetric(
         name=name, value=total, numa_membw_values=values, timestamp=taken, source=SOURCE
     )
-    metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]  # as said
+    metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]
     return metric
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import counters as counters_conf, metrics as metrics_conf, settings
-from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.conf import counters as counters_conf, host_options, metrics as metrics_conf
+from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
 #: Values of the option ``rebalance``.
 OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
-_TERMS = moves.RebalanceTerms()
+_REBALANCE_OPTIONS = plan_records.RebalanceOptions()
 
 
 class AgentOptions(Record):
@@ -31,12 +31,12 @@ class AgentOptions(Record):
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
 
-    shared: settings.Settings
+    shared: host_options.HostOptions
     counting: CounterOptions = counters_conf.CounterOptions()
     publish: bool = True
     reassert: bool = True
     rebalance: str = OFF
-    terms: moves.RebalanceTerms = _TERMS
+    rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
     stop_timeout_s: float = 10.0
     metrics: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
 
@@ -73,7 +73,7 @@ def list_opts() -> list[cfg.Opt]:
         ),
         cfg.IntOpt(
             'bytes_per_tick_mib',
-            default=_TERMS.bytes_per_tick >> 20,
+            default=_REBALANCE_OPTIONS.bytes_per_tick >> 20,
             min=1,
             max=1 << 30,
             help=(
@@ -83,35 +83,35 @@ def list_opts() -> list[cfg.Opt]:
         ),
         cfg.IntOpt(
             'moves_per_hour',
-            default=_TERMS.moves_per_hour,
+            default=_REBALANCE_OPTIONS.moves_per_hour,
             min=0,
             max=100000,
             help='Guests whose memory may be moved within an hour, at most.',
         ),
         cfg.IntOpt(
             'changes_per_hour',
-            default=_TERMS.changes_per_hour,
+            default=_REBALANCE_OPTIONS.changes_per_hour,
             min=0,
             max=100000,
             help='Guests of which only the CPUs may be changed within an hour, at most.',
         ),
         cfg.IntOpt(
             'move_mib_per_s',
-            default=int(_TERMS.bytes_per_sec) >> 20,
+            default=int(_REBALANCE_OPTIONS.bytes_per_sec) >> 20,
             min=1,
             max=1 << 20,
             help='Rate at which memory is moved, at most [MiB/s].',
         ),
         cfg.FloatOpt(
             'min_gain_cores',
-            default=_TERMS.min_gain_cores,
+            default=_REBALANCE_OPTIONS.min_gain_cores,
             min=0.0,
             max=1000.0,
             help='A move that gains less than this is taken as noise [cores].',
         ),
         cfg.BoolOpt(
             'widen',
-            default=_TERMS.widen,
+            default=_REBALANCE_OPTIONS.widen,
             help=(
                 "Let a guest also use another node's CPUs while its own node has too few for all "
                 'and the other has some to spare.'
@@ -159,15 +159,15 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def read(path: str = settings.PATH) -> AgentOptions:
+def read(path: str = host_options.PATH) -> AgentOptions:
     """Read the operator's file; without one, the defaults.
 
     :returns: ``counting`` as the file says, before the host's calibration
-    :raises SettingsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file can't be read, or a value is wrong
     """
     try:
         group = counters_conf.parsed(path, register_opts).agent
-        terms = moves.RebalanceTerms(
+        rebalance_options = plan_records.RebalanceOptions(
             bytes_per_tick=group.bytes_per_tick_mib << 20,
             moves_per_hour=group.moves_per_hour,
             changes_per_hour=group.changes_per_hour,
@@ -176,16 +176,16 @@ def read(path: str = settings.PATH) -> AgentOptions:
             widen=group.widen,
         )
         return AgentOptions(
-            settings.read(path),
+            host_options.read(path),
             counters_conf.read(path),
             group.publish,
             group.reassert,
             group.rebalance,
-            terms,
+            rebalance_options,
             group.stop_timeout_s,
             metrics_conf.MetricsOptions(
                 metrics_conf.parse(group.metrics, group.metrics_remote), group.metrics_guests
             ),
         )
     except (cfg.Error, OSError, ValueError) as error:
-        raise SettingsError('%s: %s' % (path, error)) from error
+        raise OptionsError('%s: %s' % (path, error)) from error

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from oslo_config import cfg
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -160,16 +161,16 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> CounterOptions:
+def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions) -> CounterOptions:
     """Return :class:`CounterOptions` from the values of the group.
 
     :param group: ``conf.counters``
     :param shared: of the same file
-    :raises SettingsError: a value of a wrong form, named with its option
+    :raises OptionsError: a value of a wrong form, named with its option
     """
     unknown = [name for name in group.sources if name not in SOURCES]
     if unknown or not group.sources:
-        raise SettingsError(
+        raise OptionsError(
             '[counters] sources: %.80r: choose from %s' % (','.join(unknown), ', '.join(SOURCES))
         )
     return CounterOptions(
@@ -205,15 +206,15 @@ def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.Confi
     return conf
 
 
-def read(path: str = settings.PATH) -> CounterOptions:
+def read(path: str = host_options.PATH) -> CounterOptions:
     """Read the operator's file; without one, the defaults.
 
-    :raises SettingsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file can't be read, or a value is wrong
     """
     try:
-        return from_conf(parsed(path, register_opts).counters, settings.read(path))
+        return from_conf(parsed(path, register_opts).counters, host_options.read(path))
     except (cfg.Error, OSError, ValueError) as error:
-        raise SettingsError('%s: %s' % (path, error)) from error
+        raise OptionsError('%s: %s' % (path, error)) from error
 
 
 def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -222,7 +223,7 @@ def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
         role, equals, event = text.partition('=')
         known = role.strip() in counter_roles.ROLES + counter_roles.FORMER_ROLES
         if not equals or not known or not event.strip():
-            raise SettingsError(
+            raise OptionsError(
                 '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
                 % (text, ', '.join(counter_roles.ROLES))
             )
@@ -237,11 +238,11 @@ def _per_node(
     found = []
     for node, text in values.items():
         try:
-            if not (node.isascii() and node.isdigit()):
+            if not is_number(node):
                 raise ValueError(node)
             found.append((int(node), convert(text)))
         except ValueError:
-            raise SettingsError(
+            raise OptionsError(
                 '[counters] %s: %.80r is not a node and its value' % (name, '%s:%s' % (node, text))
             ) from None
     return tuple(sorted(found))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 #: Longest path of a Unix socket (sun_path without its NUL, unix(7)).
@@ -42,18 +43,18 @@ class MetricsOptions(Record):
 def parse(text: str, remote: bool) -> Address | None:
     """Parse the option ``metrics``: HOST:PORT or unix:PATH.
 
-    Hosts are addresses: a name would be asked of a resolver, which may not answer.
+    Hosts are addresses: a name would need a resolver, which may not answer.
 
     :param remote: whether others than this host may reach it
     :returns: None: '' was given
-    :raises SettingsError: it is neither, or would be reached from elsewhere
+    :raises OptionsError: it is neither, or would be reached from elsewhere
     """
     kind, _, path = text.partition(':')
     if not text:
         return None
     if kind == 'unix':
         if not path.startswith('/') or '\0' in path or len(path.encode()) > _PATH_MAX_BYTES:
-            raise SettingsError(
+            raise OptionsError(
                 '[agent] metrics: %.120r: expected unix: and an absolute path of at most %d '
                 'bytes' % (text, _PATH_MAX_BYTES)
             )
@@ -61,15 +62,15 @@ def parse(text: str, remote: bool) -> Address | None:
     host, _, port = text.rpartition(':')
     try:
         address = ipaddress.ip_address({'localhost': '127.0.0.1'}.get(host, host.strip('[]')))
-        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if not (is_number(port) and 0 < int(port) < 65536):
             raise ValueError(port)
     except ValueError:
-        raise SettingsError(
+        raise OptionsError(
             '[agent] metrics: %.120r is neither an IP address (or localhost) '
             'with its port nor unix:/a/path' % text
         ) from None
     if not (address.is_loopback or remote):
-        raise SettingsError(
+        raise OptionsError(
             '[agent] metrics: %s: other hosts can reach that; set metrics_remote = true if they '
             'are meant to' % text
         )

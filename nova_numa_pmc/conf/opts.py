@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe every option to oslo.config.
 
-Those that the libvirt hook needs are in :mod:`nova_numa_pmc.conf.settings`, which it
+Those that the libvirt hook needs are in :mod:`nova_numa_pmc.conf.host_options`, which it
 can afford to import; the others are with what they set. Nothing is registered
 at import.
 """
@@ -14,14 +14,14 @@ from typing import Any
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 
 _KINDS: dict[type, Callable[..., cfg.Opt]] = {
     bool: cfg.BoolOpt,
     int: cfg.IntOpt,
     float: cfg.FloatOpt,
     str: cfg.StrOpt,
-    settings.NodeList: functools.partial(cfg.StrOpt, regex=settings.NodeList.REGEX),
+    host_options.NodeList: functools.partial(cfg.StrOpt, regex=host_options.NodeList.REGEX),
 }
 
 
@@ -30,9 +30,9 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     return [
         (
             cfg.OptGroup(group, help=text),
-            [_opt(option) for option in settings.OPTIONS if option.group == group],
+            [_opt(option) for option in host_options.OPTIONS if option.group == group],
         )
-        for group, text in settings.GROUPS
+        for group, text in host_options.GROUPS
     ] + [(module.GROUP, module.list_opts()) for module in (counters_conf, agent_conf)]
 
 
@@ -43,7 +43,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(options, group=group)
 
 
-def _opt(option: settings.Option) -> cfg.Opt:
+def _opt(option: host_options.Option) -> cfg.Opt:
     bounds: dict[str, Any] = {}
     if option.minimum is not None:
         bounds = {'min': option.minimum, 'max': option.maximum}

@@ -2,7 +2,7 @@
 """Find which nodes share memory channels, and which are near, from caches and sockets.
 
 From the inside out: CPUs share an L3 cache, nodes share memory channels (a domain), domains a
-socket. SLIT distances alone don't tell which nodes share channels: both sub-NUMA clusters, which
+socket. SLIT distances alone don't show which nodes share channels: both sub-NUMA clusters, which
 have controllers of their own, and AMD's L3-as-NUMA, whose nodes have none, are 11 apart.
 
 Imported by the libvirt hook at every guest start: light modules only.
@@ -56,7 +56,7 @@ def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:
 def distances(topology: model.Topology) -> tuple[tuple[int, ...], ...]:
     """Return SLIT distances in which no node of another socket is as near as one's own.
 
-    Firmware without a SLIT, or with a flat one, tells no difference. Two sockets of one node each
+    Firmware without a SLIT, or with a flat one, shows no difference. Two sockets of one node each
     stay as they are.
     """
     far, sockets = topology.distances, topology.sockets

@@ -220,7 +220,7 @@ def request(
     device_nodes: Iterable[int] = (),
     history: model.DemandHistory | None = None,
 ) -> model.Request:
-    """Turn a guest into what it asks for.
+    """Turn a guest into a request.
 
     The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
     b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         def source(self) -> str: ...
 
         @property
-        def sure(self) -> str: ...
+        def basis(self) -> str: ...
 
         @property
         def local_per_sec(self) -> float | None: ...
@@ -114,7 +114,7 @@ class Counts(Record):
     stalled_cycles_per_sec: float | None = None
 
 
-class Abilities(Record):
+class NodeCapacities(Record):
     """Capacities, bandwidths and latencies of a host's nodes; tuples by position.
 
     :param bandwidth_max, link_max: bytes per second, None in it: unknown
@@ -129,23 +129,23 @@ class Abilities(Record):
     mlp: float
 
 
-class _Nothing:
-    """The evidence of a guest of which no source told anything."""
+class _NoEvidence:
+    """The evidence of a guest that no source measured."""
 
     of_memory = False
-    source = sure = ''
+    source = basis = ''
     local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
     cycles_per_sec = instructions_per_sec = counted_share = None
     remote_cache_per_sec = stalled_cycles_per_sec = None
 
 
-_NOTHING = _Nothing()
+_NOTHING = _NoEvidence()
 
 
 def node_samples(
     nodes: Sequence[Node],
     uses: Sequence[NodeUse],
-    abilities: Abilities,
+    capacities: NodeCapacities,
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
 ) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
@@ -170,33 +170,33 @@ def node_samples(
         ]
     bandwidth_ratios = [
         pressure.utilisation(use.bandwidth_bytes_per_sec, most)
-        for use, most in zip(uses, abilities.bandwidth_max)
+        for use, most in zip(uses, capacities.bandwidth_max)
     ]
     losses = pressure.losses(
         [use.demand_cores for use in uses],
-        abilities.capacity_cores,
+        capacities.capacity_cores,
         traffic.lines_per_sec if traffic else None,
-        abilities.latencies_ns,
+        capacities.latencies_ns,
         bandwidth_ratios,
-        abilities.mlp,
+        capacities.mlp,
     )
     found = []
     for at, (node, use) in enumerate(zip(nodes, uses)):
         pressed = pressure.node_pressure(
-            pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
+            pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
             bandwidth_ratios[at],
-            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]),
+            pressure.utilisation(use.link_bytes_per_sec, capacities.link_max[at]),
         )
         threads = len(node.online_cpus or node.cpus)
         busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
         found.append(
             NodeSample(
                 node.id,
-                abilities.capacity_cores[at],
+                capacities.capacity_cores[at],
                 use.demand_cores,
                 pressed.cpu_ratio,
                 use.bandwidth_bytes_per_sec,
-                abilities.bandwidth_max[at],
+                capacities.bandwidth_max[at],
                 pressed.bandwidth_ratio,
                 pressed.link_ratio,
                 pressed.pressure,
@@ -232,7 +232,7 @@ def counts_of_guests(
     for running in guests:
         known = evidence.get(running.guest.uuid)
         ran = running.cores
-        if ran is None or not running.cores_by_node or known is None or known.sure != COUNTED:
+        if ran is None or not running.cores_by_node or known is None or known.basis != COUNTED:
             if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
@@ -288,12 +288,12 @@ def guest_sample(
 ) -> GuestSample:
     """Return one :class:`GuestSample`.
 
-    :param evidence: None: no source told anything
+    :param evidence: None: no source measured it
     :param devices: (address, node id or None)
     """
     guest, cores = running.guest, running.cores
     known = evidence or _NOTHING
-    source, sure = (known.source, known.sure) if known.of_memory else ('', '')
+    source, basis = (known.source, known.basis) if known.of_memory else ('', '')
     busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
         known.cycles_per_sec, known.instructions_per_sec, busy
@@ -303,7 +303,7 @@ def guest_sample(
         guest.uuid,
         guest.name,
         source,
-        sure,
+        basis,
         cores,
         running.waiting_cores,
         tuple(sorted(running.cores_by_node.items())),

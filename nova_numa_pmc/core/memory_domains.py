@@ -23,7 +23,7 @@ NEAR_DEFAULT = 12
 
 
 def distance(view: model.HostView, a: int, b: int) -> float:
-    """Read the SLIT distance between two positions; firmware that tells none gets the usual."""
+    """Read the SLIT distance between two positions; the usual where the firmware reports none."""
     try:
         return view.distances[a][b]
     except IndexError:
@@ -64,7 +64,7 @@ def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
 def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[int, ...]:
     """Return the domains of nodes that are connected by distances below a threshold.
 
-    :param distances: by position; what isn't square tells nothing
+    :param distances: by position; what isn't square is ignored
     :param threshold: SLIT units
     :returns: as in :class:`model.HostView`
     """
@@ -96,7 +96,7 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
 def threshold(view: model.HostView) -> tuple[float, bool]:
     """Return the distance below which a view's nodes are its domains [SLIT units].
 
-    So those are told to whoever knows distances only.
+    So those are given to whoever knows distances only.
 
     :returns: (distance, whether it says all; else it keeps all nodes apart)
     """

@@ -49,7 +49,7 @@ def completed(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[
 
 
 def serves(node: NodeView) -> bool:
-    """Return whether a node has memory, as far as its figures tell."""
+    """Return whether a node has memory, as far as its figures show."""
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
 

@@ -13,12 +13,12 @@ from nova_numa_pmc import model
 
 #: What a kind of memory is called.
 IN_WORDS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
-#: The source of what the operator has said.
+#: The source of the operator's option.
 BY_OPTION = 'device_memory_nodes'
 
 
 def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
-    """Return whose memory a node has: by the operator's word, else by the kernel's.
+    """Return whose memory a node has: by the operator's option, else by the kernel.
 
     That of a node with CPUs is the host's own.
     """

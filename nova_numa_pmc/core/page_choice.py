@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose which pages of a guest to move, from the node that the kernel says each is on.
+"""Choose which pages of a guest to move, by the node that the kernel reports for each.
 
-A status is what move_pages(2) tells of a page: a node id, or a negative errno (-ENOENT: the
+A status is what move_pages(2) returns for a page: a node id, or a negative errno (-ENOENT: the
 page is not there). Positions are those of the pages in their window.
 """
 
@@ -70,7 +70,7 @@ def next_target(
 
 
 def shares(mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int) -> dict[int, int]:
-    """Return {node id: bytes wanted there}: as promised where that is told, else in equal parts.
+    """Return {node id: bytes wanted there}: as promised where that is known, else in equal parts.
 
     :param mems: node ids, ascending
     :param mem_bytes: parallel to ``mems``, or empty

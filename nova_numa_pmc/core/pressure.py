@@ -174,7 +174,7 @@ def attribute(
 ) -> Traffic:
     """Return which node's memory each node's remote accesses went to.
 
-    Counters say how many accesses of a node's CPUs were remote, not where to. The
+    Counters count how many accesses of a node's CPUs were remote, not where to. The
     seed spreads each guest's by where its pages are,
     x_nm = Σ_g remote_gn · bytes_gm / Σ_{k≠n} bytes_gk, and is fitted to the
     rows (remote of n's CPUs) and, where memory controllers are counted, to the
@@ -203,7 +203,7 @@ def attribute(
 def _seed(
     guests: Sequence[tuple[Sequence[float], Sequence[float]]], remote: Sequence[float]
 ) -> list[list[float]]:
-    """Return rows by where each guest's pages are; evenly where that tells nothing."""
+    """Return rows by where each guest's pages are; evenly where that is unknown."""
     nodes = range(len(remote))
     rows = [[0.0] * len(remote) for _ in nodes]
     for guest_remote, guest_bytes in guests:

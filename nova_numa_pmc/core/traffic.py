@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lines_per_sec(sample: GuestSample) -> float | None:
-    """Return DRAM accesses per second; a source that counts bytes only tells them too."""
+    """Return DRAM accesses per second; also by a source that counts bytes only."""
     if sample.local_per_sec is not None and sample.remote_per_sec is not None:
         return sample.local_per_sec + sample.remote_per_sec
     if sample.bandwidth_bytes_per_sec is not None:

@@ -31,7 +31,7 @@ def having_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int]
 
 
 def wide(groups: Groups) -> str:
-    """Return the nodes that memory is to be had from when it is wide (v2); '': as inherited.
+    """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
 
     That is what the guest's own group inherits, all of which has memory, without nodes whose
     memory is not for guests; where a group above them names these, an operator has given them.

@@ -189,7 +189,7 @@ def memory_by_node(groups: Groups) -> dict[int, int] | None:
     cgroup-v1/memory.rst). Page cache is left out, as a cpuset moves only what is mapped; huge
     pages of a pool are not counted there.
 
-    :returns: {node id: bytes}, or None when the kernel doesn't say
+    :returns: {node id: bytes}, or None when the kernel doesn't report it
     """
     if groups.memory is None:
         return None
@@ -219,7 +219,7 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
 
 
 def resident_bytes(groups: Groups, *names: str) -> int | None:
-    """Sum what /proc/PID/status says under ``names`` ('VmRSS', 'HugetlbPages').
+    """Return the sum of the fields ``names`` of /proc/PID/status ('VmRSS', 'HugetlbPages').
 
     :returns: bytes, or None when a name is missing or unreadable
     """

@@ -114,8 +114,8 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial
         return LabelTrial(False, label, 'no answer within %d s' % limit_seconds)
     except (OSError, subprocess.SubprocessError) as error:
         return LabelTrial(None, label, "can't enter the label %s: %s" % (label, error))
-    said = done.stderr.decode(errors='replace').strip().splitlines()
-    last = said[-1] if said else 'exit status %d without a message' % done.returncode
+    lines = done.stderr.decode(errors='replace').strip().splitlines()
+    last = lines[-1] if lines else 'exit status %d without a message' % done.returncode
     return LabelTrial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.record import Record
 
@@ -18,7 +19,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STEAL_FIELD = 7
 
 
-class Times(Record):
+class CpuTimes(Record):
     """Cumulative times of the online CPUs, {CPU: ns}; None: not reported.
 
     :param busy_ns: that it ran something
@@ -29,7 +30,7 @@ class Times(Record):
     stolen_ns: dict[int, int] | None = None
 
 
-def read(root: str = '/') -> Times:
+def read(root: str = '/') -> CpuTimes:
     """Return the CPUs' times, in ticks of 10 ms.
 
     The run times in ``/proc/schedstat`` are finer, but grow only when a thread leaves its CPU,
@@ -38,7 +39,7 @@ def read(root: str = '/') -> Times:
     try:
         lines = read_text(os.path.join(root, 'proc/stat')).splitlines()
     except OSError:
-        return Times()
+        return CpuTimes()
     tick_ns = 10**9 // os.sysconf('SC_CLK_TCK')
     busy: dict[int, int] = {}
     stolen: dict[int, int] = {}
@@ -47,13 +48,13 @@ def read(root: str = '/') -> Times:
         if not name.startswith('cpu') or name == 'cpu':
             continue
         fields = _numbers(rest.split())
-        if not _is_number(name[3:]) or fields is None or len(fields) < 7:
-            return Times()
+        if not is_number(name[3:]) or fields is None or len(fields) < 7:
+            return CpuTimes()
         cpu = int(name[3:])
         busy[cpu] = tick_ns * sum(fields[at] for at in _BUSY_FIELDS)
         if len(fields) > _STEAL_FIELD:
             stolen[cpu] = tick_ns * fields[_STEAL_FIELD]
-    return Times(busy, stolen) if busy else Times()
+    return CpuTimes(busy, stolen) if busy else CpuTimes()
 
 
 def busy_ns(root: str = '/') -> dict[int, int] | None:
@@ -62,11 +63,7 @@ def busy_ns(root: str = '/') -> dict[int, int] | None:
 
 
 def _numbers(words: list[str]) -> list[int] | None:
-    return [int(word) for word in words] if all(map(_is_number, words)) else None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 21
+    return [int(word) for word in words] if all(map(is_number, words)) else None
 
 
 def passed(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -59,7 +59,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
 def _l3s_of(
     cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches that some CPUs have, () where one of these doesn't say.
+    """Return the L3 caches that some CPUs have, () where one of these doesn't report it.
 
     :param known: those found so far, added to
     """
@@ -80,7 +80,7 @@ def _l3s_of(
 
 def _socket(cpus: frozenset[int], root: str) -> int | None:
     text = _text(root, _CPU % min(cpus) + 'topology/physical_package_id') if cpus else ''
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return int(text) if is_number(text, 9) else None
 
 
 def _vendor(root: str) -> str:

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from nova_numa_pmc.host.cgroups import Groups
-    from nova_numa_pmc.host.writes import Change, Writer
+    from nova_numa_pmc.host.writes import FileChange, Writer
 
     #: Of writes to come: path, text.
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
-UNASKED = 'unasked'  # only CPUs were asked for
+UNASKED = 'unasked'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
 BROUGHT = 'brought'  # moved, and wide again
 BOUND = 'bound'  # moved, and held there
 TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
 PINNED = 'pinned'  # left: a group holds another set that isn't ours
-UNKNOWN = 'unknown'  # left: how much lies elsewhere can't be told
+UNKNOWN = 'unknown'  # left: how much lies elsewhere is unknown
 
 #: More than this share of what was to be moved, left behind, is worth a second pass.
 _LEFT_RATIO = 0.01
@@ -54,21 +54,21 @@ _LEFT_RATIO = 0.01
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
-class Applied(Record):
+class ConfineResult(Record):
     """Result of :func:`confine`.
 
     :param changes: of files, in the order written;
-        empty: all was as asked
-    :param cpus: those asked for
-    :param cpus_effective: what the kernel lets it use, None where it doesn't say; less
+        empty: all was as requested
+    :param cpus: those requested
+    :param cpus_effective: what the kernel lets it use, None where it doesn't report it; less
         than ``cpus`` when one is offline or outside of the parent's set
     :param memory: one of the constants above
-    :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked
+    :param off_bytes: how much lay off the requested nodes before, None: unknown or not requested
     :param left_bytes: how much still does after a move, None: unknown or nothing was moved; a
-        kernel moves what it can (before 5.15, nothing on v2), and no write tells how much
+        kernel moves what it can (before 5.15, nothing on v2), and no write reports how much
     """
 
-    changes: tuple[writes.Change, ...]
+    changes: tuple[writes.FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
     memory: str
@@ -86,7 +86,7 @@ def confine(
     write: Writer = writes.write,
     pool_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
-) -> Applied:
+) -> ConfineResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param cpus: not empty
@@ -95,8 +95,8 @@ def confine(
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: what an earlier call left; what holds exactly this may be
-        changed, any other set that doesn't contain the one asked for is somebody's pin
-    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
+        changed, any other set that doesn't contain the requested one is somebody's pin
+    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
         not known, so that any of them may have to move
     :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
     :raises PinnedByOthers: nothing was written
@@ -104,7 +104,7 @@ def confine(
     :raises CpusetError: names the file, the value, the error and what was undone, or not
     """
     if not cpus or (mems is not None and not mems):
-        raise CpusetError('%s: asked for an empty set' % groups.target)
+        raise CpusetError('%s: an empty set was requested' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
@@ -132,12 +132,12 @@ def confine(
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
-    return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
+    return ConfineResult(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
 def release_memory(
     groups: Groups, mems: frozenset[int], write: Writer = writes.write
-) -> tuple[Change, ...]:
+) -> tuple[FileChange, ...]:
     """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
 
     Groups that hold another set are left alone.
@@ -147,7 +147,7 @@ def release_memory(
     return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
 
 
-def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, ...]:
+def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
     """Let a guest run wherever the group above its own may.
 
     Where each child is written, one that holds another set than the others is left alone.
@@ -177,9 +177,9 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, 
 
 
 def undo(
-    groups: Groups, changes: tuple[Change, ...], write: Writer = writes.write
-) -> tuple[Change, ...]:
-    """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
+    groups: Groups, changes: tuple[FileChange, ...], write: Writer = writes.write
+) -> tuple[FileChange, ...]:
+    """Take back what :func:`confine` changed, last first, where nobody has changed it since.
 
     :returns: the changes made
     :raises GuestGone, CpusetError: as :func:`confine`
@@ -217,7 +217,7 @@ def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.wr
 
 def widen_early(
     groups: Groups, cpus: frozenset[int], write: Writer = writes.write
-) -> tuple[Change, ...]:
+) -> tuple[FileChange, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`confine`
@@ -235,7 +235,7 @@ def _cpu_steps(
     text = format_cpulist(cpus)
     if groups.covers:
         return [(file_of(groups.target, 'cpus'), text)]
-    # A pin inside of the set asked for stays as it is.
+    # A pin inside of the requested set stays as it is.
     steps = _wide_enough(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
         for directory, own in held.items()
@@ -366,12 +366,12 @@ def _bring_the_rest(
     except GuestGone:
         raise
     except CpusetError:
-        pass  # the first pass stands, and what is left is told
+        pass  # the first pass stands, and what is left is reported
     return _off_bytes(groups, mems, exactly=True)
 
 
 def _migrates(path: str) -> str:
-    """Read v1's memory_migrate as it is, '0' when unreadable (the write will tell why)."""
+    """Read v1's memory_migrate as it is, '0' when unreadable (the write will report why)."""
     try:
         return read_text(path).strip()
     except OSError:
@@ -439,7 +439,7 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
 
 
 def _effective(groups: Groups) -> frozenset[int] | None:
-    """Read the CPUs the kernel lets a guest use, None where it doesn't say."""
+    """Read the CPUs the kernel lets a guest use, None where it doesn't report it."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     found: frozenset[int] = frozenset()
     for directory in written(groups):

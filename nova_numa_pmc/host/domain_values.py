@@ -8,7 +8,7 @@ and cut.
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import MAX_CPUS
+from nova_numa_pmc.cpulist import MAX_CPUS, is_number
 from nova_numa_pmc.exceptions import DomainError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -59,9 +59,7 @@ def _is_one_line(text: str) -> bool:
 def integer(what: str, digits: str, least: int, most: int) -> int:
     """Return a decimal number within bounds; ``what`` names it in the error."""
     digits = digits.strip()
-    if not (
-        digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most
-    ):
+    if not (is_number(digits) and least <= int(digits) <= most):
         raise DomainError(f'{what}: {digits[:40]!a} is not a number from {least} to {most}')
     return int(digits)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.cpulist import BLANK, parse_cpulist
+from nova_numa_pmc.cpulist import BLANK, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -59,7 +59,7 @@ def whole_number(root: str, path: str, digits: str, most: int) -> int:
     :param path: of the file, for the error
     :raises TopologyError: they are none, or it is above ``most``
     """
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or int(digits) > most:
+    if not is_number(digits) or int(digits) > most:
         raise TopologyError(f'{path_of(root, path)}: {digits[:40]!a} is not a number up to {most}')
     return int(digits)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
@@ -58,7 +59,7 @@ _PLACED_BY = (
     ('devices/memory/source/nodemask', 'nodemask'),
 )
 
-#: Of these, what is said of single threads: path, name of the group, attribute with its number.
+#: Of these, what concerns single threads: path, name of the group, attribute with its number.
 _PINS = (
     ('cputune/vcpupin', 'vcpu', 'vcpu'),
     ('cputune/emulatorpin', 'emulator', None),
@@ -110,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return what tells a guest's pid file apart from a later one, None: there is none."""
+    """Return what distinguishes a guest's pid file from a later one, None: there is none."""
     try:
         found = os.stat(os.path.join(root, STATUS_FILES, name + '.pid'))
     except OSError:
@@ -146,7 +147,7 @@ class StatusFiles:
     ) -> None:
         self._root = root
         self._default_huge_page_bytes = default_huge_page_bytes
-        #: By path: what the file was, and what it said.
+        #: By path: what the file was, and what it contained.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
@@ -257,11 +258,11 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
 def _id(found: Found) -> int | None:
     digits = found['domain'][0].attributes.get('id', '')
     # It only names the guest: an odd one is no reason to leave it out.
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+    return int(digits) if is_number(digits, 9) else None
 
 
 def _word(found: Found, path: str, name: str) -> str | None:
-    """Return one of libvirt's own words, None where it has none to say."""
+    """Return one of libvirt's own words, None where it has none."""
     words = _attributes(found, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a guest's control groups hold it to, and tell whose sets these are."""
+"""Read what a guest's control groups hold it to, and whose sets these are."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class HookError(exceptions.NumaPmcError):
     """The hook can't be installed or removed; the message says why and what to do."""
 
 
-class Installed(Record):
+class InstalledFiles(Record):
     """Files in the hook directory.
 
     :param path: of our script
@@ -114,13 +114,13 @@ def writable_by_others(site: str) -> str | None:
         path = os.path.dirname(path)
 
 
-def inspect(root: str, expected: bytes) -> Installed:
+def inspect(root: str, expected: bytes) -> InstalledFiles:
     """Return what is installed on the host at ``root``; ``expected`` is our script."""
     hooks = os.path.join(root, HOOKS)
     path = os.path.join(hooks, OURS)
     chained = os.path.join(hooks, CHAINED)
     content = _read(path)
-    return Installed(
+    return InstalledFiles(
         path=path,
         present=content is not None,
         executable=content is not None and os.access(path, os.X_OK),

@@ -26,7 +26,7 @@ _NODE = 'sys/devices/system/node/node%d/hugepages'
 def with_pools(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ...]:
     """Return nodes with their pools of huge pages.
 
-    Pages that the host has and no node tells of are divided evenly over the nodes that tell
+    Pages that the host has and no node reports are divided evenly over the nodes that report
     none, as far as these have memory of the host's own, as the kernel does when it makes them.
 
     :raises TopologyError: a file is malformed

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear of changes in directories: inotify(7), which Python's standard library lacks.
+"""Watch directories for changes: inotify(7), which Python's standard library lacks.
 
-What is made in a directory before it is watched is never told: list it after :meth:`Inotify.add`.
-Control groups tell of writes to their files and of groups that are made, not of the files that
+What is made in a directory before it is watched is not reported: list it after
+:meth:`Inotify.add`.
+Control groups report writes to their files and groups that are made, not of the files that
 ``cgroup.subtree_control`` makes.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear of guests from libvirt: a read-only connection in a thread that may hang alone.
+"""Receive libvirt's events of guests: a read-only connection in a thread that may hang alone.
 
 ``virConnectOpenReadOnly`` on a daemon that is stopped has no bound, and neither has any other call
 before the keepalive gives up. So all calls are made in one daemon thread that nobody joins or
@@ -43,15 +43,15 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is asked for a sign of life after this long a silence, and given up after this many.
+#: The daemon is pinged after this long a silence, and given up after this many.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
 #: Between attempts to connect: at first, and at most.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: An answer that takes longer than this is no answer.
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
-#: Names kept while nobody answers; once libvirt does, all that run are asked for anyway.
-_MOST_ASKED = 10000
+#: Names kept while nobody answers; once libvirt does, all that run are requested anyway.
+_MOST_REQUESTED = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
 HANGS = 'libvirt does not answer'
@@ -59,10 +59,10 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestChange(Record):
-    """That something was heard of a domain, and what its live XML says.
+    """That something was heard of a domain, and its live XML.
 
     :param guest: as its XML has it, without what a process has; None: only heard of, or gone
-    :param identity: of its status file, as it was before libvirt was asked
+    :param identity: of its status file, as it was before libvirt was queried
     """
 
     name: str
@@ -88,7 +88,7 @@ class Listener:
         self._why: str = CONNECTING
         self._busy_since_s: float | None = None
         self._changes: collections.deque[GuestChange] = collections.deque()
-        self._asked: collections.deque[str] = collections.deque(maxlen=_MOST_ASKED)
+        self._requested: collections.deque[str] = collections.deque(maxlen=_MOST_REQUESTED)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
         self._ended = threading.Event()
@@ -112,8 +112,8 @@ class Listener:
         return found
 
     def ask(self, name: str) -> None:
-        """Ask for a domain's live XML; the answer comes by :meth:`take`, or never."""
-        self._asked.append(name)
+        """Request a domain's live XML, which comes by :meth:`take`, or never."""
+        self._requested.append(name)
         _poke(self._asks_out)
 
     @property
@@ -135,7 +135,7 @@ class Listener:
         try:
             libvirt = self._libvirt or importlib.import_module('libvirt')
         except ImportError:
-            self._say(ABSENT)
+            self._set_state(ABSENT)
             return
         self._libvirt = libvirt
         libvirt.registerErrorHandler(lambda *_: None, None)  # else it writes to standard error
@@ -151,18 +151,18 @@ class Listener:
                 self._busy_since_s = self._clock()
                 connection = libvirt.openReadOnly(self._uri)
                 pause_s = RETRY_S
-                self._say(self._listen(connection))
+                self._set_state(self._listen(connection))
             except libvirt.libvirtError as error:
-                self._say('libvirt: %s' % str(error)[:120])
-            except Exception as error:  # of a binding unlike those we know: it is asked again
-                self._say('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
+                self._set_state('libvirt: %s' % str(error)[:120])
+            except Exception as error:  # of a binding unlike those we know: it is tried again
+                self._set_state('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
         libvirt.virEventRemoveTimeout(timer)
         libvirt.virEventRemoveHandle(handle)
 
     def _listen(self, connection: virConnect) -> str:
-        """Hear events until the connection is lost; return why it was."""
+        """Receive events until the connection is lost; return why it was."""
         libvirt = self._libvirt
         self._closed = []
         with contextlib.suppress(libvirt.libvirtError):
@@ -174,13 +174,13 @@ class Listener:
                 with contextlib.suppress(libvirt.libvirtError):
                     connection.domainEventRegisterAny(None, number, self._hear, None)
         # After that, so that nobody is missed who starts meanwhile.
-        self._asked.extend(
+        self._requested.extend(
             each.name()
             for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
-        self._say(ANSWERS)
+        self._set_state(ANSWERS)
         while not (self._closed or self._ended.is_set()):
-            self._answer(connection)
+            self._fetch(connection)
             self._busy_since_s = None
             libvirt.virEventRunDefaultImpl()
         self._busy_since_s = self._clock()
@@ -193,31 +193,31 @@ class Listener:
         )
 
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
-        """Take an event of whatever kind; libvirt is asked once this has returned."""
+        """Take an event of whatever kind; libvirt is called once this has returned."""
         name = domain.name()
-        self._tell(GuestChange(name))
-        self._asked.append(name)
+        self._queue(GuestChange(name))
+        self._requested.append(name)
 
-    def _answer(self, connection: virConnect) -> None:
-        """Fetch the live XML of those that were asked for."""
+    def _fetch(self, connection: virConnect) -> None:
+        """Fetch the live XML of the requested domains."""
         libvirt = self._libvirt
         names = set()
         with contextlib.suppress(IndexError):
             while True:
-                names.add(self._asked.popleft())
+                names.add(self._requested.popleft())
         for name in sorted(names):
             self._busy_since_s = self._clock()
             identity, guest = self._identify(name), None
-            # A domain that has gone or is unlike libvirt's is told without XML.
+            # A domain that has gone or is unlike libvirt's is passed on without XML.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
-            self._tell(GuestChange(name, guest, identity))
+            self._queue(GuestChange(name, guest, identity))
 
-    def _tell(self, change: GuestChange) -> None:
+    def _queue(self, change: GuestChange) -> None:
         self._changes.append(change)
         _poke(self._wakes_out)
 
-    def _say(self, why: str) -> None:
+    def _set_state(self, why: str) -> None:
         self._busy_since_s = None  # first: who is woken asks why
         self._why = ''.join(each if each.isprintable() else ' ' for each in why)
         _poke(self._wakes_out)

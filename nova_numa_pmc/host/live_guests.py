@@ -4,7 +4,7 @@
 libvirt's API is the documented way to a guest's definition, and has nothing of its process: the
 pid, the threads and a job that has just begun are in the status file alone, which is read
 without waiting. So the file says *that* a guest runs and what its process does, libvirt what the
-guest *is*, as long as it was asked about this very file: the same document is in both, and
+guest *is*, as long as it was queried about this very file: the same document is in both, and
 after a change that libvirt tells of by no event the file is the newer one.
 """
 
@@ -51,11 +51,11 @@ class LiveGuests:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.GuestChange] = {}  # by name
-        #: Identities for which libvirt was asked, by name.
-        self._asked: dict[str, Identity | None] = {}
+        #: Identities for which libvirt was queried, by name.
+        self._requested: dict[str, Identity | None] = {}
 
-    def tell(self, change: libvirt_events.GuestChange) -> None:
-        """Take in what libvirt has said of a guest."""
+    def update(self, change: libvirt_events.GuestChange) -> None:
+        """Take in libvirt's XML of a guest."""
         if change.guest is not None:
             self._live[change.name] = change
 
@@ -74,13 +74,13 @@ class LiveGuests:
             if problem is not None:
                 problems.append(problem)
         names = {name for name, *_ in entries}
-        for kept in (self._live, self._asked):
+        for kept in (self._live, self._requested):
             for name in kept.keys() - names:
                 del kept[name]
         return guests.with_real_pins(found, self._root), problems
 
     def _of(self, name: str, identity: Identity | None) -> model.Guest | None:
-        """Return what libvirt has said of this very file; else ask, once for each."""
+        """Return libvirt's XML of this very file; else request it, once for each."""
         change = self._live.get(name)
         if (
             change is not None
@@ -88,8 +88,8 @@ class LiveGuests:
             and (change.guest is not None and change.guest.name == name)
         ):
             return change.guest
-        if self._listener is not None and self._asked.get(name) != identity:
-            self._asked[name] = identity
+        if self._listener is not None and self._requested.get(name) != identity:
+            self._requested[name] = identity
             self._listener.ask(name)
         return None
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out whose memory a node without CPUs has: the host's own, a device's, a slower tier's.
 
-Evidence, the first that tells:
+Evidence, the first that is found:
 
 * ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: what ACPI's SRAT and
-  HMAT tell of devices that read memory by themselves. The memory that such a device, and no
+  HMAT list devices that read memory by themselves. The memory that such a device, and no
   CPU, is the nearest to is the device's (Documentation/admin-guide/mm/numaperf.rst)
 * ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel: CXL,
   persistent memory, and what firmware has reserved for special purposes
@@ -12,8 +12,8 @@ Evidence, the first that tells:
   node with CPUs is slower (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
 * ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
   is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It waits for the GPU's
-  lock for that, however long, so it is asked last, and only where a node is left of which nothing
-  above tells
+  lock for that, however long, so it is read last, and only where a node is left of which nothing
+  above shows it
 
 A file that isn't there or isn't understood is no evidence, and the memory is the host's.
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host.files import path_of, read_text
 
@@ -58,7 +58,7 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
 
 
 def kept_from_guests(root: str = '/') -> frozenset[int]:
-    """Return the nodes whose memory is not for guests, by the kernel and the operator's settings.
+    """Return the nodes whose memory is not for guests, by the kernel and the operator's options.
 
     For who writes a ``cpuset.mems`` and has not read the whole topology.
     """
@@ -66,9 +66,9 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not alone or not with_cpus:
         return frozenset()
-    from nova_numa_pmc.conf import settings  # few hosts have such nodes
+    from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    limits = settings.of_host(root).limits
+    limits = host_options.of_host(root).limits
     return (
         frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
     ) - limits.guest_memory_nodes
@@ -103,10 +103,10 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 
 def _of_gpus(root: str) -> Iterator[_Kind]:
     for name in _names(root, _GPUS):
-        # A GPU that is in use by nobody tells its node, too, and -1 where it has none.
+        # A GPU that is in use by nobody has its node, too, and -1 where it has none.
         for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
             label, _, value = line.partition(':')
-            if label == 'Node' and _is_number(value.strip()):
+            if label == 'Node' and is_number(value.strip()):
                 yield int(value), model.NodeMemory(model.DEVICE, f'GPU {name[:40]}')
 
 
@@ -118,7 +118,7 @@ def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[
         nearest = {
             int(name[4:])
             for name in _names(root, f'{_NODES}/node{number}/access0/initiators')
-            if name[:4] == 'node' and _is_number(name[4:])
+            if name[:4] == 'node' and is_number(name[4:])
         } or {number}
         if nearest & initiators and not nearest & with_cpus:
             yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
@@ -131,7 +131,7 @@ def _of_dax(root: str) -> Iterator[_Kind]:
         except OSError:
             continue
         target = _text(root, f'{_DAX}/{name}/target_node') or ''
-        if driver == 'kmem' and _is_number(target):
+        if driver == 'kmem' and is_number(target):
             yield int(target), model.NodeMemory(model.SLOW, name[:40])
 
 
@@ -139,7 +139,7 @@ def _of_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     tiers: dict[int, frozenset[int]] = {}
     for name in _names(root, _TIERS):
         digits = name.removeprefix('memory_tier')
-        if digits != name and _is_number(digits):
+        if digits != name and is_number(digits):
             tiers[int(digits)] = _list(root, f'{_TIERS}/{name}/nodelist') or frozenset()
     usual = max((tier for tier, numbers in tiers.items() if numbers & with_cpus), default=None)
     for tier in sorted(tiers):
@@ -167,7 +167,3 @@ def _list(root: str, path: str) -> frozenset[int]:
         return parse_cpulist(_text(root, path) or '')
     except CpuListError:
         return frozenset()
-
-
-def _is_number(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isdigit() and len(text) < 10

@@ -7,6 +7,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,4 +38,4 @@ def watchdog_s(environment: Mapping[str, str] = os.environ) -> float | None:
     if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
         return None
     digits = environment.get('WATCHDOG_USEC', '')
-    return int(digits) / 1e6 if digits.isascii() and digits.isdigit() and int(digits) else None
+    return int(digits) / 1e6 if is_number(digits) and int(digits) else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
@@ -187,13 +187,13 @@ def files_of(process: Process | None, service: str, root: str) -> list[str]:
         named = [
             path
             for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
-            if os.path.exists(settings.below(base, path))
+            if os.path.exists(host_options.below(base, path))
         ]
     if not directories:
         directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
-    paths = [settings.below(base, path) for path in named]
+    paths = [host_options.below(base, path) for path in named]
     for directory in directories:
-        paths += _of_directory(settings.below(base, directory))
+        paths += _of_directory(host_options.below(base, directory))
     return paths
 
 

@@ -19,7 +19,7 @@ _MAX_AGE_NS = 60 * 10**9
 _SEARCH_MAX_AGE_NS = 600 * 10**9
 
 
-class Sets(Record):
+class NovaCpuSets(Record):
     """Nova's two sets of CPUs.
 
     :param shared, dedicated: None: not set, or no file of nova-compute is readable
@@ -31,7 +31,7 @@ class Sets(Record):
     files: tuple[str, ...] = ()
 
 
-class Reader:
+class NovaCpuSetsReader:
     """Reads them again and again; a file is parsed anew only when it is another one.
 
     :param root: where proc and etc are (tests)
@@ -39,15 +39,15 @@ class Reader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._sets = Sets()
+        self._sets = NovaCpuSets()
         self._problems: tuple[str, ...] = ()
         self._process: processes.Process | None = None
         self._searched_ns: int | None = None
         self._read_ns: int | None = None
         self._seen: tuple[object, ...] = ()
 
-    def read(self, now_ns: int) -> tuple[Sets, tuple[str, ...]]:
-        """Return (:class:`Sets`, problems).
+    def read(self, now_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
+        """Return (:class:`NovaCpuSets`, problems).
 
         :param now_ns: CLOCK_MONOTONIC
         """
@@ -79,8 +79,8 @@ class Reader:
         ]
 
 
-def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:
-    """Return (:class:`Sets`, problems) of what files of nova-compute say."""
+def parsed(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
+    """Return (:class:`NovaCpuSets`, problems) by nova-compute's configuration files."""
     conf = nova_conf.NovaConf(files)
     problems: list[str] = []
     found: list[frozenset[int] | None] = []
@@ -93,7 +93,7 @@ def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:
             found.append(None)
     problems += ['%s: %s' % (each.what, each.remedy) for each in conf.findings]
     shared, dedicated = found
-    return Sets(shared, dedicated, tuple(conf.files)), tuple(problems)
+    return NovaCpuSets(shared, dedicated, tuple(conf.files)), tuple(problems)
 
 
 def _identity(path: str) -> tuple[str, tuple[int, int, int, int] | None]:

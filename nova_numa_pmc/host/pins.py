@@ -40,7 +40,7 @@ def without_void(guest: Guest, online: frozenset[int]) -> Guest:
 
 
 def may_hold(guest: Guest) -> bool:
-    """Return whether a guest that we have placed is ours to hold, whatever was said of it since.
+    """Return whether a guest that we have placed is ours to hold, whatever override it has since.
 
     Pins of single threads leave the others to us, and numatune the CPUs.
     """

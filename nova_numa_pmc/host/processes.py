@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import confinement
 from nova_numa_pmc.record import Record
 
@@ -38,7 +38,7 @@ class Process(Record):
 
     def path(self, path: str) -> str:
         """Return where we see an absolute path of the process."""
-        return settings.below(self.root, path)
+        return host_options.below(self.root, path)
 
 
 def find(root: str, name: str) -> Process | None:

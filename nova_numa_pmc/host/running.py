@@ -29,7 +29,7 @@ MEMORY_MAX_AGE_NS = 15 * 10**9
 GROUPS_MAX_AGE_NS = 60 * 10**9
 
 
-class Used(Record):
+class ThreadUse(Record):
     """Time that a guest's threads ran and waited; the fields are :class:`Running`'s."""
 
     cores: float | None = None
@@ -190,7 +190,7 @@ class Guests:
         if guest.page_bytes:
             huge = hugetlb.bytes_by_node(guest.pid, self._root)
             if not huge:
-                return {}  # without them the rest is QEMU's own, and tells nothing of the guest
+                return {}  # without them the rest is QEMU's own, not the guest's
             for node, size in huge.items():
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
@@ -215,17 +215,17 @@ def passed(
     home: Mapping[int, int],
     elapsed_ns: int,
     limits: tuple[cpu_wait.Quota, ...] = (),
-) -> Used:
+) -> ThreadUse:
     """Return what a guest's threads used between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
-    the two: where it was in between nobody tells; so is its waiting between two CPUs. A
+    the two: where it was in between is unknown; so is its waiting between two CPUs. A
     thread that is in one reading only, or whose id another one has got, is left out.
 
     :param home: {CPU: node id}
     """
     if elapsed_ns <= 0:
-        return Used()
+        return ThreadUse()
     used: dict[int, tuple[int, int]] = {}
     by_node: dict[int | None, float] = {}
     by_cpu: dict[int, float] = {}
@@ -251,14 +251,14 @@ def passed(
             if waits[tid]:
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
     if not by_node:  # no thread is in both
-        return Used()
+        return ThreadUse()
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
     known = (
         {}
         if None in by_node
         else {node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
     )
-    return Used(
+    return ThreadUse(
         sum(run for run, _ in used.values()) / elapsed_ns,
         sum(waits.values()) / elapsed_ns,
         known,

@@ -28,7 +28,7 @@ class ThreadTimes(Record):
 
     :param run_ns, wait_ns: on a CPU, and waiting for one, cumulative
     :param cpu: where it ran last
-    :param since: its start time, which tells apart two threads that had one id
+    :param since: its start time, which distinguishes two threads that had one id
     """
 
     run_ns: int
@@ -99,7 +99,7 @@ def _name(directory: str, tid: int) -> bytes:
 
 
 def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
-    """Return a thread's times; None: it is gone, or the kernel does not say.
+    """Return a thread's times; None: it is gone, or the kernel does not report it.
 
     ``schedstat`` (run and wait in ns: Documentation/scheduler/sched-stats.rst) has the times,
     ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
@@ -168,7 +168,7 @@ class Threads:
 
 
 class _ThreadFiles:
-    """A thread's open files, and what they said last.
+    """A thread's open files, and what they last contained.
 
     :ivar descriptors: how many are open
     """
@@ -191,7 +191,7 @@ class _ThreadFiles:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> ThreadTimes | None:
-        """Return the thread's times; None: it is gone, or the kernel does not say.
+        """Return the thread's times; None: it is gone, or the kernel does not report it.
 
         When its times are as before it has not run, and is where it was: the other file, which
         takes three times as long, is not read. It stays open once the thread has run.
@@ -221,7 +221,7 @@ class _ThreadFiles:
 
 
 def _parse(schedstat: bytes, stat: bytes) -> ThreadTimes | None:
-    """Return the times that the two files say; None: that is no thread's."""
+    """Return the times in the two files; None: they are not a thread's."""
     times = schedstat.split()
     fields = stat.rpartition(b')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:

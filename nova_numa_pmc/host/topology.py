@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.files import meminfo_bytes, path_of, read_cpus, read_text, whole_number
@@ -101,7 +101,7 @@ def read(root: str = '/') -> model.Topology:
 def _on_one_node(
     root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int]
 ) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
-    """Leave each online CPU on one node, and say what firmware makes of them otherwise.
+    """Leave each online CPU on one node, and report where firmware has it on others.
 
     :param on_node: {node id: its CPUs}
     :returns: ({node id: its online CPUs}, problems)
@@ -137,7 +137,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 def device_node(address: str, root: str = '/') -> int | None:
     """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
 
-    The kernel says -1 where the firmware does not say; a device that is gone is not known.
+    The kernel reads -1 where the firmware does not report it; a device that is gone is not known.
 
     :raises TopologyError: the address is no PCI address, or the file is malformed
     """
@@ -194,11 +194,7 @@ def _node_numbers(root: str) -> tuple[int, ...]:
     except OSError as error:
         raise TopologyError(f'{path_of(root, _NODES)}: {error.strerror}') from error
     return tuple(
-        sorted(
-            int(name[4:])
-            for name in names
-            if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()
-        )
+        sorted(int(name[4:]) for name in names if name[:4] == 'node' and is_number(name[4:]))
     )
 
 

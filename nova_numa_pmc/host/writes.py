@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Writer = Callable[[str, str], object]
 
 
-class Change(Record):
+class FileChange(Record):
     """One file's change, as texts in the kernel's list format; neither is empty on v2."""
 
     path: str
@@ -63,8 +63,10 @@ def inherited(path: str) -> str:
     return read_text(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
 
 
-def run(scope: str, steps: Iterable[tuple[str, str]], write: Writer = write) -> tuple[Change, ...]:
-    """Do steps in order: skip what holds already, read back, undo all when one fails.
+def run(
+    scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
+) -> tuple[FileChange, ...]:
+    """Run steps in order: skip what holds already, read back, undo all when one fails.
 
     :param scope: the guest's outermost group: while it exists, the guest does
     :param steps: (path, text); an empty text: what the group would inherit then
@@ -72,7 +74,7 @@ def run(scope: str, steps: Iterable[tuple[str, str]], write: Writer = write) -> 
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
     """
-    done: list[Change] = []
+    done: list[FileChange] = []
     for path, text in steps:
         try:
             own = read_text(path).strip()
@@ -83,7 +85,7 @@ def run(scope: str, steps: Iterable[tuple[str, str]], write: Writer = write) -> 
             ):
                 continue
             text = text or inherited(path)
-            done.append(Change(path, before, text))
+            done.append(FileChange(path, before, text))
             write(path, text)
             after = read_set(path)
             if parse_cpulist(after) != parse_cpulist(text):
@@ -102,8 +104,8 @@ def run(scope: str, steps: Iterable[tuple[str, str]], write: Writer = write) -> 
     return _net(done)
 
 
-def _take_back(done: Sequence[Change], write: Writer) -> str:
-    """Restore what was changed, last first; tell what was, and what could not be."""
+def _take_back(done: Sequence[FileChange], write: Writer) -> str:
+    """Restore what was changed, last first; report what was, and what could not be."""
     undone: list[str] = []
     left: list[str] = []
     for change in reversed(done):
@@ -135,12 +137,12 @@ def vanished(scope: str, path: str) -> bool:
     return not os.path.isdir(os.path.dirname(path))
 
 
-def _net(done: Iterable[Change]) -> tuple[Change, ...]:
+def _net(done: Iterable[FileChange]) -> tuple[FileChange, ...]:
     """Fold changes of one file into one and drop those that ended where they began."""
-    folded: dict[str, Change] = {}
+    folded: dict[str, FileChange] = {}
     for change in done:
         first = folded.get(change.path, change)
-        folded[change.path] = Change(change.path, first.before, change.after)
+        folded[change.path] = FileChange(change.path, first.before, change.after)
     return tuple(
         change
         for change in folded.values()

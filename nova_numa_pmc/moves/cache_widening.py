@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf.settings import Settings
+from nova_numa_pmc.conf.host_options import HostOptions
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores
 from nova_numa_pmc.cpulist import name_nodes
@@ -41,7 +41,7 @@ LONGEST_S = 60.0
 class CacheWidening:
     """Time that guests have waited on each cache beside idle CPUs of their nodes."""
 
-    def __init__(self, options: Settings, root: str, log: logging.Logger) -> None:
+    def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
         self.options = options
         self._root, self._log = root, log
         self._waited: dict[_Cache, float] = {}  # [core-seconds]

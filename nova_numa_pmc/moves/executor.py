@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import Widened
@@ -43,8 +43,8 @@ _COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REF
 class Totals(Record):
     """Counts of moves since the agent began.
 
-    :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
-        replaced when it changes, as other threads read it
+    :param ended: {(kind of :data:`plan_records.KINDS`, one of :data:`RESULTS`): moves that ended
+        so}; replaced when it changes, as other threads read it
     :param in_hand: guests that are being moved
     """
 
@@ -74,7 +74,7 @@ class MoveExecutor:
         who: str = history.AGENT,
         batch: str = '',
         record: Callable[[history.HistoryEntry], object] | None = None,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
         self._who, self._batch = who, batch
@@ -83,7 +83,7 @@ class MoveExecutor:
         self.widened = Widened()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
-        self._move: moves.Move  # the one in hand or the last one
+        self._move: plan_records.Move  # the one in hand or the last one
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
@@ -117,7 +117,7 @@ class MoveExecutor:
 
     def begin(
         self,
-        plan: moves.Plan,
+        plan: plan_records.Plan,
         promised: Mapping[str, model.Promise],
         targets: Mapping[str, model.Promise] | None = None,
     ) -> None:
@@ -137,7 +137,7 @@ class MoveExecutor:
         self.widened.observe(running, promised)
 
     def step(self) -> float | None:
-        """Do the next bit.
+        """Do the next part.
 
         :returns: after how many seconds to do the next one; None: all is done
         """
@@ -291,5 +291,5 @@ class MoveExecutor:
         )
 
 
-def _names(move: moves.Move) -> str:
+def _names(move: plan_records.Move) -> str:
     return ', '.join(step.name for step in move.steps)

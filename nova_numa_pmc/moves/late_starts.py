@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do for a guest what its start has not: give it a place, hold it, fetch its memory.
+"""Finish starts of guests that the hook could not: place the guest, hold it, fetch its memory.
 
 The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
 written just then. Guests that ran before the hook was installed are not placed: nobody has
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import hook_started, model, promises
-from nova_numa_pmc.conf import settings
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
@@ -38,7 +38,7 @@ class LateStarts:
     :ivar taken_over: how many starts were finished since the agent began
     """
 
-    def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
+    def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
         self.options, self._root, self._log = options, root, log
         self._seen: dict[tuple[str, int | None], int] = {}  # (uuid, pid) → first seen so [ns]
         self._fetched: set[tuple[str, int | None]] = set()  # looked at
@@ -91,7 +91,7 @@ class LateStarts:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
         if not promise.started and promise.origin == model.PLACED:
-            self._tell(guest, after, 'as promised at its start')
+            self._log_start(guest, after, 'as promised at its start')
         return after
 
     def _place(self, guest: model.Guest) -> model.Promise:
@@ -111,7 +111,7 @@ class LateStarts:
         after = decision.promise._replace(started=True)
         promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
         if after.origin == model.PLACED:
-            self._tell(guest, after, decision.why)
+            self._log_start(guest, after, decision.why)
         else:
             self._log.info(
                 'guest %s: its start could not place it, and it stays as it is: %s',
@@ -120,7 +120,7 @@ class LateStarts:
             )
         return after
 
-    def _tell(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
+    def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.taken_over += 1
         self._log.warning(
             'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
@@ -130,16 +130,18 @@ class LateStarts:
             why,
         )
 
-    def fetches(self, tick: Tick, terms: moves.RebalanceTerms) -> moves.Plan:
+    def fetches(
+        self, tick: Tick, rebalance_options: plan_records.RebalanceOptions
+    ) -> plan_records.Plan:
         """Plan to bring what a guest had on other nodes when it started; each guest once.
 
         :param tick: with host and record
-        :param terms: no more is set in motion at once than they allow a plan
+        :param rebalance_options: no more is set in motion at once than they allow a plan
         """
         assert tick.record is not None
         alive = {(guest.uuid, guest.pid) for guest in tick.guests}
         self._fetched &= alive
-        planned: list[moves.Move] = []
+        planned: list[plan_records.Move] = []
         size_bytes = 0
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
@@ -152,13 +154,13 @@ class LateStarts:
             ):
                 continue
             off_bytes = self._off_bytes(guest, promise, tick.now.boottime_ns)
-            if off_bytes and planned and size_bytes + off_bytes > terms.bytes_per_tick:
+            if off_bytes and planned and size_bytes + off_bytes > rebalance_options.bytes_per_tick:
                 continue  # in another tick
             self._fetched.add(key)
             if off_bytes:
                 size_bytes += off_bytes
                 planned.append(_fetch(guest, promise, off_bytes))
-        return moves.Plan(tuple(planned))
+        return plan_records.Plan(tuple(planned))
 
     def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
         """Return how much of a guest that was started of late is to be fetched [bytes]."""
@@ -183,8 +185,10 @@ class LateStarts:
         return off_bytes if off_bytes > few_bytes else 0
 
 
-def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> moves.Move:
-    step = moves.Step(
+def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> plan_records.Move:
+    step = plan_records.Step(
         guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
     )
-    return moves.asked_for(moves.FETCH, (step,), 'its memory was there when the guest started')
+    return plan_records.requested(
+        plan_records.FETCH, (step,), 'its memory was there when the guest started'
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import guest_mover
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.paging.kernel_port import Port
+    from nova_numa_pmc.host.paging.kernel_port import KernelPort
     from nova_numa_pmc.state.promises_format import Promises
 
 
@@ -34,11 +34,11 @@ class PlannedMove(Record):
     """A move to come, and what it was planned of.
 
     :param promised: by uuid, before it
-    :param targets: by uuid, after it where the move alone doesn't say: it takes another one
+    :param targets: by uuid, after it where the move alone doesn't show it: it takes another one
         back
     """
 
-    move: moves.Move
+    move: plan_records.Move
     promised: Mapping[str, model.Promise]
     targets: Mapping[str, model.Promise]
 
@@ -47,11 +47,16 @@ class MovePromises:
     """Promise guests that are moved their new places.
 
     :param who: as the history has it; an order of the operator's about one guest
-        (:data:`history.PIN`) overrules what was said of it before
+        (:data:`history.PIN`) replaces its earlier override
     """
 
     def __init__(
-        self, options: AgentOptions, root: str, clock: Callable[[], float], who: str, port: Port
+        self,
+        options: AgentOptions,
+        root: str,
+        clock: Callable[[], float],
+        who: str,
+        port: KernelPort,
     ) -> None:
         self.options, self._root, self._clock = options, root, clock
         self._who, self._port = who, port
@@ -115,15 +120,15 @@ class MovePromises:
 
     def _mover(
         self,
-        move: moves.Move,
-        step: moves.Step,
+        move: plan_records.Move,
+        step: plan_records.Step,
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
     ) -> guest_mover.GuestMove | CpuMove:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
-        if move.kind != moves.FETCH and step.to_nodes:
+        if move.kind != plan_records.FETCH and step.to_nodes:
             cpus = (
                 pools.cpus_held(after, host, guest)
                 if tuple(step.to_nodes) == after.cpu_nodes
@@ -136,16 +141,16 @@ class MovePromises:
         if not step.mem_nodes:
             return CpuMove(groups, cpus, self._port)
         count = sum(1 for each in move.steps if each.mem_nodes)
-        terms = self.options.terms
+        rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
             step.mem_nodes,
             cpus,
             ours=left_by_us(groups),
             root=self._root,
-            terms=guest_mover.PagingTerms(
-                bytes_per_sec=max(1, terms.bytes_per_sec // count),
-                reserve_bytes=terms.reserve_bytes,
+            limits=guest_mover.PagingLimits(
+                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // count),
+                reserve_bytes=rebalance_options.reserve_bytes,
             ),
             clock=self._clock,
             port=self._port,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.reassertion import left_by_us
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.host.cgroups import Groups
-    from nova_numa_pmc.host.paging.kernel_port import Port
-    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.host.paging.kernel_port import KernelPort
+    from nova_numa_pmc.host.writes import FileChange
 
 
 class MovePart(Record):
@@ -28,7 +28,7 @@ class MovePart(Record):
     :param mover: moves its memory; only CPUs where no memory is to follow
     """
 
-    step: moves.Step
+    step: plan_records.Step
     before: model.Promise
     after: model.Promise
     mover: guest_mover.GuestMove | CpuMove
@@ -41,9 +41,9 @@ class CpuMove:
     :param cpus: None: let them go wherever the guest's parent may
     """
 
-    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: Port) -> None:
+    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: KernelPort) -> None:
         self._groups, self._cpus, self._port = groups, cpus, port
-        self._changes: tuple[Change, ...] = ()
+        self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
 
     def step(self) -> guest_mover.Progress:
@@ -58,19 +58,21 @@ class CpuMove:
         return self.progress
 
     def cancel(self) -> None:
-        """Do nothing: it is done."""
+        """Do nothing: the CPUs are written in one step."""
 
-    def undo_cpus(self) -> tuple[Change, ...]:
+    def undo_cpus(self) -> tuple[FileChange, ...]:
         """Give the CPUs back what they had."""
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 
 
-def promised_after(move: moves.Move, step: moves.Step, before: model.Promise) -> model.Promise:
+def promised_after(
+    move: plan_records.Move, step: plan_records.Step, before: model.Promise
+) -> model.Promise:
     """Return a guest's promise once a move is made."""
-    if move.kind == moves.WIDEN:
+    if move.kind == plan_records.WIDEN:
         return before
     after = before
-    if move.kind != moves.FETCH:
+    if move.kind != plan_records.FETCH:
         after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
     if step.mem_nodes:
         after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())

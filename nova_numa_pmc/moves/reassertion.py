@@ -3,7 +3,7 @@
 
 A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
 plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
-promise tells what is right: it is recorded before anything is written.
+promise is what is right: it is recorded before anything is written.
 
 What an operator has set is his word, and stays: a pin in libvirt's live XML, and a set of a
 single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Set
 
     from nova_numa_pmc.agent.problem_log import ProblemLog
-    from nova_numa_pmc.agent.stages import Now, Tick
-    from nova_numa_pmc.conf.settings import Settings
-    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.agent.stages import Moment, Tick
+    from nova_numa_pmc.conf.host_options import HostOptions
+    from nova_numa_pmc.host.writes import FileChange
 
     #: A guest's uuid and the id of its process.
     _Key = tuple[str, int | None]
@@ -48,7 +48,7 @@ class Reassertion:
     """Read back each guest's cpusets, tick by tick."""
 
     def __init__(
-        self, options: Settings, root: str, log: logging.Logger, problem_log: ProblemLog
+        self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
         self._root, self._log, self._problem_log = root, log, problem_log
@@ -57,7 +57,7 @@ class Reassertion:
         self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
         #: CPUs that all groups but the operator's were seen to hold.
         self._held: dict[_Key, frozenset[int]] = {}
-        #: Names of groups left to the operator, as told.
+        #: Names of groups left to the operator, as logged.
         self._theirs: dict[_Key, frozenset[str]] = {}
 
     def hold(
@@ -68,7 +68,7 @@ class Reassertion:
         only_widen: bool = False,
         due: Container[str] | None = None,
     ) -> set[str]:
-        """Write what is not as promised; what fails of one guest is told, the others go on.
+        """Write what is not as promised; what fails for one guest is logged, the others go on.
 
         :param tick: with host and record
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
@@ -122,7 +122,7 @@ class Reassertion:
             self._written.pop(key[0], None)
         self._alive = alive
 
-    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Now) -> bool:
+    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
         if (
             promise.origin != model.PLACED
             or not pins.may_hold(guest)
@@ -141,7 +141,7 @@ class Reassertion:
         promise: model.Promise,
         nodes: tuple[int, ...],
         cpus: frozenset[int],
-        now: Now,
+        now: Moment,
         host: model.Topology,
         online: frozenset[int],
     ) -> bool:
@@ -151,14 +151,14 @@ class Reassertion:
         # What is inside of the place is a pin, or the place before CPUs came online.
         if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
             self._held[key] = cpus
-            self._tell_theirs(key, guest, set_by_others)
+            self._log_set_by_others(key, guest, set_by_others)
             return True
         held = current(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
             *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
         )
-        self._tell_theirs(key, guest, theirs)
+        self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
@@ -169,7 +169,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes: list[Change] = []
+        changes: list[FileChange] = []
         for each in left:
             others = frozenset(contradicting(groups, held, cpus, each))
             changes += cpuset.confine(
@@ -224,7 +224,7 @@ class Reassertion:
             found.append(above)
         return tuple(found) or (frozenset(),)
 
-    def _tell_theirs(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
+    def _log_set_by_others(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
         """Log once which groups are left to the operator."""
         if theirs == self._theirs.get(key, frozenset()):
             return
@@ -296,7 +296,7 @@ class _Room:
         self._left: dict[int, int] = {}  # node id → bytes
 
     def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
-        """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
+        """Take what a guest has yet to touch from its nodes' room; return why not, '' it fits.
 
         :param held: {node id: bytes} that it has
         """
@@ -325,7 +325,7 @@ def is_held(
     set_by_others: Container[str] = frozenset(),
     exactly: bool = False,
 ) -> bool:
-    """Return whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
+    """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
 
     :param set_by_others: names of groups that others have set
     :param exactly: a set inside of ``cpus`` does not do
@@ -360,13 +360,13 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     )
 
 
-def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
+def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
     """Let the memory of all bound guests spill: nobody watches their nodes any more.
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """
     record = promises_file.read(
-        settings.below(root, options.state_dir), promises_file.read_boot_id(root)
+        host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
     )
     bound = {each.uuid: each for each in record.promises.values() if each.bound} if record else {}
     for guest in guests.read_running(root)[0] if bound else ():

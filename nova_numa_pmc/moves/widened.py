@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,11 +37,11 @@ class Widened:
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Forget guests that were replaced or overridden by the operator: these go home."""
-        said = {guest.uuid for guest in running if guest.override}
+        overridden = {guest.uuid for guest in running if guest.override}
         self._held = {
             uuid: (nodes, promise)
             for uuid, (nodes, promise) in self._held.items()
-            if uuid not in said and promised.get(uuid) == promise
+            if uuid not in overridden and promised.get(uuid) == promise
         }
 
     def begin(self) -> None:
@@ -51,12 +51,12 @@ class Widened:
     def note(self, kind: str, part: MovePart) -> None:
         """Remember where a guest is held whose CPUs were written.
 
-        :param kind: of :data:`moves.KINDS`
+        :param kind: of :data:`plan_records.KINDS`
         """
         uuid = part.step.uuid
-        if kind == moves.WIDEN:
+        if kind == plan_records.WIDEN:
             self._held[uuid] = tuple(part.step.to_nodes), part.after
-        elif kind != moves.FETCH and uuid in self._held:
+        elif kind != plan_records.FETCH and uuid in self._held:
             self._narrowed[uuid] = self._held.pop(uuid)
 
     def take_back(self, uuid: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn a sample into columns of plain values and back, checked.
 
-Columns, because their names are then said once for all guests, and because values of a
+Columns, because their names are then written once for all guests, and because values of a
 kind compress well beside each other. A column that this release does not know is passed
 over, one that is missing has its field's default: older and newer writers can be read.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample, Sample
+from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ _KINDS: dict[type[Record], dict[str, int]] = {
         'uuid': _TEXT,
         'name': _TEXT,
         'source': _TEXT,
-        'sure': _TEXT,
+        'basis': _TEXT,
         'cores_by_node': _SHARES,
         'bytes_by_node': _SHARES,
         'cpi_reliable': _FLAG,
@@ -85,7 +85,7 @@ def from_columns(data: Any) -> Sample:
 def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
     return {
         name: [_plain(value) for value in column]
-        for name, column in zip(kind._fields, zip(*records))
+        for name, column in zip(file_names(kind).values(), zip(*records))
     }
 
 
@@ -101,16 +101,16 @@ def _plain(value: Any) -> Any:
 
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     known = {
-        name: checked.of(list, columns[name])
-        for name in kind._fields
+        field: checked.of(list, columns[name])
+        for field, name in file_names(kind).items()
         if name in checked.of(dict, columns)
     }
     if len({len(column) for column in known.values()}) > 1:
         raise ValueError('columns of unequal length')
     kinds = _KINDS[kind]
     rows = [
-        [_value(kinds.get(name, _NUMBER), value) for value in column]
-        for name, column in known.items()
+        [_value(kinds.get(field, _NUMBER), value) for value in column]
+        for field, column in known.items()
     ]
     return tuple(kind(**dict(zip(known, row))) for row in zip(*rows))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that were taken before, or elsewhere, from a file.
 
-Four forms, told apart by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
+Four forms, recognised by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
 sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
 {event: number}}``; and what ``perf stat -x, -I`` wrote.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample
+from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample, file_names
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, PerfStatLine
 
@@ -81,17 +81,17 @@ def read(
     if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)
         return
-    tell = damaged or (lambda text: None)
+    report_damage = damaged or (lambda text: None)
     with open(path, encoding='utf-8', errors='replace') as file:
         if not begin.lstrip().startswith(b'{'):
-            yield from _perf_stat(path, file, tell, cpu, node_of_cpu or {})
+            yield from _perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
             return
         table = _table(file)
         if table is not None:
             yield _counted(table, perf_stat.role_names(cpu), {})
             return
         file.seek(0)
-        yield from _lines(path, file, tell)
+        yield from _lines(path, file, report_damage)
 
 
 def _begin(path: str) -> bytes:
@@ -108,7 +108,7 @@ def _begin(path: str) -> bytes:
         os.close(fd)
 
 
-def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[Sample]:
+def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> Iterator[Sample]:
     any_found = False
     for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
         if not line.strip():
@@ -116,7 +116,7 @@ def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[S
         try:
             found = from_data(json.loads(line))
         except (ValueError, RecursionError, RecordingError) as error:
-            tell('%s: line %d: %s' % (path, number, error))
+            report_damage('%s: line %d: %s' % (path, number, error))
             continue
         any_found = True
         yield found
@@ -152,9 +152,10 @@ def from_data(data: Any) -> Sample:
 
 def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
     """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
+    names = file_names(kind).values()
     if not rows:
-        return {name: [] for name in kind._fields}
-    return {name: [row[name] for row in rows] for name in kind._fields if name in rows[0]}
+        return {name: [] for name in names}
+    return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
 def _table(file: TextIO) -> Interval | None:
@@ -180,14 +181,14 @@ def _table(file: TextIO) -> Interval | None:
 def _perf_stat(
     path: str,
     file: TextIO,
-    tell: Callable[[str], object],
+    report_damage: Callable[[str], object],
     cpu: str | None,
     node_of_cpu: Mapping[int, int],
 ) -> Iterator[Sample]:
     names, any_found = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
-        lambda number, line: tell(
+        lambda number, line: report_damage(
             '%s: line %d is not from perf stat -x: %r' % (path, number, line)
         ),
     )
@@ -207,7 +208,7 @@ def _counted(
 
     Nodes are from what is counted in no control group, or in the root's '/', guests from the
     other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,
-    are put on node 0, which is said.
+    are put on node 0, which is reported.
     """
     nodes: dict[int, _Counts] = {}
     guests: dict[str, _Counts] = {}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plug-ins that nova-scheduler asks: the weigher and the filter."""
+"""Plug-ins that nova-scheduler loads: the weigher and the filter."""

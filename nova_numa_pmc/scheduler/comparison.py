@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
-    from nova_numa_pmc.scheduler.request import Answer
+    from nova_numa_pmc.scheduler.request import HostEstimate
 
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
     _Parts = tuple[float, float, float]
@@ -40,48 +40,48 @@ _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 
 
-def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | None]:
+def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[float | None]:
     """Return the pressure that the guest would leave on each host, its own nodes and the whole.
 
     :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
         guests may use
     """
-    kinds, rates, histories = _known(answers)
+    kinds, rates, histories = _known(estimates)
     # Without maxima traffic makes no pressure.
     rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
     has_history = any(guests for guests, _ in histories)
     if has_history:
-        asked = expecting(asked, expected(histories))
-    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    least = _quartiles(answers, asked, traffic) if len(kinds) > 1 else None
+        guest = expecting(guest, expected(histories))
+    traffic = expected_traffic(guest.demand_cores, guest.intensity, rate) or 0
+    least = _quartiles(estimates, guest, traffic) if len(kinds) > 1 else None
     listed: list[float | None] = []
-    for answer in answers:
-        found, host = answer[0], answer[-1]
-        if found is None:
+    for estimate in estimates:
+        outcome, host = estimate[0], estimate[-1]
+        if outcome is None:
             listed.append(None)
-        elif host is None or found[1][0] >= ranking.ABSURD:
+        elif host is None or outcome[1][0] >= ranking.ABSURD:
             listed.append(math.inf)
         elif least is not None:
-            listed.append(_completed(host, found, asked, traffic, least))
+            listed.append(_completed(host, outcome, guest, traffic, least))
         else:
-            listed.append(_highest(host, found, asked, traffic))
+            listed.append(_highest(host, outcome, guest, traffic))
     return listed
 
 
 def _known(
-    answers: Sequence[Answer],
+    estimates: Sequence[HostEstimate],
 ) -> tuple[set[tuple[bool, bool, bool]], list[float], list[tuple[int, float]]]:
     """Return which parts hosts know, their bytes per core-second and their histories."""
     kinds: set[tuple[bool, bool, bool]] = set()
     rates: list[float] = []
     histories: list[tuple[int, float]] = []
-    for answer in answers:  # by position: names cost as much as all else here
-        found, host = answer[0], answer[-1]
-        if found is not None and host is not None and found[1][0] < ranking.ABSURD:
+    for estimate in estimates:  # by position: names cost as much as all else here
+        outcome, host = estimate[0], estimate[-1]
+        if outcome is not None and host is not None and outcome[1][0] < ranking.ABSURD:
             kinds.add(_knows(host))
             if host.rate is not None:
                 rates.append(host.rate)
-            histories.append(answer[-2] or _NO_HISTORY)
+            histories.append(estimate[-2] or _NO_HISTORY)
     return kinds, rates, histories
 
 
@@ -122,16 +122,20 @@ def _any(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _highest(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> float:
+def _highest(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float) -> float:
     """Return the highest part of the pressure that the guest would leave.
 
     :param traffic: of the guest [bytes/s]
     """
-    return max(_parts(host, found, asked, traffic))
+    return max(_parts(host, outcome, guest, traffic))
 
 
 def _completed(
-    host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float, least: Sequence[float]
+    host: Aggregates,
+    outcome: Outcome,
+    guest: ExpectedGuest,
+    traffic: float,
+    least: Sequence[float],
 ) -> float:
     """Return the same with the parts that the host doesn't know taken from others.
 
@@ -141,24 +145,26 @@ def _completed(
     """
     lacking = [one for one, knows in zip(least, _knows(host)) if one and not knows]
     if not lacking:
-        return _highest(host, found, asked, traffic)
+        return _highest(host, outcome, guest, traffic)
     each = [
-        _highest(host, found._replace(at=at, cpus=at, mems=at), asked, traffic)
+        _highest(host, outcome._replace(at=at, cpus=at, mems=at), guest, traffic)
         for at in ((at,) for at in range(len(host.cores)))
     ]
     return max(*lacking, *each)
 
 
-def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) -> list[float]:
+def _quartiles(
+    estimates: Sequence[HostEstimate], guest: ExpectedGuest, traffic: float
+) -> list[float]:
     """Return the upper quartile of each part over the hosts that know it."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
-    for answer in answers:
-        found, host = answer.outcome, answer.host
-        if found is None or host is None or found.used[0] >= ranking.ABSURD:
+    for estimate in estimates:
+        outcome, host = estimate.outcome, estimate.host
+        if outcome is None or host is None or outcome.used[0] >= ranking.ABSURD:
             continue
         hosts += 1
-        parts = _parts(host, found, asked, traffic)
+        parts = _parts(host, outcome, guest, traffic)
         for part, knows in enumerate(_knows(host)):
             if knows:
                 values[part].append(parts[part])
@@ -168,13 +174,13 @@ def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) 
     ]
 
 
-def _parts(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> _Parts:
+def _parts(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float) -> _Parts:
     """Return the utilisations by which a host is compared, 0.0 for what is unknown.
 
     Of a link there is no whole: the host's is that of the nodes used.
     """
-    cpu, bandwidth, link = _of_nodes(host, found, asked, traffic)
-    host_cpu, host_bandwidth = _of_host(host, asked.demand_cores, traffic)
+    cpu, bandwidth, link = _of_nodes(host, outcome, guest, traffic)
+    host_cpu, host_bandwidth = _of_host(host, guest.demand_cores, traffic)
     return (
         cpu + _WHOLE_HOST * (host_cpu - cpu),
         bandwidth + _WHOLE_HOST * (host_bandwidth - bandwidth),
@@ -182,21 +188,21 @@ def _parts(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: floa
     )
 
 
-def _of_nodes(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> _Parts:
+def _of_nodes(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float) -> _Parts:
     """Return the highest utilisations of the domains that a guest would use."""
-    at = found[3]
+    at = outcome[3]
     if host.usual and len(at) == 1:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        return _of_domain(known, at[0], asked.demand_cores, traffic)
-    cores = sum(host.cores[at] for at in found.cpus) or 1.0
-    shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
-    adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
+        return _of_domain(known, at[0], guest.demand_cores, traffic)
+    cores = sum(host.cores[at] for at in outcome.cpus) or 1.0
+    shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
+    adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
     if host.usual:
         known = host  # type: ignore[assignment]  # likewise
-        each = [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in found.at]
+        each = [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
         nodes, _ = missing.completed(host.view().nodes)
-        each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in found.at]
+        each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at]
     cpu, bandwidth, link = map(max, zip(*each))
     return cpu, bandwidth, link
 

@@ -25,13 +25,13 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
-#: Extra specs that were warned of: once each, as a flavor is asked for again and again.
+#: Extra specs that were warned of: once each, as a flavor is requested again and again.
 _WARNED: set[str] = set()
 _WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
-    """Pass the hosts that hold the guest within the pressure ceiling, and on one node if asked.
+    """Pass the hosts that hold the guest within the pressure ceiling, and on one node if required.
 
     A rebuild stays where it is and changes nothing of what is counted here.
     """
@@ -42,57 +42,60 @@ class NUMAPressureFilter(filters.BaseHostFilter):
         self, filter_obj_list: Iterable[HostState], spec_obj: RequestSpec
     ) -> list[HostState]:
         """Return the hosts that pass; the request is read once for all."""
-        judge = None if utils.request_is_rebuild(spec_obj) else _judge(spec_obj)
-        if judge is None:
+        if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
-        return [host_state for host_state in filter_obj_list if judge.passes(host_state)]
+        request_filter = _request_filter(spec_obj)
+        if request_filter is None:
+            return list(filter_obj_list)
+        return [host_state for host_state in filter_obj_list if request_filter.passes(host_state)]
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
-        judge = _judge(spec_obj)
-        return judge is None or judge.passes(host_state)
+        request_filter = _request_filter(spec_obj)
+        return request_filter is None or request_filter.passes(host_state)
 
 
-def _judge(spec: RequestSpec) -> _Judge | None:
-    """Return who judges hosts, None where the options can't be read: then all pass."""
+def _request_filter(spec: RequestSpec) -> _RequestFilter | None:
+    """Return the filter for a request, None where the options can't be read: then all pass."""
     try:
-        return _Judge(spec)
+        return _RequestFilter(spec)
     except cfg.ConfigFileValueError as error:
         LOG.error('Every host passes until this is fixed: [numa_pmc] %s', error)
         return None
 
 
-class _Judge:
-    """A request and the operator's rules for it."""
+class _RequestFilter:
+    """A request, and the options by which hosts are filtered for it."""
 
     def __init__(self, spec: RequestSpec) -> None:
-        self.question = request.question(spec)
-        self.everything = self.question.neutral or self.question.pinned
-        if self.everything:
-            LOG.debug('Every host passes: %s', self.everything)
-        for problem in self.question.wishes.problems:
+        self.guest_request = request.read(spec)
+        self.why_all_pass = self.guest_request.neutral or self.guest_request.pinned
+        if self.why_all_pass:
+            LOG.debug('Every host passes: %s', self.why_all_pass)
+        for problem in self.guest_request.flavor_specs.problems:
             if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
                 _WARNED.add(problem)
                 LOG.warning('Ignoring an extra spec: %s', problem)
-        self.terms = request.terms(self.question, CONF.numa_pmc)
-        self.rules = request.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
+        self.filter_options = request.filter_options(self.guest_request, CONF.numa_pmc)
+        self.estimate_options = request.EstimateOptions(
+            CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests
+        )
         self.now_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:
         """Return whether a host passes."""
-        if self.everything:
+        if self.why_all_pass:
             return True
-        try:
-            answer = request.answer(host_state, self.question, self.rules, self.now_s)
-        except Exception as error:
-            answer = request.Answer(None, f'{error!r:.200}')
-        why = request.objection(answer, self.terms)
+        estimate = request.estimate(
+            host_state, self.guest_request, self.estimate_options, self.now_s
+        )
+        why = request.objection(estimate, self.filter_options)
         if why:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
                 why,
-                request.describe(answer),
+                request.describe(estimate),
             )
         return not why

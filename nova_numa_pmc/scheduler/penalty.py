@@ -2,7 +2,7 @@
 """From the pressure that a guest would leave on a host to the host's penalty.
 
 A penalty depends on its host and the guest alone: 0 where the nodes have room, at most 1. Nova
-adds it up with what its other weighers say; were it relative to the other hosts, as weights are
+adds it up with what its other weighers give; were it relative to the other hosts, as weights are
 that Nova stretches, one host of odd figures would decide for all.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
 
 
-class PenaltyTerms(Record):
+class PenaltyOptions(Record):
     """How the operator wants pressure to count; see ``conf/scheduler.py``.
 
     :param floor: pressure up to which there is no penalty
@@ -35,12 +35,12 @@ class PenaltyTerms(Record):
     jitter: float = 0.15
 
 
-def penalty(pressure: float, terms: PenaltyTerms) -> float:
+def penalty(pressure: float, options: PenaltyOptions) -> float:
     """Return the penalty of a host, 0 to 1.
 
     :param pressure: of :func:`comparison.pressures`; infinite: no CPU that guests may use
     """
-    floor, step, _ = terms
+    floor, step, _ = options
     if not pressure < floor + 1.0:  # NaN as well
         return 1.0
     # Both 1e-9: what rounding may take off a whole step, or leave of nothing.
@@ -48,7 +48,7 @@ def penalty(pressure: float, terms: PenaltyTerms) -> float:
 
 
 def of_host(
-    host: Host, pressure: float | None, terms: PenaltyTerms, instance_uuid: str | None = None
+    host: Host, pressure: float | None, options: PenaltyOptions, instance_uuid: str | None = None
 ) -> float:
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
 
@@ -57,9 +57,9 @@ def of_host(
     """
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
-    found = penalty(pressure, terms)
-    if found and terms.jitter:
-        found = min(1.0, found + terms.jitter * random_part(instance_uuid, host.host))
+    found = penalty(pressure, options)
+    if found and options.jitter:
+        found = min(1.0, found + options.jitter * random_part(instance_uuid, host.host))
     return found
 
 

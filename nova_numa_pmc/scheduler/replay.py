@@ -79,7 +79,7 @@ class SavedRequest(Record):
 
 
 class Verdict(Record):
-    """Answers of filter and weigher about a host.
+    """Result of filter and weigher for one host.
 
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
     :param weight: the weigher's, a penalty of 0 to 1; None: filtered out
@@ -91,7 +91,7 @@ class Verdict(Record):
     why: str
     weight: float | None
     share: float | None
-    answer: request.Answer
+    estimate: request.HostEstimate
 
 
 def read(text: str) -> tuple[list[SavedHost], float]:
@@ -121,36 +121,44 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     return hosts, max(taken_s, default=0)
 
 
-def judge(
+def verdicts(
     hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
 ) -> list[Verdict]:
-    """Return what filter and weigher say of hosts.
+    """Return what filter and weigher make of each host.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     :returns: as Nova would try them: the best first, equals in their
         order, then those that are filtered out
     """
-    question = request.question(SavedRequest(flavor))
-    rules = request.Rules(conf['stale_after'], conf['charge_new_guests'])
-    if question.neutral:
-        answers = [request.Answer(None, question.neutral)] * len(hosts)
+    guest_request = request.read(SavedRequest(flavor))
+    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
+    if guest_request.neutral:
+        estimates = [request.HostEstimate(None, guest_request.neutral)] * len(hosts)
         reasons = [''] * len(hosts)
     else:
-        answers = [request.answer(host, question, rules, now_s) for host in hosts]
-        terms = request.terms(question, conf)
+        estimates = [
+            request.estimate(host, guest_request, estimate_options, now_s) for host in hosts
+        ]
+        filter_options = request.filter_options(guest_request, conf)
         reasons = [
-            '' if question.pinned else request.objection(answer, terms) for answer in answers
+            '' if guest_request.pinned else request.objection(estimate, filter_options)
+            for estimate in estimates
         ]
     passing = [at for at, why in enumerate(reasons) if not why]
-    pressures = pressures_of([answers[at] for at in passing], question)
+    pressures = pressures_of([estimates[at] for at in passing], guest_request)
     found = penalties([hosts[at] for at in passing], pressures, conf)
     shares = {at: 0.0 - conf['weight_multiplier'] * one for at, one in zip(passing, found)}
     weight = dict(zip(passing, found))
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
     return [
         Verdict(
-            hosts[at].host, at in shares, reasons[at], weight.get(at), shares.get(at), answers[at]
+            hosts[at].host,
+            at in shares,
+            reasons[at],
+            weight.get(at),
+            shares.get(at),
+            estimates[at],
         )
         for at in order
     ]
@@ -166,7 +174,7 @@ def defaults() -> dict[str, Any]:
 
 
 def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
-    """Return what a host's metrics tell of its nodes, without what came since.
+    """Return what a host's metrics show of its nodes, without what came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours
@@ -237,12 +245,12 @@ def amount(row: Any, name: str, default: _D) -> float | _D:
 
 
 def pressures_of(
-    answers: Sequence[request.Answer], question: request.Question
+    estimates: Sequence[request.HostEstimate], guest_request: request.GuestRequest
 ) -> list[float | None] | None:
     """Return :func:`comparison.pressures`, None: the weigher is neutral on the request."""
-    if question.neutral or question.asked is None:
+    if guest_request.neutral or guest_request.guest is None:
         return None
-    return comparison.pressures(answers, question.asked)
+    return comparison.pressures(estimates, guest_request.guest)
 
 
 def penalties(
@@ -256,5 +264,5 @@ def penalties(
     """
     if pressures is None:
         return [0.0] * len(hosts)
-    terms = penalty.PenaltyTerms(conf['penalty_floor'], conf['weight_step'], 0.0)
-    return [penalty.of_host(host, pressure, terms) for host, pressure in zip(hosts, pressures)]
+    options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
+    return [penalty.of_host(host, pressure, options) for host, pressure in zip(hosts, pressures)]

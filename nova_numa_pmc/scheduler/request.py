@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Nova's RequestSpec and HostState to the decision's question and answer.
+"""Read Nova's RequestSpec and HostState, and estimate what a guest would leave of a host.
 
 Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
 """
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
 
-    #: What an answer depends on, beside the metrics: vCPUs and MiB that came since, whether
-    #: the guest is there, the question.
+    #: What an estimate depends on, beside the metrics: vCPUs and MiB that came since, whether
+    #: the guest is there, the guest.
     _Size = tuple[float, int]  # vCPUs, MiB
     _Key = tuple[float, float, _Size | None, ExpectedGuest]
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
-#: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
+#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova makes
 #: HostStates anew for each request, so that they end with it.
-_KEPT = '_numa_pmc_answer'
+_KEPT = '_numa_pmc_estimate'
 
 
 class FlavorLike(Protocol):
@@ -104,11 +104,12 @@ class Host(Protocol):
         """Return Nova's NUMATopology, None: not known."""
 
 
-class Question(Record):
-    """A request, as far as it matters here.
+class GuestRequest(Record):
+    """A request for one guest, as far as it matters here.
 
+    :param guest: None: the request was not understood
     :param instance_uuid: of the guest that is to move, be resized…
-    :param neutral: why nothing is to be said of it, None: something is
+    :param neutral: why hosts are not compared for it, None: they are
     :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
         known here: the guest is taken to use all, and refusing hosts is left to
         NUMATopologyFilter
@@ -116,23 +117,23 @@ class Question(Record):
         has to find another
     """
 
-    asked: ExpectedGuest | None = None
+    guest: ExpectedGuest | None = None
     instance_uuid: str | None = None
     neutral: str | None = None
-    wishes: extra_specs.Wishes = extra_specs.Wishes()
+    flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
     pinned: str | None = None
     is_move: bool = False
 
 
-class Rules(Record):
-    """The operator's rules for what is to be believed of a host; see ``conf/scheduler.py``."""
+class EstimateOptions(Record):
+    """Which of a host's metrics count in an estimate; see ``conf/scheduler.py``."""
 
     stale_after: float = 5.0
     charge_new_guests: bool = True
 
 
-class FilterTerms(Record):
-    """On which terms a host is refused; see ``conf/scheduler.py``.
+class FilterOptions(Record):
+    """When a host is refused; see ``conf/scheduler.py``.
 
     :param ceiling: highest pressure on the nodes that the guest would use, 0: none
     """
@@ -142,8 +143,8 @@ class FilterTerms(Record):
     refuse_unknown: bool = False
 
 
-class Answer(Record):
-    """Answer about a host to a question.
+class HostEstimate(Record):
+    """Pressures that a guest would leave on a host, as far as its metrics tell.
 
     :param outcome: what the guest would leave, None: not known
     :param unknown: why not
@@ -152,7 +153,7 @@ class Answer(Record):
     :param members: node ids of each position in ``outcome.at``
     :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
         None: nothing is known
-    :param host: what was asked, None: unknown
+    :param host: what it was estimated by, None: unknown
     """
 
     outcome: Outcome | None
@@ -164,80 +165,93 @@ class Answer(Record):
     host: Aggregates | None = None
 
 
-def question(spec: RequestSpecLike) -> Question:
-    """Read a RequestSpec; whatever is odd about it, the question is neutral."""
+def read(spec: RequestSpecLike) -> GuestRequest:
+    """Read a RequestSpec; one that can't be understood is neutral."""
     try:
         flavor = spec.flavor
         specs = _optional(flavor, 'extra_specs') or {}
-        wishes = extra_specs.parse(specs)
+        flavor_specs = extra_specs.parse(specs)
         neutral = pinned = None
-        if wishes.policy == model.NONE:
+        if flavor_specs.policy == model.NONE:
             neutral = f'{extra_specs.POLICY}={model.NONE}'
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
-        asked = unseen(
+        guest = unseen(
             int(flavor.vcpus),
             int(flavor.memory_mb),
-            wishes.policy,
-            INTENSITY[wishes.memory_intensity],
+            flavor_specs.policy,
+            INTENSITY[flavor_specs.memory_intensity],
         )
         if pinned:
             # Its memory may be huge pages, which aren't counted in what is promised.
-            asked = asked._replace(memory_mib=0, policy=model.SPREAD)
+            guest = guest._replace(memory_mib=0, policy=model.SPREAD)
             if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
-                asked = asked._replace(vcpus=0, demand_cores=0.0)
+                guest = guest._replace(vcpus=0, demand_cores=0.0)
         # Nova names the host to leave in each of its moves, and none for a new server.
         is_move = bool(_optional(spec, 'ignore_hosts'))
-        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned, is_move)
+        return GuestRequest(
+            guest, _optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
+        )
     except Exception as error:  # nothing in a request may end in an error of ours
-        return Question(neutral=f'request not understood: {error!r:.200}')
+        return GuestRequest(neutral=f'request not understood: {error!r:.200}')
 
 
-def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> Answer:
-    """Return what the guest would leave of a host.
+def estimate(
+    host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+) -> HostEstimate:
+    """Return what the guest would leave of a host; never raise: that would fail the boot.
 
-    The same question of the same host, by the filter and then the weigher or for the next
-    instance of one request, costs a look-up unless the host has changed.
+    A second estimate of the same host, by the weigher after the filter or for the next instance
+    of one request, costs a look-up unless the host has changed.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     """
+    try:
+        return _current(host_state, guest_request, options, now_s)
+    except Exception as error:
+        return HostEstimate(None, f'{error!r:.200}')
+
+
+def _current(
+    host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+) -> HostEstimate:
     reported = host_state.metrics
-    kept: _KeptAnswer | None = host_state.__dict__.get(_KEPT)
+    kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
     if kept is None or kept.reported is not reported:
-        kept = _KeptAnswer(reported)
+        kept = _KeptEstimate(reported)
         setattr(host_state, _KEPT, kept)
-    found = kept.found
-    if found is None:
-        return Answer(None, 'no metrics from nova-numa-pmc')
-    asked = question.asked
-    if asked is None:
-        return Answer(None, question.neutral)
-    age_s = now_s - found.taken_s
+    decoded = kept.decoded
+    if decoded is None:
+        return HostEstimate(None, 'no metrics from nova-numa-pmc')
+    guest = guest_request.guest
+    if guest is None:
+        return HostEstimate(None, guest_request.neutral)
+    age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as one that is behind.
-    if abs(age_s) > rules.stale_after * found.interval_s:
-        return Answer(None, f'metrics are {age_s:.0f} s old')
-    if not _plausible(found.aggregates, host_state):
-        return Answer(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
+    if abs(age_s) > options.stale_after * decoded.interval_s:
+        return HostEstimate(None, f'metrics are {age_s:.0f} s old')
+    if not _plausible(decoded.aggregates, host_state):
+        return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
     memory_mb: float = 0
-    if rules.charge_new_guests:
-        vcpus, memory_mb = _since(found, host_state)
-    key = (vcpus, memory_mb, _present(host_state, question.instance_uuid, asked), asked)
-    current = kept.answer
+    if options.charge_new_guests:
+        vcpus, memory_mb = _since(decoded, host_state)
+    key = (vcpus, memory_mb, _present(host_state, guest_request.instance_uuid, guest), guest)
+    current = kept.estimate
     if current is None or kept.key != key:
-        current = kept.answer = _answer(found, *key)
+        current = kept.estimate = _estimate(decoded, *key)
         kept.key = key
     return current
 
 
 def age_s(host_state: Host, now_s: float) -> float | None:
-    """Return how old the metrics are that :func:`answer` has read [s], None: there are none."""
-    kept: _KeptAnswer | None = host_state.__dict__.get(_KEPT)
-    return now_s - kept.found.taken_s if kept is not None and kept.found is not None else None
+    """Return how old the metrics are that :func:`estimate` has read [s], None: there are none."""
+    kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
+    return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
 
-def _since(found: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
+def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
     Nova's counts tell what came less what left, for which nothing is taken off before it is
@@ -246,23 +260,23 @@ def _since(found: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
 
     :returns: 0 or below where none came
     """
-    vcpus = host_state.vcpus_used - found.vcpus_used
-    memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
-    if found.sent_s is None:  # metrics of an older release
+    vcpus = host_state.vcpus_used - decoded.vcpus_used
+    memory_mb = _memory_mb_used(host_state) - decoded.memory_mb_used
+    if decoded.sent_s is None:  # metrics of an older release
         return vcpus, memory_mb
     left = 0.0  # of what was counted
     saved = host_state.updated
-    if saved is not None and saved.timestamp() > found.sent_s:
-        gone, counted = found.left(host_state.instances)
+    if saved is not None and saved.timestamp() > decoded.sent_s:
+        gone, counted = decoded.left(host_state.instances)
         left = max(0, gone - _not_listed(host_state)) / max(1, counted)
     if vcpus <= 0 and not left:
         return vcpus, memory_mb
-    shared = found.vcpus_used
+    shared = decoded.vcpus_used
     topology = host_state.numa_topology
     if topology is not None:
-        vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - found.pinned_cpus
-        shared -= found.pinned_cpus
-    return vcpus + left * shared, memory_mb + left * found.memory_mb_used
+        vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - decoded.pinned_cpus
+        shared -= decoded.pinned_cpus
+    return vcpus + left * shared, memory_mb + left * decoded.memory_mb_used
 
 
 def _not_listed(host_state: Host) -> int:
@@ -289,13 +303,13 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
     return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
-def _present(host_state: Host, uuid: str | None, asked: ExpectedGuest) -> _Size | None:
+def _present(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
     """Return how large the guest is on a host that has it already, None: it isn't there.
 
-    Before a resize that isn't what is asked for. The scheduler may know no more than the guest's
+    Before a resize that isn't the requested size. The scheduler may know no more than the guest's
     uuid: its flavor is then read from the database, once a request. After a resize that was
-    reverted it may know the size that was given up. Guests that Nova pins are compared by what is
-    asked for only.
+    reverted it may know the size that was given up. Guests that Nova pins are compared by the
+    requested size only.
     """
     if uuid is None or uuid not in host_state.instances:
         return None
@@ -304,43 +318,43 @@ def _present(host_state: Host, uuid: str | None, asked: ExpectedGuest) -> _Size 
         size = int(flavor.vcpus), int(flavor.memory_mb)
     except Exception:  # the database doesn't answer, or the guest is gone
         size = 0, 0
-    return size if all(size) and asked.memory_mib else (asked.vcpus, asked.memory_mib)
+    return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)
 
 
-class _KeptAnswer:
-    """A host's metrics, decoded, and the last answer."""
+class _KeptEstimate:
+    """A host's metrics, decoded, and the last estimate."""
 
-    __slots__ = ('reported', 'found', 'key', 'answer')
+    __slots__ = ('reported', 'decoded', 'key', 'estimate')
 
     def __init__(self, reported: object) -> None:
         self.reported = reported
-        self.found = metrics.decode(reported)
+        self.decoded = metrics.decode(reported)
         self.key: _Key | None = None
-        self.answer: Answer | None = None
+        self.estimate: HostEstimate | None = None
 
 
-def _answer(
-    found: metrics.HostMetrics,
+def _estimate(
+    decoded: metrics.HostMetrics,
     vcpus: float,
     memory_mb: float,
     present: _Size | None,
-    asked: ExpectedGuest,
-) -> Answer:
-    host, limits = found.aggregates, found.limits
-    history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
+    guest: ExpectedGuest,
+) -> HostEstimate:
+    host, limits = decoded.aggregates, decoded.limits
+    history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)
-        asked = expecting(asked, cores_per_vcpu)
+        guest = expecting(guest, cores_per_vcpu)
     if present is not None:
-        size = unseen(*present, asked.policy, asked.intensity, cores_per_vcpu)
+        size = unseen(*present, guest.policy, guest.intensity, cores_per_vcpu)
         host = relieve(host, size)
     if vcpus > 0 or memory_mb > 0:
-        host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)
+        host = charge(host, vcpus, memory_mb, guest, limits, cores_per_vcpu)
     # As in outcome(): without the record's own check of its arguments.
     return tuple.__new__(
-        Answer,
+        HostEstimate,
         (
-            outcome(host, asked, limits),
+            outcome(host, guest, limits),
             None,
             max(0, vcpus),
             host.demand is not None,
@@ -364,45 +378,47 @@ def _optional(versioned: object, name: str) -> Any:
     return getattr(versioned, name, None)
 
 
-def terms(question: Question, conf: Mapping[str, Any]) -> FilterTerms:
-    """Put the operator's and the flavor's terms together.
+def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
+    """Return the operator's options with what the flavor's extra specs change of them.
 
     A guest that leaves its host is under no ceiling: a pressed host is better than none.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     """
-    wishes = question.wishes
-    ceiling = conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure
-    return FilterTerms(
-        conf['require_one_node'] or wishes.policy == model.ONE_NODE,
-        0.0 if question.is_move else ceiling,
+    flavor_specs = guest_request.flavor_specs
+    ceiling = (
+        conf['max_pressure'] if flavor_specs.max_pressure is None else flavor_specs.max_pressure
+    )
+    return FilterOptions(
+        conf['require_one_node'] or flavor_specs.policy == model.ONE_NODE,
+        0.0 if guest_request.is_move else ceiling,
         conf['refuse_unknown'],
     )
 
 
-def objection(answer: Answer, terms: FilterTerms) -> str:
+def objection(estimate: HostEstimate, options: FilterOptions) -> str:
     """Return why a host is refused, '' it isn't: the unknown passes, unless told otherwise."""
-    if answer.outcome is None:
-        return 'its pressure is unknown' if terms.refuse_unknown else ''
-    if terms.one_node and answer.outcome.code != 'one_node':
+    if estimate.outcome is None:
+        return 'its pressure is unknown' if options.refuse_unknown else ''
+    if options.one_node and estimate.outcome.code != 'one_node':
         return 'the guest does not fit on one node'
     # Nothing is refused for a guess.
-    if terms.ceiling and answer.measured and answer.outcome.used[0] > terms.ceiling:
-        return f'above the ceiling of {terms.ceiling:g}'
+    if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
+        return f'above the ceiling of {options.ceiling:g}'
     return ''
 
 
-def describe(answer: Answer) -> str:
-    """Put an answer into words, one line."""
-    found = answer.outcome
+def describe(estimate: HostEstimate) -> str:
+    """Return an estimate in words, one line."""
+    found = estimate.outcome
     if found is None:
-        return f'unknown: {answer.unknown}'
+        return f'unknown: {estimate.unknown}'
     if found.used[0] >= ABSURD:
         return 'no CPU there that guests may use'
-    nodes = format_nodes(node for at in found.at for node in answer.members[at])
+    nodes = format_nodes(node for at in found.at for node in estimate.members[at])
     since = ''
-    if answer.charged_vcpus:
-        since = f'; with {answer.charged_vcpus:g} vCPUs that have arrived since it was measured'
+    if estimate.charged_vcpus:
+        since = f'; with {estimate.charged_vcpus:g} vCPUs that have arrived since it was measured'
     return (
         f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
         f'{_listed(found.rest) or "none"} elsewhere{since}'

@@ -14,7 +14,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.scheduler.request import Answer, Question
+    from nova_numa_pmc.scheduler.request import GuestRequest, HostEstimate
 
 #: What a line of the log has before the JSON.
 MARK = 'numa_pmc decision: '
@@ -38,35 +38,35 @@ class ShadowHost(Record):
     counted: float
     pressure: float | None
     age_s: float | None
-    answer: Answer
+    estimate: HostEstimate
 
 
-def line(question: Question, candidates: Sequence[ShadowHost], now_s: float) -> str:
+def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: float) -> str:
     """Return the line about a decision.
 
     Of equals the first counts, as with ``host_subset_size = 1``: a larger one draws among the
     first few.
     """
-    asked = question.asked
+    guest = guest_request.guest
     would = sorted(candidates, key=lambda each: -(each.others + each.share))
     chosen = max(candidates, key=lambda each: each.others + each.counted)
-    told = {
+    data = {
         'version': VERSION,
         'at': round(now_s),
-        'instance': question.instance_uuid,
-        'vcpus': asked and asked.vcpus,
-        'memory_mb': asked and asked.memory_mib,
+        'instance': guest_request.instance_uuid,
+        'vcpus': guest and guest.vcpus,
+        'memory_mb': guest and guest.memory_mib,
         'hosts': len(candidates),
         'unknown': sum(each.pressure is None for each in candidates),
         'changed': would[0].host != chosen.host,
-        'chosen': _told(chosen),
-        'top': [_told(each) for each in would[:_TOP]],
+        'chosen': _host_data(chosen),
+        'top': [_host_data(each) for each in would[:_TOP]],
     }
-    return MARK + json.dumps(told, separators=(',', ':'))
+    return MARK + json.dumps(data, separators=(',', ':'))
 
 
-def _told(candidate: ShadowHost) -> dict[str, Any]:
-    found = candidate.answer.outcome
+def _host_data(candidate: ShadowHost) -> dict[str, Any]:
+    found = candidate.estimate.outcome
     pressure, age_s = candidate.pressure, candidate.age_s
     return {
         'host': candidate.host[:_NAME_MAX],
@@ -75,5 +75,5 @@ def _told(candidate: ShadowHost) -> dict[str, Any]:
         # JSON has no infinity: no CPU there that guests may use.
         'pressure': None if pressure is None else round(min(pressure, 1e6), 3),
         'age_s': None if age_s is None else round(age_s),
-        'why': (candidate.answer.unknown or '')[:40] if found is None else found.code,
+        'why': (candidate.estimate.unknown or '')[:40] if found is None else found.code,
     }

@@ -48,7 +48,7 @@ class MeanPressures(Record):
 
 
 class ShadowSummary(Record):
-    """What a log tells.
+    """Summary of a log.
 
     :param then: of the decisions that would have changed
     :param later: {seconds: of those of them about whose hosts a line that much later tells}
@@ -75,14 +75,14 @@ def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
                 yield None
 
 
-def _decision(told: Any) -> ShadowDecision:
-    if told['version'] != shadow.VERSION:
+def _decision(data: Any) -> ShadowDecision:
+    if data['version'] != shadow.VERSION:
         raise ValueError
-    named = [told['chosen'], *told['top']]
+    named = [data['chosen'], *data['top']]
     return ShadowDecision(
-        checked.named('at', checked.number, told['at'], _SECONDS_MAX),
-        _name(told['chosen']),
-        _name(told['top'][0]),
+        checked.named('at', checked.number, data['at'], _SECONDS_MAX),
+        _name(data['chosen']),
+        _name(data['top'][0]),
         {
             _name(each): checked.named('pressure', checked.number, each['pressure'], _PRESSURE_MAX)
             for each in named
@@ -91,8 +91,8 @@ def _decision(told: Any) -> ShadowDecision:
     )
 
 
-def _name(told: Any) -> str:
-    name = told['host']
+def _name(data: Any) -> str:
+    name = data['host']
     if type(name) is not str or not name.isprintable():
         raise ValueError
     return name
@@ -141,7 +141,7 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
 def _at(
     seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
 ) -> float | None:
-    """Return a host's pressure as the first line this much later tells, None: none does."""
+    """Return a host's pressure in the first line this much later, None: there is none."""
     times, pressures = seen.get(host, ([], []))
     at = bisect.bisect_left(times, taken_s + seconds)
     if at == len(times) or times[at] > taken_s + (1 + _WITHIN) * seconds:

@@ -72,76 +72,91 @@ def _multiplier(host_state: HostState, default: float) -> float:
 
 
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
+    """Return the hosts' penalties, 0.0 where they don't count."""
     host_states = [each.obj for each in weighed]
     modes = [_mode(host_state) for host_state in host_states]
-    question = request.question(spec)
-    if question.neutral or question.asked is None or set(modes) == {scheduler_conf.OFF}:
-        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral or 'off')
+    guest_request = request.read(spec)
+    if guest_request.neutral or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
+        LOG.debug(
+            'Hosts are not weighed by their NUMA pressure: %s', guest_request.neutral or 'off'
+        )
         return [0.0] * len(weighed)
-    conf, instance = CONF.numa_pmc, question.instance_uuid
+    conf, instance = CONF.numa_pmc, guest_request.instance_uuid
     default = conf.weight_multiplier  # which weight_multiplier() may find to be none, unheard
-    rules = request.Rules(conf.stale_after, conf.charge_new_guests)
-    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
-    answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
-    pressures = comparison.pressures(answers, question.asked)
-    found = [
-        penalty.of_host(host_state, pressure, _terms_of(host_state, terms), instance)
+    estimate_options = request.EstimateOptions(conf.stale_after, conf.charge_new_guests)
+    options = penalty.PenaltyOptions(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
+    estimates = [
+        request.estimate(host_state, guest_request, estimate_options, now_s)
+        for host_state in host_states
+    ]
+    pressures = comparison.pressures(estimates, guest_request.guest)
+    penalties = [
+        penalty.of_host(host_state, pressure, _with_own_floor(options, host_state), instance)
         for host_state, pressure in zip(host_states, pressures)
     ]
-    counted = [one if mode == scheduler_conf.ON else 0.0 for one, mode in zip(found, modes)]
+    counted = [one if mode == scheduler_conf.ON else 0.0 for one, mode in zip(penalties, modes)]
     if LOG.isEnabledFor(logging.DEBUG):
-        for host_state, answer, one in zip(host_states, answers, found):
-            LOG.debug(
-                'NUMA pressure of (%s, %s): penalty %.2f: %s',
-                host_state.host,
-                host_state.nodename,
-                one,
-                request.describe(answer),
-            )
+        _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:
-        candidates = []
-        for each, mode, one, counts, pressure, answer in zip(
-            weighed, modes, found, counted, pressures, answers
-        ):
-            multiplier = -_multiplier(each.obj, default)
-            candidates.append(
-                shadow.ShadowHost(
-                    each.obj.host,
-                    each.weight,
-                    0.0 if mode == scheduler_conf.OFF else multiplier * one,
-                    multiplier * counts,
-                    pressure,
-                    request.age_s(each.obj, now_s),
-                    answer,
-                )
-            )
-        LOG.info('%s', shadow.line(question, candidates, now_s))
+        columns = zip(weighed, modes, penalties, counted, pressures, estimates)
+        candidates = [_shadow_host(now_s, default, *values) for values in columns]
+        LOG.info('%s', shadow.line(guest_request, candidates, now_s))
     return counted
+
+
+def _log_penalties(
+    host_states: Sequence[HostState],
+    estimates: Sequence[request.HostEstimate],
+    penalties: Sequence[float],
+) -> None:
+    for host_state, estimate, one in zip(host_states, estimates, penalties):
+        LOG.debug(
+            'NUMA pressure of (%s, %s): penalty %.2f: %s',
+            host_state.host,
+            host_state.nodename,
+            one,
+            request.describe(estimate),
+        )
+
+
+def _shadow_host(
+    now_s: float,
+    default: float,
+    weighed: WeighedObject,
+    mode: str,
+    penalty: float,
+    counted: float,
+    pressure: float | None,
+    estimate: request.HostEstimate,
+) -> shadow.ShadowHost:
+    host_state = weighed.obj
+    multiplier = _multiplier(host_state, default)
+    return shadow.ShadowHost(
+        host_state.host,
+        weighed.weight,
+        0.0 if mode == scheduler_conf.OFF else -multiplier * penalty,
+        -multiplier * counted,
+        pressure,
+        request.age_s(host_state, now_s),
+        estimate,
+    )
 
 
 def _mode(host_state: HostState) -> str:
     """Return whether a host's penalty counts; of several aggregates the most cautious."""
     if host_state.aggregates:
-        told = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
+        values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
         for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
-            if mode in told:
+            if mode in values:
                 return mode
-    mode = CONF.numa_pmc.mode
-    return str(mode)
+    return str(CONF.numa_pmc.mode)
 
 
-def _terms_of(host_state: HostState, terms: penalty.PenaltyTerms) -> penalty.PenaltyTerms:
-    """Return the terms with the floor of the host's aggregates."""
+def _with_own_floor(
+    options: penalty.PenaltyOptions, host_state: HostState
+) -> penalty.PenaltyOptions:
+    """Return the options with the floor that the host's aggregates set, if any."""
     if not host_state.aggregates:
-        return terms
-    floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', terms.floor)
-    return terms._replace(floor=floor) if math.isfinite(floor) else terms
-
-
-def _answer(
-    host_state: HostState, question: request.Question, rules: request.Rules, now_s: float
-) -> request.Answer:
-    try:
-        return request.answer(host_state, question, rules, now_s)
-    except Exception as error:
-        return request.Answer(None, f'{error!r:.200}')
+        return options
+    floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', options.floor)
+    return options._replace(floor=floor) if math.isfinite(floor) else options

@@ -65,12 +65,12 @@ class WhatIfHost:
         value = row.get(name + '_allocation_ratio')
         return checked.number(value, _RATIO_MAX) if value else 0.0
 
-    def has_room(self, asked: WhatIfRequest) -> bool:
+    def has_room(self, create: WhatIfRequest) -> bool:
         """Return whether Placement would let one instance go there."""
         return (
-            self.saved.vcpus_used + asked.flavor.vcpus <= self.vcpus
-            and self.memory_mb_used + asked.flavor.memory_mb <= self.memory_mb
-            and self.disk_used_gb + asked.disk_gb <= self.disk_gb
+            self.saved.vcpus_used + create.flavor.vcpus <= self.vcpus
+            and self.memory_mb_used + create.flavor.memory_mb <= self.memory_mb
+            and self.disk_used_gb + create.disk_gb <= self.disk_gb
         )
 
     @property
@@ -78,15 +78,15 @@ class WhatIfHost:
         """Return Nova's free RAM, which knows of no ratio [MiB]."""
         return self._ram_mb - self.memory_mb_used
 
-    def take(self, asked: WhatIfRequest) -> None:
+    def take(self, create: WhatIfRequest) -> None:
         """Count an instance."""
-        self.saved.consume(asked.flavor)
-        self.memory_mb_used += asked.flavor.memory_mb
-        self.disk_used_gb += asked.disk_gb
+        self.saved.consume(create.flavor)
+        self.memory_mb_used += create.flavor.memory_mb
+        self.disk_used_gb += create.disk_gb
 
 
 class WhatIfChoice(Record):
-    """Who would get an instance, with the weigher and without; None: no host has room.
+    """Which host would get an instance, with the weigher and without; None: none has room.
 
     :param pressure, pressure_without: of :func:`comparison.pressures`, None: unknown, or no CPU
         there that guests may use
@@ -148,7 +148,7 @@ def read_requests(text: str) -> list[WhatIfRequest]:
 
 
 def choices(
-    text: str, asked: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
+    text: str, creates: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
 ) -> list[WhatIfChoice]:
     """Return who would get each instance.
 
@@ -159,39 +159,45 @@ def choices(
     ours, others = read_hosts(text), read_hosts(text)
     neutral = {**conf, 'weight_multiplier': 0.0}
     found = []
-    for number, one in enumerate(asked, 1):
-        for _ in range(one.instances):
-            host, pressure = _place(ours, one, conf, now_s)
-            without, pressure_without = _place(others, one, neutral, now_s)
+    for number, create in enumerate(creates, 1):
+        for _ in range(create.instances):
+            host, pressure = _place(ours, create, conf, now_s)
+            without, pressure_without = _place(others, create, neutral, now_s)
             found.append(WhatIfChoice(number, host, without, pressure, pressure_without))
     return found
 
 
 def _place(
-    hosts: Sequence[WhatIfHost], asked: WhatIfRequest, conf: Mapping[str, Any], now_s: float
+    hosts: Sequence[WhatIfHost], create: WhatIfRequest, conf: Mapping[str, Any], now_s: float
 ) -> tuple[str | None, float | None]:
     """Give an instance its host; return the host's name and the pressure it would be left with."""
-    roomy = [host for host in hosts if host.has_room(asked)]
-    question = request.question(replay.SavedRequest(asked.flavor))
-    rules = request.Rules(conf['stale_after'], conf['charge_new_guests'])
-    answers = [request.answer(host.saved, question, rules, now_s) for host in roomy]
-    terms = request.terms(question, conf)
+    roomy = [host for host in hosts if host.has_room(create)]
+    guest_request = request.read(replay.SavedRequest(create.flavor))
+    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
+    estimates = [
+        request.estimate(host.saved, guest_request, estimate_options, now_s) for host in roomy
+    ]
+    filter_options = request.filter_options(guest_request, conf)
     passing = [
         at
-        for at, answer in enumerate(answers)
-        if question.neutral or question.pinned or not request.objection(answer, terms)
+        for at, estimate in enumerate(estimates)
+        if guest_request.neutral
+        or guest_request.pinned
+        or not request.objection(estimate, filter_options)
     ]
     if not passing:
         return None, None
-    roomy, answers = [roomy[at] for at in passing], [answers[at] for at in passing]
-    pressures = comparison.pressures(answers, question.asked) if question.asked else None
+    roomy, estimates = [roomy[at] for at in passing], [estimates[at] for at in passing]
+    pressures = (
+        comparison.pressures(estimates, guest_request.guest) if guest_request.guest else None
+    )
     penalties = replay.penalties(
-        [host.saved for host in roomy], None if question.neutral else pressures, conf
+        [host.saved for host in roomy], None if guest_request.neutral else pressures, conf
     )
     multiplier = conf['weight_multiplier']
     weights = [stock - multiplier * one for stock, one in zip(_stock(roomy), penalties)]
     best = max(range(len(roomy)), key=weights.__getitem__)
-    roomy[best].take(asked)
+    roomy[best].take(create)
     pressure = pressures[best] if pressures else None
     return roomy[best].saved.host, None if pressure == math.inf else pressure
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's own files: what was promised, published, said by the operator, moved and measured."""
+"""The host's own files: promises, publications, overrides, moves and measurements."""

@@ -113,7 +113,7 @@ def completed(options: CounterOptions, path: str = PATH) -> tuple[CounterOptions
 
 
 def config_lines(calibration: Calibration) -> list[str]:
-    """Return the lines of ``[counters]`` that say the same."""
+    """Return the same as lines of ``[counters]``."""
     lines = ['[counters]']
     known = [
         '%d:%.0f' % (node, value / 1e6)

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked, model
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
@@ -61,7 +61,7 @@ class PromisedPlace(Record):
 class Part(Record):
     """Part of a move: what happened to one guest.
 
-    :param since_ns: of its promise, which tells one start of a guest from the next
+    :param since_ns: of its promise, which distinguishes one start of a guest from the next
     :param before, after: where it was and is; of a move not begun, where it was to be
     """
 
@@ -80,7 +80,7 @@ class HistoryEntry(Record):
     :param taken_s: CLOCK_REALTIME [s since the epoch]
     :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
     :param batch: the same for all moves of one command, '' of the agent's
-    :param kind: one of :data:`moves.KINDS`
+    :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: as planned
     :param moved_bytes: of all parts; ``seconds``: how long it took
     :param result: one of :data:`RESULTS`
@@ -249,7 +249,7 @@ def decode(line: bytes) -> HistoryEntry:
             _amount(data['taken_s']),
             _text(data['who']),
             _text(data['batch']),
-            checked.one_of(data['kind'], moves.KINDS),
+            checked.one_of(data['kind'], plan_records.KINDS),
             parts,
             _amount(data['gain_cores'], -1e9),
             _amount(data['cost_core_sec']),
@@ -300,7 +300,7 @@ def _wholes(value: object) -> tuple[int, ...]:
 
 def entry(
     entry_id: str,
-    move: moves.Move,
+    move: plan_records.Move,
     parts: Iterable[Part],
     who: str,
     batch: str,

@@ -36,7 +36,7 @@ _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
 _NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 
 _LIMITS = ('pressure_floor', 'pressure_step')
-#: Before 1.3 nodes nearer than this were one domain, unless ``limits`` said otherwise.
+#: Before 1.3 nodes nearer than this were one domain, unless ``limits`` had another.
 _DOMAIN_DISTANCE = 'domain_distance'
 #: Members of a node that are numbers; those of the second line may be unknown (null).
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
@@ -218,7 +218,7 @@ def decode(data: bytes) -> HostState:
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]
         if not ids or ids != sorted(set(ids)):
-            raise ValueError('its nodes are none, out of order or there twice')
+            raise ValueError('it has no nodes, or they are out of order or repeated')
         limits = _members(found.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
@@ -277,7 +277,7 @@ def _node(members: checked.Members) -> model.NodeView:
 def _view(
     members: checked.Members, views: tuple[model.NodeView, ...], limits: checked.Members
 ) -> model.HostView:
-    """Return the view of nodes; before 1.3 distances told their domains."""
+    """Return the view of nodes; before 1.3 distances implied their domains."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
         found = memory_domains.near(
@@ -299,7 +299,7 @@ def _limits(members: checked.Members) -> model.Limits:
 
 
 def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], ...]:
-    """Read the square of distances; a host whose firmware tells none has an empty one."""
+    """Read the square of distances; a host whose firmware reports none has an empty one."""
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
         raise ValueError(f'its distances are not {count} by {count}')

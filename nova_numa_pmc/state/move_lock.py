@@ -25,7 +25,7 @@ class MoveLock:
     """The right to move guests, taken and given back.
 
     :param directory: the state directory's path
-    :param who: what others are told: 'nova-numa-agent', 'nova-numa-rebalance apply'
+    :param who: what others read: 'nova-numa-agent', 'nova-numa-rebalance apply'
     """
 
     def __init__(self, directory: str, who: str) -> None:
@@ -51,7 +51,7 @@ class MoveLock:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
         except OSError:
-            pass  # the file system is full: others are told less
+            pass  # the file system is full: others read less
 
     def _holder(self) -> str:
         try:
@@ -75,7 +75,7 @@ class MoveLock:
 
 
 class AgentMoveLock:
-    """The agent's: it never waits, and tells when a command has the move lock and when no more."""
+    """The agent's: it never waits, and logs when a command takes the move lock and releases it."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._move_lock, self._waiting = log, MoveLock('', 'nova-numa-agent'), False
@@ -83,7 +83,7 @@ class AgentMoveLock:
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
 
-        Where no lock is to be had, no command has it either; whoever reads the promises tells
+        Where no lock is to be had, no command has it either; whoever reads the promises reports
         what is wrong with the directory.
 
         :param directory: the state directory's path

@@ -39,7 +39,7 @@ class Override(Record):
 
 
 def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
-    """Read the file; a line that is none is left out and told.
+    """Read the file; a malformed line is left out and reported.
 
     :returns: ({uuid: :class:`Override`}, problems)
     :raises StateError: it can't be trusted or read
@@ -71,14 +71,16 @@ def _override(uuid: str, what: str, name: str) -> Override:
 
 
 def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
-    """Mark guests with what the operator has said of them.
+    """Mark guests with the operator's overrides.
 
     :returns: (the guests, problems)
     :raises StateError: as :func:`read`
     """
-    said, problems = read(root)
+    override_of, problems = read(root)
     return tuple(
-        guest._replace(override=said[guest.uuid].what) if guest.uuid in said else guest
+        guest._replace(override=override_of[guest.uuid].what)
+        if guest.uuid in override_of
+        else guest
         for guest in guests
     ), problems
 
@@ -92,7 +94,7 @@ def put(override: Override, root: str = '/') -> None:
 
 
 def drop(uuid: str, root: str = '/') -> Override | None:
-    """Forget what was said of a guest.
+    """Remove a guest's override.
 
     :returns: what was dropped, None: there was none
     :raises StateError: the file can't be trusted or written

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -47,15 +48,14 @@ def read(directory: str) -> Paused | None:
 
 def _parse(text: str) -> Paused:
     since, _, reason = text.rstrip('\n').partition(' ')
-    known = since.isascii() and since.isdigit() and len(since) < 20
     return Paused(
-        int(since) if known else None,
+        int(since) if is_number(since) else None,
         ''.join(char if char.isprintable() else '?' for char in reason[:REASON_MAX]),
     )
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
-    """Pause the agent, or tell another reason.
+    """Pause the agent, or give another reason.
 
     :returns: as it was written: somebody may have ended it since
     :raises StateError: the state directory can't be trusted or written
@@ -88,8 +88,8 @@ def end(directory: str) -> bool:
     return True
 
 
-class Watch:
-    """Looks for the file in each tick; tells in the log when it comes and when it goes."""
+class PauseWatch:
+    """Looks for the file in each tick; logs when it comes and when it goes."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

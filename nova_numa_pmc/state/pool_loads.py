@@ -10,8 +10,8 @@ importing a JSON parser costs the hook as much as a Python start::
     guests  <how many>  <cores per vCPU>
     end   <rows>
 
-A ``pool`` is followed by its nodes. ``guests`` tells of how many guests it is known what they
-wanted, and the sum over them of that per vCPU. Amounts are whole numbers of the units of Nova's
+A ``pool`` is followed by its nodes. ``guests`` has the number of guests whose demand is
+known, and the sum of their demand per vCPU. Amounts are whole numbers of the units of Nova's
 metrics: 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any
 minor version of its major one, ignores rows of other kinds and columns beyond those it knows: a
 node's last came with 1.1, ``guests`` with 1.2. Replaced by rename(2), readable by all.
@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -42,7 +42,7 @@ _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
 _SIZE_MAX_BYTES = 4 << 20
-_AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
+_AMOUNT_MAX = 2**60
 _COLUMNS = 7
 
 
@@ -97,7 +97,7 @@ def evidence(
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
         floating pool
-    :param apart: they are none of the floating pool's, whose figures say nothing of them
+    :param apart: they are none of the floating pool's, whose figures are not theirs
     """
     try:
         found = read(directory)
@@ -262,12 +262,6 @@ def _known(text: str) -> int | None:
 
 
 def _whole(text: str) -> int:
-    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
-    if not (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= _NUMBER_LENGTH_MAX
-        and int(text) <= _AMOUNT_MAX
-    ):
+    if not is_number(text) or int(text) > _AMOUNT_MAX:
         raise ValueError('%.40r is out of place' % text)
     return int(text)

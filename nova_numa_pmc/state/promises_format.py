@@ -14,7 +14,7 @@ Not JSON: importing it costs the libvirt hook as much as a Python start.
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.model import Promise
 
@@ -91,7 +91,7 @@ def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
     """Parse one guest's row of the file's bytes.
 
     :returns: (boot id, the promise, None: there is none)
-    :raises StateError: as :func:`decode`, as far as that row tells
+    :raises StateError: as :func:`decode`, as far as that row shows
     """
     try:
         first, columns = data.split(b'\n', 2)[:2]
@@ -157,8 +157,7 @@ def _unescape(text: str) -> str:
 
 
 def _to_int(text: str) -> int:
-    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not is_number(text):
         _refuse(text)
     return int(text)
 

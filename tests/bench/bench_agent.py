@@ -15,7 +15,7 @@ import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host, measured, sysfs
 
@@ -47,7 +47,9 @@ def measure(there, root, args):
     """Tick so many times; return the means."""
     launch(there, root, args.guests)
     options = agent_conf.AgentOptions(
-        settings.read('/dev/null'), counters_conf.CounterOptions(), rebalance=agent_conf.DRY_RUN
+        host_options.read('/dev/null'),
+        counters_conf.CounterOptions(),
+        rebalance=agent_conf.DRY_RUN,
     )
     with stages.Agent(options, root) as made:
         spent = {'sampling': 0.0}
@@ -113,7 +115,7 @@ def tick(there, made, count, at):
 
 def now(at):
     """Return the moment of a tick."""
-    return stages.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+    return stages.Moment(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 
 if __name__ == '__main__':

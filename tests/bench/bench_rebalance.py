@@ -28,7 +28,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
@@ -38,7 +38,7 @@ from tests.sim.policies import Planned, Still, Threshold  # noqa: E402
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
 #: Without what would end the moves early: what counts is where they lead.
-FREE = moves.RebalanceTerms(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
+FREE = plan_records.RebalanceOptions(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
 #: Seconds and number of ticks on constant load. At the longer all moves are paid for at once, and
 #: the order is by gain; at the shorter the cheap ones come first, as in operation.
 TICKS = ((5, 400), (60, 200))
@@ -110,13 +110,15 @@ def bound(host):
         host.bandwidth_max * len(host.cores)
     )
     lines = sum(guest.lines_per_sec for guest in guests)
-    return max(0.0, demand - sum(host.cores)) + lines * 1e-9 * 0.15 * moves.LOCAL_NS * u / (1 - u)
+    return max(0.0, demand - sum(host.cores)) + lines * 1e-9 * 0.15 * plan_records.LOCAL_NS * u / (
+        1 - u
+    )
 
 
 def thousand(ticks=40):
     """Plan for 1,000 guests, make the moves, and go on."""
     host, regrets = large_host(random.Random(1)), RebalanceMemory()
-    terms = moves.RebalanceTerms(bytes_per_tick=64 * GIB, moves_per_hour=1000)
+    terms = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, made, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()

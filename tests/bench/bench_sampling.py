@@ -66,7 +66,7 @@ class Counting:
         self._cpus = {
             cpu: {copy: (perf_event.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
         }
-        self._owners = counted.Owners(), counted.Owners()
+        self._owners = counted.OwnerCounters(), counted.OwnerCounters()
 
     def sample(self):
         """Open what is not open, read, difference.
@@ -118,7 +118,7 @@ class WholeSample:
         """Take a sample, as if the interval had passed."""
         found = self._sampler.sample(self._ticks * self._interval_ns)
         self._ticks += 1
-        if self._ticks > 1 and any(guest.sure != COUNTED for guest in found.guests):
+        if self._ticks > 1 and any(guest.basis != COUNTED for guest in found.guests):
             raise exceptions.CounterError('; '.join(found.problems) or 'guests are not counted')
         self._more_cpus.sample()
 
@@ -243,7 +243,7 @@ def slow_down(options):
         for at in range(options.repeats):
             say('slow-down: %d of %d' % (at + 1, options.repeats))
             for way, wanted in ours.items():
-                with contextlib.closing(counted.Owners()) as owners:
+                with contextlib.closing(counted.OwnerCounters()) as owners:
                     owners.sample(wanted, idle_is_zero=True)
                     times[way].append(switching.round_trip_s(pids, options.window))
             for way, arguments in theirs.items():

@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.state import host_state, promises_file
 from tests.fixtures import host, measured
 
@@ -29,7 +29,7 @@ class AgentCase(unittest.TestCase):
         self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
 
     def open(self, **options):
-        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
+        shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         made = stages.Agent(
             agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
         )
@@ -38,7 +38,7 @@ class AgentCase(unittest.TestCase):
 
     def tick(self, made, at_s, realtime_s=None):
         return made.tick(
-            stages.Now(
+            stages.Moment(
                 at_s * SECOND,
                 START_NS + at_s * SECOND,
                 1000.0 + at_s if realtime_s is None else realtime_s,

@@ -63,7 +63,7 @@ class OperatingCase(RebalancingCase):
         module = importlib.import_module('nova_numa_pmc.cli.verbs.' + argv[0])
         parser = argparse.ArgumentParser()
         module.configure(parser)
-        here = {} if argv[0] == 'history' else {'here': self.here(terminal)}
+        here = {} if argv[0] == 'history' else {'command': self.here(terminal)}
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **here)
         return code, out.getvalue(), err.getvalue()

@@ -18,7 +18,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
 from nova_numa_pmc.state import host_state
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -80,7 +80,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         """Start computes whose agents publish idle nodes."""
         for name in names:
             self.publish(name, 0.1, 0.1)
-            with mock.patch.object(settings, 'PATH', self._configuration(name)):
+            with mock.patch.object(host_options, 'PATH', self._configuration(name)):
                 self.start_compute(name, fakelibvirt.HostInfo(**HOST))
 
     def _configuration(self, name):

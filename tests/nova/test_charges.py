@@ -24,10 +24,10 @@ class ChargeBase(base.NovaTest):
 
     def charged(self, name):
         """Return (vCPUs charged, the highest pressure that a guest would leave)."""
-        found = request.answer(
+        found = request.estimate(
             self.host_state(name),
-            request.question(nova_hosts.request_spec(1, 512)),
-            request.Rules(),
+            request.read(nova_hosts.request_spec(1, 512)),
+            request.EstimateOptions(),
             time.time(),
         )
         return found.charged_vcpus, found.outcome.used[0]

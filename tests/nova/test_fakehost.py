@@ -12,7 +12,7 @@ from nova import context, objects
 from nova.tests.functional import integrated_helpers
 
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 
 PATH = pathlib.Path(__file__).resolve().parent.parent / 'stack/inside/fakehost.py'
 
@@ -43,7 +43,9 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
         )
         self.flags(build_least=0.0, build_most=0.001, pressure=0.25, group='fakehost')
         # The driver sets it for its process, which is a host of its own.
-        self.useFixture(fixtures.MonkeyPatch('nova_numa_pmc.conf.settings.PATH', settings.PATH))
+        self.useFixture(
+            fixtures.MonkeyPatch('nova_numa_pmc.conf.host_options.PATH', host_options.PATH)
+        )
         # A thread that outlives the test.
         self.useFixture(
             fixtures.MockPatchObject(fakehost.Driver, '_publish_on', lambda driver: None)

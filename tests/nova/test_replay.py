@@ -26,7 +26,7 @@ class ReplayTest(base.NovaTest):
         with engine.connect() as connection:
             rows = '\n'.join(row for (row,) in connection.execute(ROWS))
         hosts, saved_s = replay.read(rows)
-        return replay.judge(
+        return replay.verdicts(
             hosts, replay.SavedFlavor(vcpus, memory_mb, extra_specs), replay.defaults(), saved_s
         )
 

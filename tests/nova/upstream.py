@@ -112,12 +112,12 @@ def _enable(conf):
 def _publisher():
     """Return a function that publishes a calm host of two large nodes for all computes."""
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf import settings
+    from nova_numa_pmc.conf import host_options
     from nova_numa_pmc.state import host_state
 
     directory = tempfile.mkdtemp(prefix='nova-upstream-')
-    settings.PATH = os.path.join(directory, 'conf')
-    with open(settings.PATH, 'w') as file:
+    host_options.PATH = os.path.join(directory, 'conf')
+    with open(host_options.PATH, 'w') as file:
         file.write(f'[state]\ndir = {directory}/state\n')
     nodes = tuple(
         model.NodeView(

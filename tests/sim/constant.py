@@ -2,7 +2,7 @@
 """Hosts whose guests want the same for ever: what a plan makes of them in the end."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -28,13 +28,13 @@ def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies
         bandwidth_bytes_per_sec=LINE_BYTES * lines,
     )
     kept.update(fields)
-    return moves.GuestLoad(name, name, vcpus, memory, at, **kept)
+    return plan_records.GuestLoad(name, name, vcpus, memory, at, **kept)
 
 
 class Constant:
     """A host and guests whose demand does not change.
 
-    :ivar guests: list of :class:`moves.GuestLoad`
+    :ivar guests: list of :class:`plan_records.GuestLoad`
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Constant:
             )
             for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes)
         )
-        return moves.Situation(
+        return plan_records.Situation(
             model.HostView(nodes, self.distances, domains=self.domains),
             tuple(guests),
             self.latencies_ns,

@@ -2,7 +2,7 @@
 """Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 
 GIB = 1 << 30
@@ -19,7 +19,7 @@ def situation(host, rng=None, noise=0.0):
         off = (lambda: max(0.0, rng.gauss(1.0, noise))) if noise else (lambda: 1.0)
         lines = (guest.local + guest.remote) * off() / seconds
         guests.append(
-            moves.GuestLoad(
+            plan_records.GuestLoad(
                 guest.name,
                 guest.name,
                 guest.vcpus,
@@ -61,7 +61,7 @@ def situation(host, rng=None, noise=0.0):
     waited = tuple(
         (n, (host.node_asked[n] - host.node_served[n]) / seconds) for n in range(len(host.cores))
     )
-    return moves.Situation(
+    return plan_records.Situation(
         model.HostView(nodes, ()), tuple(guests), host.latencies_ns, waited, (), host.mlp
     )
 
@@ -112,7 +112,7 @@ class Planned:
     """Ask the planner at each tick and do what it says."""
 
     def __init__(self, terms=None):
-        self.terms = terms or moves.RebalanceTerms()
+        self.terms = terms or plan_records.RebalanceOptions()
         self.regrets = RebalanceMemory()
         self.kinds = {}
 

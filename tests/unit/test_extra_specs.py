@@ -12,14 +12,14 @@ class ParseTest(unittest.TestCase):
         self.assertEqual((), extra_specs.parse({'hw:numa_nodes': '2', 'numa_pmcx': '1'}).problems)
 
     def test_valid(self):
-        wishes = extra_specs.parse(
+        flavor_specs = extra_specs.parse(
             {
                 'numa_pmc:policy': 'one_node',
                 'numa_pmc:max_pressure': '0.8',
                 'numa_pmc:memory_intensity': 'high',
             }
         )
-        self.assertEqual(('one_node', 0.8, 'high', ()), wishes)
+        self.assertEqual(('one_node', 0.8, 'high', ()), flavor_specs)
         self.assertEqual('spread', extra_specs.parse([('numa_pmc:policy', 'spread')]).policy)
 
     def test_invalid_is_ignored_and_named(self):
@@ -33,14 +33,14 @@ class ParseTest(unittest.TestCase):
         ):
             for text in texts:
                 with self.subTest(key=key, text=text):
-                    wishes = extra_specs.parse({key: text})
-                    self.assertEqual((model.AUTO, None, 'medium'), wishes[:3])
-                    (problem,) = wishes.problems
+                    flavor_specs = extra_specs.parse({key: text})
+                    self.assertEqual((model.AUTO, None, 'medium'), flavor_specs[:3])
+                    (problem,) = flavor_specs.problems
                     self.assertIn(key, problem)
 
     def test_one_bad_value_leaves_the_others(self):
-        wishes = extra_specs.parse({'numa_pmc:policy': 'x', 'numa_pmc:max_pressure': '1'})
-        self.assertEqual((model.AUTO, 1.0), wishes[:2])
+        flavor_specs = extra_specs.parse({'numa_pmc:policy': 'x', 'numa_pmc:max_pressure': '1'})
+        self.assertEqual((model.AUTO, 1.0), flavor_specs[:2])
 
     def test_unknown_key(self):
         (problem,) = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
@@ -49,7 +49,7 @@ class ParseTest(unittest.TestCase):
     @given(strategies.text(), strategies.text())
     def test_any_text(self, name, text):
         for key in (extra_specs.POLICY, extra_specs.MAX_PRESSURE, 'numa_pmc:' + name):
-            wishes = extra_specs.parse({key: text})
-            for problem in wishes.problems:
+            flavor_specs = extra_specs.parse({key: text})
+            for problem in flavor_specs.problems:
                 self.assertTrue(problem.isprintable())
                 self.assertLess(len(problem), 1000)

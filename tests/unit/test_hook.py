@@ -6,7 +6,7 @@ import time
 import unittest
 
 from nova_numa_pmc import hook, hook_worker, model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, host as hosts, sysfs
@@ -126,7 +126,7 @@ class StartTest(HookTest):
                 self.assertEqual(0, self.call(operation, number))
             self.assertEqual(number == 1, not self.cpus(tree))
         self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).started))
-        self.assertIn('as its policy or the operator asks', ' '.join(self.host.logged()))
+        self.assertIn('as its policy or the operator requires', ' '.join(self.host.logged()))
 
     def test_a_damaged_list_of_the_operators_costs_a_warning(self):
         self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % hosts.uuid_of(1))
@@ -425,7 +425,7 @@ class StartedTest(HookTest):
         self.assertIn('distance', self.host.logged()[-1])
 
     def test_a_late_worker_does_not_overwrite_a_newer_start(self):
-        options = settings.read(self.host.path('none'))
+        options = host_options.read(self.host.path('none'))
         self.call('start', 1)
         late = self.promise(1)
         self.call('stopped', 1)
@@ -514,7 +514,7 @@ class MemoryLiesTest(HookTest):
         self.assertEqual(
             ('floating', True, False), (promise.origin, promise.started, promise.missed)
         )
-        self.assertIn('as its policy or the operator asks', self.host.logged()[-1])
+        self.assertIn('as its policy or the operator requires', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_it(self):
         self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import hook, hook_early, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import guests
 from tests.fixtures import host as hosts
 
@@ -18,7 +18,7 @@ class EarlyCase(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         self.host = hosts.FakeHost(self.root)
         self.addCleanup(self.host.close)
-        self.options = settings.read(self.host.path('none'))
+        self.options = host_options.read(self.host.path('none'))
         self.written = []
 
     def start(self, number=1, stale=None, **xml):

@@ -12,6 +12,7 @@ from tests.fixtures.checkout import TOP
 
 #: No files, clock, randomness or logging can be had from these.
 PURE = {
+    '_operator',  # of operator, in C
     '__future__',
     'bisect',
     'collections',
@@ -21,7 +22,6 @@ PURE = {
     'heapq',
     'itertools',
     'math',
-    'operator',
     'typing',  # for types only
 }
 #: Ours that the core may import: they are held to the same rule.

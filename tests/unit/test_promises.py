@@ -10,7 +10,7 @@ import unittest
 from hypothesis import given, settings as examples, strategies as st
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from tests.fixtures import domains, host as hosts
 
@@ -60,7 +60,7 @@ class ReconcileTest(unittest.TestCase):
         self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
 
     def reconcile(self, record, starting=None, now_ns=NOW_NS):
-        options = settings.read(self.host.path(settings.PATH[1:]))
+        options = host_options.read(self.host.path(host_options.PATH[1:]))
         host = promises.usable_host(self.root)
         return promises.reconcile(record, host, options, self.root, starting, now_ns)
 

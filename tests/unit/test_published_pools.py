@@ -77,7 +77,7 @@ class PoolsCase(unittest.TestCase):
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
         values = metrics.to_values(published, 0, 0)
-        return request.answer(
+        return request.estimate(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
@@ -89,8 +89,8 @@ class PoolsCase(unittest.TestCase):
                 total_usable_ram_mb=0,
                 free_ram_mb=0,
             ),
-            request.question(SPEC),
-            request.Rules(),
+            request.read(SPEC),
+            request.EstimateOptions(),
             published.taken_s,
         )
 

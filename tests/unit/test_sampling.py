@@ -90,7 +90,7 @@ class SamplerTest(WithoutPmu):
         first, second = found.guests
         self.assertEqual(
             ('pages', INFERRED, 1.0, 0.5, 0.75),
-            (first.source, first.sure, first.cores, first.waiting_cores, first.remote_ratio),
+            (first.source, first.basis, first.cores, first.waiting_cores, first.remote_ratio),
         )
         self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
         busy, idle = found.nodes
@@ -387,7 +387,7 @@ class WithCounters(unittest.TestCase):
             for at, told in enumerate(found.guests):
                 self.assertEqual(
                     ('perf by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
-                    (told.source, told.sure, *told[8:11]),
+                    (told.source, told.basis, *told[8:11]),
                 )
                 now = threads.read(guests[at].pid, guests[at].pid).run_ns
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), told.cores, places=6)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nova_numa_pmc.agent.metrics.shown import Scrape
+    from nova_numa_pmc.agent.metrics.scrape import Scrape
     from nova_numa_pmc.conf.metrics import Address
 
     _Request = socket.socket | tuple[bytes, socket.socket]
@@ -44,7 +44,7 @@ class _Handler(MetricsHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Not http.server's, which asks a resolver for the host's name when it is bound."""
+    """Not http.server's, which resolves the host's name when it is bound."""
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
@@ -62,7 +62,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             return super().get_request()
         except OSError:
-            time.sleep(0.1)  # out of descriptors: it would be asked again at once, and again
+            time.sleep(0.1)  # out of descriptors: it would be called again at once, and again
             raise
 
     def process_request(self, request: _Request, client_address: Any) -> None:

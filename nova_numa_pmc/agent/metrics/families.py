@@ -14,8 +14,8 @@ from prometheus_client import core
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.agent.metrics.shown import Scrape
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.agent.metrics.scrape import Scrape
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.measurement import Sample
 from nova_numa_pmc.moves.executor import RESULTS
 from nova_numa_pmc.state.host_state import HostState
@@ -126,7 +126,7 @@ _GUEST = (
 
 
 class Collector:
-    """The collector that a registry asks at each scrape.
+    """The collector that a registry calls at each scrape.
 
     :param latest: what it returns is never changed
     """
@@ -141,7 +141,7 @@ class Collector:
     def describe(self) -> tuple[core.Metric, ...]:
         """Return all families without values, by which a scrape may choose (``name[]``)."""
         tick = stages.Tick(
-            stages.Now(0, 0, 0.0),
+            stages.Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
             host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
         )
@@ -158,10 +158,10 @@ class Collector:
             raise
 
 
-def families(shown: Scrape, version: str) -> Iterator[core.Metric]:
+def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     """Yield the metrics of a tick."""
-    tick = shown.tick
-    yield from _agent(shown, version)
+    tick = scrape.tick
+    yield from _agent(scrape, version)
     sample = tick.sample
     if sample is not None:
         yield _info(
@@ -191,15 +191,15 @@ def families(shown: Scrape, version: str) -> Iterator[core.Metric]:
     if tick.host_state is not None:
         for row in _VIEW:
             yield _of_nodes(row, tick.host_state.view.nodes)
-    if shown.guests and sample is not None:
+    if scrape.guests and sample is not None:
         yield from _guests(sample.guests)
 
 
-def _agent(shown: Scrape, version: str) -> Iterator[core.Metric]:
-    tick, totals = shown.tick, shown.tick.totals
+def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
+    tick, totals = scrape.tick, scrape.tick.totals
     yield _info('agent', 'The agent that is running', {'version': version})
     yield core.SummaryMetricFamily(
-        PREFIX + 'agent_tick_seconds', 'Duration of ticks', shown.ticks, shown.seconds
+        PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.seconds
     )
     yield _gauge(
         'agent_last_tick_timestamp_seconds', 'When the last tick began', tick.now.realtime_s
@@ -232,7 +232,7 @@ def _agent(shown: Scrape, version: str) -> Iterator[core.Metric]:
     moved = core.CounterMetricFamily(
         PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
     )
-    for kind in moves.KINDS:
+    for kind in plan_records.KINDS:
         for result in RESULTS:
             moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
     yield moved

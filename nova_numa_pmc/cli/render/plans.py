@@ -11,24 +11,27 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_rema
 
 if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import ObservedHost
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 _NAMES_SHOWN = 6
 
 
 def lines(
-    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: ObservedHost
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    horizon_s: float,
+    observed: ObservedHost,
 ) -> list[str]:
     """Return a plan as lines of text.
 
-    :param situation: of which the plan was made; ``seen`` was measured
+    :param situation: of which the plan was made; ``observed`` was measured
     """
-    assert seen.sample is not None
+    assert observed.sample is not None
     found = [
         'over %.3g s, source: %s: %s cores are lost%s'
         % (
-            seen.sample.elapsed_s,
-            tables.printable(seen.sample.source) or 'none',
+            observed.sample.elapsed_s,
+            tables.printable(observed.sample.source) or 'none',
             tables.number(plan.loss_cores),
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )
@@ -57,13 +60,15 @@ def lines(
     return found
 
 
-def to_data(plan: moves.Plan, situation: moves.Situation, seen: ObservedHost) -> dict[str, Any]:
+def to_data(
+    plan: plan_records.Plan, situation: plan_records.Situation, observed: ObservedHost
+) -> dict[str, Any]:
     """Return a plan, made of what was measured, as plain data."""
-    assert seen.sample is not None
+    assert observed.sample is not None
     return {
-        'taken_s': seen.sample.taken_s,
-        'elapsed_s': seen.sample.elapsed_s,
-        'source': seen.sample.source,
+        'taken_s': observed.sample.taken_s,
+        'elapsed_s': observed.sample.elapsed_s,
+        'source': observed.sample.source,
         'loss_cores': plan.loss_cores,
         'loss_after_cores': plan.loss_after_cores,
         'moves': [
@@ -77,5 +82,5 @@ def to_data(plan: moves.Plan, situation: moves.Situation, seen: ObservedHost) ->
         ],
         'remarks': [explain_remark(reason) for reason in plan.reasons],
         'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
-        'problems': list(seen.problems),
+        'problems': list(observed.problems),
     }

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nova_numa_pmc.cli.render.summary import MetricSeries, Recorded
+    from nova_numa_pmc.cli.render.summary import MetricSeries, RecordedSeries
 
 #: More points than a plot has pixels tell nothing.
 _POINTS = 1000
-#: More lines than this can't be told apart: the guests with most CPU time are drawn.
+#: More lines than this can't be distinguished: the guests with most CPU time are drawn.
 _LINES = 10
 _NODE_PANELS = (
     ('pressure', 'pressure [1: saturated]', 1),
@@ -37,7 +37,9 @@ _GUEST_PANELS = (
 
 
 def draw(
-    recorded: Recorded, directory: str, windows: Sequence[tuple[float | None, float | None]] = ()
+    recorded: RecordedSeries,
+    directory: str,
+    windows: Sequence[tuple[float | None, float | None]] = (),
 ) -> list[str]:
     """Draw ``nodes.png`` and ``guests.png``; return their paths.
 
@@ -77,7 +79,7 @@ def _draw(
     heading: str,
     all_series: list[MetricSeries],
     panels: Sequence[tuple[str, str, float]],
-    recorded: Recorded,
+    recorded: RecordedSeries,
     windows: Iterable[tuple[float | None, float | None]],
 ) -> None:
     figure = Figure(figsize=(11, 2.2 * len(panels) + 1), layout='constrained')

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LineProgress:
-    """Only what is said, line by line."""
+    """Only the printed lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -37,7 +37,7 @@ class LineProgress:
     ) -> None:
         pass
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line."""
         print(line, file=self._stream, flush=True)
 
@@ -78,7 +78,7 @@ class Bars(LineProgress):
     ) -> None:
         self._bars.__exit__(kind, error, trace)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -113,19 +113,19 @@ def height() -> int:
 def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
     """Give a function that waits for a key: ``wait(seconds)`` returns it, or '' when none came.
 
-    Without a terminal as stdin it only waits. The terminal's settings are put back.
+    Without a terminal as stdin it only waits. The terminal's attributes are put back.
     """
     stream = stream or sys.stdin
     if stream is None or not stream.isatty():
         yield _only_wait
         return
     fd = stream.fileno()
-    settings = termios.tcgetattr(fd)
+    former = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
         yield lambda seconds: _key(fd, seconds)
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+        termios.tcsetattr(fd, termios.TCSADRAIN, former)
 
 
 def _only_wait(seconds: float) -> str:

@@ -43,10 +43,10 @@ _LEGEND = (
 )
 
 
-def agent_lines(agent: AgentStatus, asked: bool) -> list[str]:
+def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     """Return the lines about the agent.
 
-    :param asked: the operator measures: what is published matters less
+    :param measured: the operator measures: what is published matters less
     """
     running = (
         'running (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
@@ -65,7 +65,7 @@ def agent_lines(agent: AgentStatus, asked: bool) -> list[str]:
         )
     if agent.guests_by:
         found.append('agent: learns of guests from ' + tables.printable(agent.guests_by))
-    if asked:
+    if measured:
         return found
     if agent.published_age_s is None:
         found.append('load unknown (--interval measures it): ' + agent.problem)
@@ -242,7 +242,7 @@ def to_data(
 ) -> dict[str, Any]:
     """Return it all as plain data.
 
-    :param absent: what was said of guests that do not run
+    :param absent: overrides of guests that do not run
     """
     return {
         'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),

@@ -81,7 +81,7 @@ class MetricSeries:
         self.values = {metric: array('f') for metric in metrics}
 
     def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
-        """Add what one sample says of it."""
+        """Add one sample's values."""
         self.taken_s.append(sample.taken_s)
         self.elapsed_s.append(sample.elapsed_s)
         for metric, column in self.values.items():
@@ -97,7 +97,7 @@ class MetricSeries:
         return slice(begin, max(begin, end))
 
 
-class Recorded:
+class RecordedSeries:
     """All series of a recording.
 
     :ivar sources: {source: samples}, of the whole host
@@ -141,9 +141,9 @@ class Recorded:
 
 def gather(
     samples: Iterable[Sample], from_s: float | None = None, to_s: float | None = None
-) -> Recorded:
+) -> RecordedSeries:
     """Return all series of the samples that ended in a window."""
-    recorded = Recorded()
+    recorded = RecordedSeries()
     for sample in samples:
         if (from_s is None or sample.taken_s >= from_s) and (
             to_s is None or sample.taken_s <= to_s
@@ -186,7 +186,7 @@ def of_guest(
 
 
 def of_host(
-    recorded: Recorded, from_s: float | None = None, to_s: float | None = None
+    recorded: RecordedSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return likewise of all nodes together; pressure is the highest of theirs."""
     return _means(

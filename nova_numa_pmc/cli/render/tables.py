@@ -185,10 +185,10 @@ def pair(first: str, second: str) -> str:
 
 
 def source(guest: GuestSample) -> str:
-    """Return where a guest's accesses are known from and how sure that is."""
+    """Return where a guest's accesses are known from and how certain that is."""
     if not guest.source:
         return UNKNOWN
-    text = '%s, %s' % (printable(guest.source), printable(guest.sure))
+    text = '%s, %s' % (printable(guest.source), printable(guest.basis))
     if guest.counted_share is not None and guest.counted_share < 0.995:
         text += ' %.0f%%' % (100 * guest.counted_share)
     return text

@@ -21,10 +21,9 @@ problem, nothing was moved; 64 usage error, such as no --yes without a terminal
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli import confirm, context, exits, options, run_moves
 from nova_numa_pmc.cli.render import plans
 from nova_numa_pmc.cli.verbs import plan as plan_command
 from nova_numa_pmc.state import history
@@ -36,58 +35,33 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.configure(parser)
-    add_moving(parser)
+    options.add_moving(parser)
 
 
-def add_moving(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that moves guests has."""
-    parser.add_argument('--yes', action='store_true', help='do not ask')
-    options.add_wait(parser)
-
-
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the plan, ask, make the moves; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    if not may_ask(args, here):
+    command = command or context.CommandContext(args.root)
+    if not confirm.can_ask(args, command):
         return exits.USAGE
-    here.need_root()
-    seen = here.measure(args.interval, write_promises=True)
-    plan, situation = here.propose(seen, args.horizon, args.guest)
+    command.need_root()
+    observed = command.measure(args.interval, write_promises=True)
+    plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:
-        plan_command.show(plan, situation, args.horizon, seen)
+        plan_command.show(plan, situation, args.horizon, observed)
     outcome = None
-    if plan.moves and (args.yes or agreed(here, 'make these moves?')):
-        outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
+    if plan.moves and (args.yes or confirm.agreed(command, 'make these moves?')):
+        outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(
                 {
-                    'plan': plans.to_data(plan, situation, seen),
+                    'plan': plans.to_data(plan, situation, observed),
                     'outcome': outcome and run_moves.outcome_data(outcome),
                 }
             )
         )
     elif outcome:
-        run_moves.say_outcome(outcome, print)
+        run_moves.print_outcome(outcome, print)
     if outcome:
         return outcome.exit_code
     return exits.NOT_EMPTY if plan.moves else exits.OK
-
-
-def may_ask(args: argparse.Namespace, here: context.CommandContext) -> bool:
-    """Return whether it was said not to ask, or somebody can be asked; tell where neither is."""
-    if args.yes or (here.terminal and not args.json):
-        return True
-    print(
-        'nova-numa-rebalance: not a terminal: use --yes to make the moves without asking',
-        file=sys.stderr,
-    )
-    return False
-
-
-def agreed(here: context.CommandContext, question: str) -> bool:
-    """Ask; an end of the input is a no."""
-    try:
-        return here.ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')
-    except EOFError:
-        return False

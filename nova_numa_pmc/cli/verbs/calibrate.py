@@ -23,9 +23,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli import confirm, exits, options
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import cpu_times, topology
@@ -61,7 +61,7 @@ class NodePlan(Record):
     id: int
     cpus: tuple[int, ...]
     from_node: int
-    sizes: memory_probe.Sizes
+    sizes: memory_probe.ProbeSizes
     free_bytes: int
 
     def needed_bytes(self) -> int:
@@ -70,7 +70,7 @@ class NodePlan(Record):
 
 
 class LatencyProbe(Protocol):
-    """Pointers to follow through a node's memory, as :class:`memory_probe.Chain`."""
+    """Pointers to follow through a node's memory, as :class:`memory_probe.PointerChain`."""
 
     def latency_ns(self, cpu: int) -> float:
         """Return the time from one to the next, from a CPU."""
@@ -84,7 +84,7 @@ class Probe(Protocol):
     ) -> float:
         """Return what a node's memory delivers to threads on CPUs."""
 
-    def Chain(
+    def PointerChain(
         self,
         node: int | None,
         chain_bytes: int,  # noqa: N802 -- stands for the class
@@ -118,7 +118,7 @@ def run(
     read_host: Callable[[], model.Topology] = topology.read,
     probe: Probe = memory_probe,
 ) -> int:
-    """Measure and keep the result; PROBLEM where the operator said no."""
+    """Measure and keep the result; PROBLEM where the operator declined."""
     host = read_host()
     plans = plan(host)
     for line in intentions(plans, args.out, kept(host)):
@@ -131,13 +131,13 @@ def run(
     try:
         if not args.yes and not _agreed(ask):
             raise KeyboardInterrupt
-        result, problems = measure(host, plans, _say, probe)
+        result, problems = measure(host, plans, _print_line, probe)
     except KeyboardInterrupt:
-        _say('interrupted by the operator: nothing is kept')
+        _print_line('interrupted by the operator: nothing is kept')
         return exits.PROBLEM
     calibration.write(result, args.out)
     for problem in problems:
-        _say('problem: ' + problem)
+        _print_line('problem: ' + problem)
     if args.json:
         print(json.dumps(dict(calibration.to_data(result), problems=problems), indent=2))
     else:
@@ -147,12 +147,12 @@ def run(
 
 def _agreed(ask: Callable[[str], str]) -> bool:
     try:
-        return ask('measure now? [y/N] ').strip().lower() in ('y', 'yes')
+        return confirm.confirmed(ask, 'measure now?')
     except EOFError:
         raise CalibrationError('not a terminal: use --yes to measure without asking') from None
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print('calibrate: %s' % line, file=sys.stderr, flush=True)
 
 
@@ -186,7 +186,7 @@ def kept(host: model.Topology, root: str = '/') -> _Kept:
 
     They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
     """
-    return node_memory.kept(host.nodes, settings.of_host(root).limits)
+    return node_memory.kept(host.nodes, host_options.of_host(root).limits)
 
 
 def _reader(host: model.Topology, position: int) -> model.Node | None:
@@ -258,7 +258,7 @@ def busy_ratio(
 
 
 def refuse_if_busy(ratio: float | None) -> None:
-    """Raise :class:`CalibrationError` where a host is busy or does not say."""
+    """Raise :class:`CalibrationError` where a host is busy, or its load unknown."""
     if ratio is None or ratio > BUSY_MAX_RATIO:
         raise CalibrationError(
             'the host is %s, so guests would be disturbed and the figures would be too low: '
@@ -274,7 +274,7 @@ def refuse_if_busy(ratio: float | None) -> None:
 def measure(
     host: model.Topology,
     plans: Iterable[NodePlan],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     probe: Probe = memory_probe,
     root: str = '/',
 ) -> tuple[calibration.Calibration, list[str]]:
@@ -291,10 +291,10 @@ def measure(
     for one in plans:
         node = one.id if several else None  # One node needs no binding, nor the right to it.
         try:
-            say('node %d: bandwidth' % one.id)
+            print_line('node %d: bandwidth' % one.id)
             bandwidths[one.id] = probe.read_bytes_per_sec(one.cpus, node, one.sizes.slice_bytes)
-            say('node %d: latency' % one.id)
-            with probe.Chain(node, one.sizes.chain_bytes, one.sizes.flush_bytes) as chain:
+            print_line('node %d: latency' % one.id)
+            with probe.PointerChain(node, one.sizes.chain_bytes, one.sizes.flush_bytes) as chain:
                 for from_node, cpu in first_cpus.items():
                     latencies[ids.index(from_node)][ids.index(one.id)] = chain.latency_ns(cpu)
         except (CalibrationError, OSError, MemoryError) as error:

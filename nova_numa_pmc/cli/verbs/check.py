@@ -36,7 +36,7 @@ from nova_numa_pmc.checks import (
 )
 from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.cli.verbs import hook
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import confinement, nova_conf, processes
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     #: Asks a service's Python as a user (uid, gid), None: as this one.
-    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterAnswer]
+    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
     #: One check.
     Check = Callable[[], Iterable[Finding]]
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     roles = (args.role,) if args.role else roles_here(args.root)
     # Another root's interpreters aren't for this host to run.
     own = os.path.samefile(args.root, '/')
-    findings = collect(args, roles, interpreter.ask if own else None)
+    findings = collect(args, roles, interpreter.query if own else None)
     if args.json:
         print(
             json.dumps(
@@ -113,12 +113,12 @@ def roles_here(root: str) -> tuple[str, ...]:
 
 
 def collect(
-    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.ask
+    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.query
 ) -> list[Finding]:
     """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
-    :param ask: asks a service's Python, as :func:`interpreter.ask`; None: it is not asked
+    :param ask: queries a service's Python, as :func:`interpreter.query`; None: it is not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -127,7 +127,7 @@ def collect(
                 'role-unknown',
                 finding.ERROR,
                 'neither libvirt nor nova-compute nor nova-scheduler was found here',
-                'say what to check with --role',
+                'name what to check with --role',
             )
         )
     for role in roles:
@@ -173,15 +173,15 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         kernel.check_huge_pages,
         kernel.check_governor,
         kernel.check_counting,
-        capacity.check_settings,
+        capacity.check_options,
         deployment.check_libvirt,
     ):
         yield functools.partial(check, root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
-    directory = settings.of_host(root).state_dir
-    yield lambda: published.check_published(settings.below(root, directory), time.time())
-    yield lambda: published.check_paused(settings.below(root, directory))
+    directory = host_options.of_host(root).state_dir
+    yield lambda: published.check_published(host_options.below(root, directory), time.time())
+    yield lambda: published.check_paused(host_options.below(root, directory))
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
     yield lambda: _of_service(COMPUTE, process, conf)
@@ -189,14 +189,16 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     if conf.files:
         yield lambda: monitor.check_enabled(conf)
         yield lambda: monitor.check_interval(conf)
-        yield lambda: monitor.check_metrics(conf)
+        yield lambda: monitor.check_options(conf)
+        yield lambda: monitor.check_cpu_metrics(conf)
+        yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: published.check_pool(settings.below(root, directory), conf)
+        yield lambda: published.check_pool(host_options.below(root, directory), conf)
         yield lambda: conf.findings
-    answer = _answer(args, COMPUTE, process, ask)
-    if answer:
-        yield lambda: monitor.check_loadable(answer, installed_shim())
+    modules = _query(args, COMPUTE, process, ask)
+    if modules:
+        yield lambda: monitor.check_loadable(modules, installed_shim())
 
 
 def _hook(root: str) -> Iterable[Finding]:
@@ -219,12 +221,12 @@ def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: scheduler.check_weigher(conf)
         yield lambda: scheduler.check_filter(conf)
         yield lambda: scheduler.check_choice(conf)
-        yield lambda: scheduler.check_metrics(conf)
+        yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])
-    answer = _answer(args, CONTROLLER, process, ask)
-    if answer:
-        yield lambda: scheduler.check_importable(answer)
+    modules = _query(args, CONTROLLER, process, ask)
+    if modules:
+        yield lambda: scheduler.check_importable(modules)
 
 
 def _guarded(check: Check) -> list[Finding]:
@@ -244,7 +246,7 @@ def _conf(
 
 
 def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
-    path = args.placement_conf or settings.below(args.root, _PLACEMENT_CONF)
+    path = args.placement_conf or host_options.below(args.root, _PLACEMENT_CONF)
     if not args.placement_conf and not os.path.exists(path):
         return None
     return nova_conf.NovaConf([path])
@@ -261,7 +263,7 @@ def _of_service(
             '%s-not-running' % service,
             finding.NOTE,
             '%s is not running here' % service,
-            'start it, or say what to check with --role',
+            'start it, or name what to check with --role',
         )
     if not conf.files:
         # A host of libvirt alone needs none.
@@ -279,10 +281,10 @@ def _of_service(
     )
 
 
-def _answer(
+def _query(
     args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
-) -> interpreter.InterpreterAnswer | None:
-    """Ask the service's Python, unless it belongs to another root than this one."""
+) -> interpreter.InterpreterModules | None:
+    """Query the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or (process is not None and not process.same_root):
         return None

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, TypedDict
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.cli import dry_run, exits, options
 from nova_numa_pmc.cli.render import status, tables
-from nova_numa_pmc.conf import settings
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         from nova_numa_pmc.cli import explain_hosts
 
         return explain_hosts.run(args, guest)
-    shared = settings.of_host(args.root)
+    shared = host_options.of_host(args.root)
     decision, recorded = dry_run.decide(guest, shared, args.root)
     places = dry_run.places(decision, shared.limits)
     kept = dry_run.memory_kept(shared.limits, args.root)
@@ -161,7 +161,7 @@ def read_flavor(path: str) -> Flavor:
     """
     try:
         with open(path, encoding='utf-8') as stream:
-            found = json.loads(stream.read(settings.MAX_BYTES))
+            found = json.loads(stream.read(host_options.MAX_BYTES))
         specs = found.get('properties') or {}
         if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
             specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
@@ -311,7 +311,7 @@ def _highest(value: float | list[float]) -> str:
 
 
 def _vcpus(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _VCPUS_MAX):
+    if not (is_number(text) and 0 < int(text) <= _VCPUS_MAX):
         raise argparse.ArgumentTypeError('%.40r is not a number from 1 to %d' % (text, _VCPUS_MAX))
     return int(text)
 
@@ -319,9 +319,7 @@ def _vcpus(text: str) -> int:
 def _memory_bytes(text: str) -> int:
     digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
     if not (
-        digits.isascii()
-        and digits.isdigit()
-        and len(digits) < 16
+        is_number(digits, 15)
         and unit in _UNITS
         and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES
     ):

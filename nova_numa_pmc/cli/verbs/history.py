@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, guest_lookup, intervals, options
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import history
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**6):
+    if not is_number(text, 6) or int(text) == 0:
         raise argparse.ArgumentTypeError('%.40r is not a number above 0' % text)
     return int(text)
 

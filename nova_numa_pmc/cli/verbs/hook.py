@@ -28,7 +28,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, options
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import confinement, hook_files
@@ -188,7 +188,7 @@ _INSTALL = 'nova-numa-rebalance hook install'
 
 def _problems_of_wiring(
     args: argparse.Namespace,
-    installed: hook_files.Installed,
+    installed: hook_files.InstalledFiles,
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Problem]:
@@ -233,7 +233,7 @@ def _try(
 
 
 def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
-    """Return what a trial says is wrong, as problems."""
+    """Return a trial's failures as problems."""
     if trial.ok:
         return []
     if trial.ok is None:
@@ -257,13 +257,14 @@ def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
 
 def _expected(root: str) -> bytes:
     """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
-    return hook_files.render(int(settings.of_host(root).timeout_s + 1.999))
+    return hook_files.render(int(host_options.of_host(root).timeout_s + 1.999))
 
 
 def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
     record = promises_file.read(
-        settings.below(root, settings.of_host(root).state_dir), promises_file.read_boot_id(root)
+        host_options.below(root, host_options.of_host(root).state_dir),
+        promises_file.read_boot_id(root),
     )
     return sorted(
         record.promises.values() if record else (), key=lambda promise: -promise.since_ns
@@ -340,7 +341,7 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
             % (daemon.name, daemon.name)
         ]
     os.kill(daemon.pid, signal.SIGHUP)
-    return ['told %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+    return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
 
 def _boot_s(root: str) -> int:

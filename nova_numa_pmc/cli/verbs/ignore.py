@@ -35,25 +35,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_wait(parser, 'with --release: ')
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Ignore the guest; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
+    command = command or context.CommandContext(args.root)
+    command.need_root()
     if not args.release:
-        uuid, name = here.find_said(args.guest)
-        pin.say(here, overrides.Override(uuid, overrides.IGNORE, name), args)
+        uuid, name = command.find_overridden(args.guest)
+        pin.record_override(command, overrides.Override(uuid, overrides.IGNORE, name), args)
         return exits.OK
-    guest = here.find(args.guest)
+    guest = command.find(args.guest)
     # In turn: an agent in the middle of a tick would write what is taken away here.
-    with run_moves.hold_move_lock(here, 'ignore', args.wait):
-        pin.say(here, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args)
-        _release(here, guest)
+    with run_moves.hold_move_lock(command, 'ignore', args.wait):
+        pin.record_override(
+            command, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args
+        )
+        _release(command, guest)
     return exits.OK
 
 
-def _release(here: context.CommandContext, guest: model.Guest) -> None:
+def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
-    with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as record:
+    with promises.locked(command.shared, command.root, LOCK_TIMEOUT_S) as record:
         promise = record.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
@@ -62,6 +64,6 @@ def _release(here: context.CommandContext, guest: model.Guest) -> None:
                 cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
             )
         )
-    groups = cgroups.find(guest.pid, here.root)
-    cpuset.release_cpus(groups, write=here.port.write)
-    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=here.port.write)
+    groups = cgroups.find(guest.pid, command.root)
+    cpuset.release_cpus(groups, write=command.port.write)
+    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=command.port.write)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli import confirm, context, exits, options, run_moves
 from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import apply, plan as plan_command, status as status_command
+from nova_numa_pmc.cli.verbs import plan as plan_command, status as status_command
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -33,29 +33,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser, 'print one JSON object with status and plan')
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show status and plan, ask, make the moves; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    asks = here.terminal and here.may_write and not args.json
-    seen = here.measure(args.interval, write_promises=asks)
-    plan, situation = here.propose(seen, args.horizon)
+    command = command or context.CommandContext(args.root)
+    asks = command.terminal and command.may_write and not args.json
+    observed = command.measure(args.interval, write_promises=asks)
+    plan, situation = command.propose(observed, args.horizon)
     if args.json:
         print(
             json.dumps(
                 {
-                    'status': status_command.to_data(here, seen),
-                    'plan': plans.to_data(plan, situation, seen),
+                    'status': status_command.to_data(command, observed),
+                    'plan': plans.to_data(plan, situation, observed),
                 }
             )
         )
     else:
-        status_command.show(here, seen)
+        status_command.show(command, observed)
         print()
-        print('\n'.join(plans.lines(plan, situation, args.horizon, seen)), flush=True)
+        print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:
         return exits.OK
-    if not asks or not apply.agreed(here, 'make these moves?'):
+    if not asks or not confirm.agreed(command, 'make these moves?'):
         return exits.NOT_EMPTY
-    outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
-    run_moves.say_outcome(outcome, print)
+    outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
+    run_moves.print_outcome(outcome, print)
     return outcome.exit_code

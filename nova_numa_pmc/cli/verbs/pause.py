@@ -39,11 +39,11 @@ def _reason(text: str) -> str:
     return text
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Pause the agent; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
-    paused = pause.begin(here.directory, args.reason)
+    command = command or context.CommandContext(args.root)
+    command.need_root()
+    paused = pause.begin(command.directory, args.reason)
     if args.json:
         print(json.dumps(paused._asdict()))
     else:

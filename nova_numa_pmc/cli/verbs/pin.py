@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, run_moves
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, MigrationError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.state import history, overrides
@@ -41,24 +41,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_wait(parser, 'with --node: ')
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Pin the guest; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
+    command = command or context.CommandContext(args.root)
+    command.need_root()
     outcome = None
     if args.node is None:
-        uuid, name = here.find_said(args.guest)
+        uuid, name = command.find_overridden(args.guest)
     else:
-        guest = here.find(args.guest)
+        guest = command.find(args.guest)
         uuid, name = guest.uuid, guest.name
-        outcome = _bring(here, guest, args.node, args.wait)
+        outcome = _bring(command, guest, args.node, args.wait)
         if outcome and outcome.exit_code == exits.PROBLEM:
             raise MigrationError(
                 'guest %s: not pinned: %s'
                 % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
             )
-    say(
-        here,
+    record_override(
+        command,
         overrides.Override(uuid, overrides.PIN, name),
         args,
         outcome and run_moves.outcome_data(outcome),
@@ -66,14 +66,14 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     return outcome.exit_code if outcome else exits.OK
 
 
-def say(
-    here: context.CommandContext,
+def record_override(
+    command: context.CommandContext,
     override: overrides.Override,
     args: argparse.Namespace,
     outcome: dict[str, Any] | None = None,
 ) -> None:
-    """Put down what was said of a guest, and print it."""
-    overrides.put(override, here.root)
+    """Record an override and print it."""
+    overrides.put(override, command.root)
     if args.json:
         print(json.dumps(dict(override._asdict(), outcome=outcome)))
     else:
@@ -92,42 +92,46 @@ def say(
 
 
 def _bring(
-    here: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
+    command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
     :raises MigrationError: it can't be there
     """
-    seen = here.look(write_promises=True)
-    node = next((node for node in seen.host.nodes if node.id == node_id), None)
+    observed = command.look(write_promises=True)
+    node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise MigrationError(
             'node %d has no CPUs for guests; nodes that have: %s'
-            % (node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus))
+            % (node_id, ', '.join(str(node.id) for node in observed.host.nodes if node.cpus))
         )
-    promise = seen.record.promises.get(guest.uuid)
+    promise = observed.record.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
     if (
         promise
         and promise.cpu_nodes == (node_id,)
-        and (not home or (home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id)))
+        and (
+            not home or (home == promise.mem_nodes and not _is_elsewhere(command, guest, node_id))
+        )
     ):
         return None
-    # What was said of it before is overruled.
+    # It replaces an earlier override.
     fixed = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or fixed:
         raise MigrationError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
         )
-    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
-    move = moves.asked_for(moves.MOVE, (step,), 'pinned there')
-    return run_moves.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
+    step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    move = plan_records.requested(plan_records.MOVE, (step,), 'pinned there')
+    return run_moves.make(
+        command, plan_records.Plan((move,)), observed.record.promises, history.PIN, wait_s
+    )
 
 
-def _is_elsewhere(here: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
+def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
     """Return whether much of a guest's memory is off its node: a move was ended, or it spilled."""
     try:
-        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}
+        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
     return sum(by_node.values()) - by_node.get(node_id, 0) > max(

@@ -27,7 +27,7 @@ from nova_numa_pmc.core.rebalance import planner
 if TYPE_CHECKING:
     import argparse
 
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,22 +65,25 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Print the plan; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    seen = here.measure(args.interval)
-    plan, situation = here.propose(seen, args.horizon, args.guest)
+    command = command or context.CommandContext(args.root)
+    observed = command.measure(args.interval)
+    plan, situation = command.propose(observed, args.horizon, args.guest)
     if args.json:
-        print(json.dumps(plans.to_data(plan, situation, seen)))
+        print(json.dumps(plans.to_data(plan, situation, observed)))
     else:
-        show(plan, situation, args.horizon, seen)
+        show(plan, situation, args.horizon, observed)
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
 def show(
-    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: context.ObservedHost
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    horizon_s: float,
+    observed: context.ObservedHost,
 ) -> None:
-    """Print a plan as text, and to stderr what could not be told."""
-    print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
-    for problem in seen.problems:
+    """Print a plan as text, and to stderr what is unknown."""
+    print('\n'.join(plans.lines(plan, situation, horizon_s, observed)), flush=True)
+    for problem in observed.problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc.cli import exits, intervals, live
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _duration(text: str) -> float:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        if not (is_number(text) and low <= int(text) <= high):
             raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
         return int(text)
 
@@ -102,8 +103,10 @@ def run(
     sizes = array('L')
     try:
         if writer.cut_bytes:
-            _say('cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out))
-        _say(
+            _print_line(
+                'cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out)
+            )
+        _print_line(
             'recording to %s every %g s%s'
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
@@ -113,10 +116,10 @@ def run(
                 args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
             ):
                 sizes.append(writer.append(sample))
-                live.print_once(sample.problems, printed, _say)
+                live.print_once(sample.problems, printed, _print_line)
     finally:
         writer.close()
-    _say(
+    _print_line(
         '%d samples, %sB; a day of these takes %sB'
         % (
             len(sizes),
@@ -139,5 +142,5 @@ def _until(
             return
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print('record: %s' % line, file=sys.stderr, flush=True)

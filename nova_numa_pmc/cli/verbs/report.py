@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _plots() -> Callable[[summary.Recorded, str, Sequence[Window]], list[str]]:
+def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[Window]], list[str]]:
     try:
         from nova_numa_pmc.cli.render import plots
     except ImportError:
@@ -109,8 +109,8 @@ def _plots() -> Callable[[summary.Recorded, str, Sequence[Window]], list[str]]:
     return plots.draw
 
 
-def read(args: argparse.Namespace) -> tuple[summary.Recorded, list[Window]]:
-    """Return what is asked for of the recording, and the two windows, or none."""
+def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[Window]]:
+    """Return the chosen part of the recording, and the two windows, or none."""
     span = from_s = to_s = None
     windows = []
     if args.from_ or args.to or args.before:
@@ -141,7 +141,7 @@ def _span(path: str) -> tuple[float, float]:
     return first_s, last_s
 
 
-class Compared(Record):
+class WindowComparison(Record):
     """One thing in two windows.
 
     :param kind: 'host', 'node' or 'guest'; ``id``: None, its number, its UUID
@@ -154,7 +154,9 @@ class Compared(Record):
     metrics: dict[str, tuple[float | None, float | None]]
 
 
-def compare(recorded: summary.Recorded, before: Window, after: Window) -> tuple[Compared, ...]:
+def compare(
+    recorded: summary.RecordedSeries, before: Window, after: Window
+) -> tuple[WindowComparison, ...]:
     """Return the host, its nodes and its guests, compared.
 
     :raises NumaPmcError: a window holds no sample
@@ -171,13 +173,13 @@ def compare(recorded: summary.Recorded, before: Window, after: Window) -> tuple[
                     for moment in (*window, recorded.first_s, recorded.last_s)
                 )
             )
-    host = Compared('host', None, 'host', _two(summary.of_host, recorded, before, after))
+    host = WindowComparison('host', None, 'host', _two(summary.of_host, recorded, before, after))
     nodes = (
-        Compared('node', number, series.name, _two(summary.of_node, series, before, after))
+        WindowComparison('node', number, series.name, _two(summary.of_node, series, before, after))
         for number, series in sorted(recorded.nodes.items())
     )
     guests = (
-        Compared('guest', uuid, series.name, _two(summary.of_guest, series, before, after))
+        WindowComparison('guest', uuid, series.name, _two(summary.of_guest, series, before, after))
         for uuid, series in _by_name(recorded)
     )
     return (host, *nodes, *guests)
@@ -207,7 +209,9 @@ def times_ratio(before: float | None, after: float | None) -> str:
 
 
 def as_data(
-    recorded: summary.Recorded, comparison: Iterable[Compared] | None, drawn: list[str]
+    recorded: summary.RecordedSeries,
+    comparison: Iterable[WindowComparison] | None,
+    drawn: list[str],
 ) -> dict[str, Any]:
     """Return the report as plain data."""
     data: dict[str, Any] = {
@@ -240,7 +244,7 @@ def as_data(
     return data
 
 
-def _by_name(recorded: summary.Recorded) -> list[tuple[str, summary.MetricSeries]]:
+def _by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary.MetricSeries]]:
     return sorted(recorded.guests.items(), key=lambda item: item[1].name)
 
 
@@ -248,7 +252,9 @@ def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
     return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
 
 
-def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) -> list[str]:
+def as_lines(
+    recorded: summary.RecordedSeries, comparison: Sequence[WindowComparison] | None
+) -> list[str]:
     """Return the report as lines of text."""
     lines = [
         '%s to %s, %d samples, source: %s'
@@ -284,7 +290,7 @@ def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) 
     return lines
 
 
-def _comparison_lines(comparison: Sequence[Compared]) -> list[str]:
+def _comparison_lines(comparison: Sequence[WindowComparison]) -> list[str]:
     lines: list[str] = []
     for compared in comparison:
         if compared.kind != 'guest':
@@ -293,7 +299,7 @@ def _comparison_lines(comparison: Sequence[Compared]) -> list[str]:
     return lines + (['', *tables.text(_guests_table(guests))] if guests else [])
 
 
-def _guests_table(guests: Sequence[Compared]) -> tables.Table:
+def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
     """Return a row for each guest, with 'before → after' of what is known of any."""
     shown = [
         metric for metric in summary.COMPARED if any(metric in guest.metrics for guest in guests)
@@ -317,7 +323,7 @@ def _guests_table(guests: Sequence[Compared]) -> tables.Table:
     )
 
 
-def _sources(recorded: summary.Recorded) -> str:
+def _sources(recorded: summary.RecordedSeries) -> str:
     return ', '.join(
         '%s (%d)' % (tables.printable(source) or 'no source', count)
         for source, count in recorded.sources.items()

@@ -26,11 +26,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Let the agent go on; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
-    was = pause.end(here.directory)
+    command = command or context.CommandContext(args.root)
+    command.need_root()
+    was = pause.end(command.directory)
     if args.json:
         print(json.dumps({'was_paused': was}))
     else:

@@ -44,22 +44,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show how the host stands; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    seen = here.measure(args.interval) if args.interval else here.look()
+    command = command or context.CommandContext(args.root)
+    observed = command.measure(args.interval) if args.interval else command.look()
     if args.json:
-        print(json.dumps(to_data(here, seen)))
+        print(json.dumps(to_data(command, observed)))
     else:
-        show(here, seen)
+        show(command, observed)
     return exits.OK
 
 
-def show(here: context.CommandContext, seen: context.ObservedHost) -> None:
-    """Print how a host stands, and to stderr what could not be told."""
-    agent, nodes, guests, absent, problems, source = _found(here, seen)
-    lines = status.agent_lines(agent, seen.sample is not None)
-    lines.append(status.pool_line(seen.pool, source))
+def show(command: context.CommandContext, observed: context.ObservedHost) -> None:
+    """Print how a host stands, and to stderr what is unknown."""
+    agent, nodes, guests, absent, problems, source = _found(command, observed)
+    lines = status.agent_lines(agent, observed.sample is not None)
+    lines.append(status.pool_line(observed.pool, source))
     lines += status.memory_lines(nodes)
     lines += ['', *tables.text(status.node_table(nodes))]
     if guests:
@@ -75,17 +75,17 @@ def show(here: context.CommandContext, seen: context.ObservedHost) -> None:
         print('problem: ' + tables.printable(problem), file=sys.stderr)
 
 
-def to_data(here: context.CommandContext, seen: context.ObservedHost) -> dict[str, Any]:
+def to_data(command: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
     """Return how a host stands as plain data."""
-    agent, nodes, guests, absent, problems, source = _found(here, seen)
+    agent, nodes, guests, absent, problems, source = _found(command, observed)
     return dict(
         status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
-        pool={'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source},
+        pool={'cpus': sorted(observed.pool.cpus), 'source': source or observed.pool.source},
     )
 
 
 def _found(
-    here: context.CommandContext, seen: context.ObservedHost
+    command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[
     host_status.AgentStatus,
     tuple[host_status.NodeStatus, ...],
@@ -95,15 +95,15 @@ def _found(
     str,
 ]:
     """Return what is shown, and last the source of the agent's floating pool, '' not reported."""
-    agent, published = host_status.agent(here)
-    guests, problems = host_status.guests(here, seen)
+    agent, published = host_status.agent(command)
+    guests, problems = host_status.guests(command, observed)
     return (
         agent,
-        host_status.nodes(here, seen, published if agent.fresh else None),
+        host_status.nodes(command, observed, published if agent.fresh else None),
         guests,
-        host_status.unknown_overrides(here, seen),
-        (*seen.problems, *problems),
-        published.pool_source if published and seen.pool.source == pools.AGENT else '',
+        host_status.unknown_overrides(command, observed),
+        (*observed.problems, *problems),
+        published.pool_source if published and observed.pool.source == pools.AGENT else '',
     )
 
 

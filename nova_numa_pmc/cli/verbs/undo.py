@@ -21,9 +21,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options, run_moves, undo_plan
+from nova_numa_pmc.cli import confirm, context, exits, options, run_moves, undo_plan
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.verbs import apply
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.state import history
 
@@ -34,27 +33,34 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--move', metavar='ID', help='only this move of the history')
-    apply.add_moving(parser)
+    options.add_moving(parser)
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show what would be taken back, ask, do it; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    if not apply.may_ask(args, here):
+    command = command or context.CommandContext(args.root)
+    if not confirm.can_ask(args, command):
         return exits.USAGE
-    here.need_root()
-    entries, _ = history.read(here.root)
-    seen = here.look(write_promises=True)
-    found = undo_plan.plan(undo_plan.chosen(entries, args.move), seen.guests, seen.record.promises)
+    command.need_root()
+    entries, _ = history.read(command.root)
+    observed = command.look(write_promises=True)
+    found = undo_plan.plan(
+        undo_plan.chosen(entries, args.move), observed.guests, observed.record.promises
+    )
     if not args.json:
         _show(found)
-    outcome, said_no = None, False
+    outcome, declined = None, False
     if found.plan.moves:
-        said_no = not args.yes and not apply.agreed(here, 'take these back?')
-        if not said_no:
+        declined = not args.yes and not confirm.agreed(command, 'take these back?')
+        if not declined:
             outcome = run_moves.make(
-                here, found.plan, seen.record.promises, history.UNDO, args.wait, found.targets
+                command,
+                found.plan,
+                observed.record.promises,
+                history.UNDO,
+                args.wait,
+                found.targets,
             )
     if args.json:
         print(
@@ -66,19 +72,21 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
             )
         )
     elif outcome:
-        run_moves.say_outcome(outcome, print)
-    return _exit_code(found, outcome, said_no)
+        run_moves.print_outcome(outcome, print)
+    return _exit_code(found, outcome, declined)
 
 
-def _show(found: undo_plan.Undo) -> None:
+def _show(found: undo_plan.UndoPlan) -> None:
     for move in found.plan.moves:
         print(tables.printable(explain_move(move)))
     for name, why in found.left:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
-def _exit_code(found: undo_plan.Undo, outcome: run_moves.RunResult | None, said_no: bool) -> int:
-    if said_no:
+def _exit_code(
+    found: undo_plan.UndoPlan, outcome: run_moves.RunResult | None, declined: bool
+) -> int:
+    if declined:
         return exits.NOT_EMPTY
     if outcome is None:
         return exits.PROBLEM

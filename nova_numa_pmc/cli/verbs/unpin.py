@@ -31,13 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_guest(parser)
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
-    """Forget what was said of the guest; return the exit code."""
-    here = here or context.CommandContext(args.root)
-    here.need_root()
-    uuid, name = here.find_said(args.guest)
-    dropped = overrides.drop(uuid, here.root)
-    restored = _restore(here, uuid)
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
+    """Remove the guest's override; return the exit code."""
+    command = command or context.CommandContext(args.root)
+    command.need_root()
+    uuid, name = command.find_overridden(args.guest)
+    dropped = overrides.drop(uuid, command.root)
+    restored = _restore(command, uuid)
     if args.json:
         print(
             json.dumps(
@@ -56,14 +56,16 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     return exits.OK
 
 
-def _restore(here: context.CommandContext, uuid: str) -> list[str]:
+def _restore(command: context.CommandContext, uuid: str) -> list[str]:
     """Give back the threads that were pinned since the guest was placed; return their names."""
-    for guest in here.guests()[0]:
+    for guest in command.guests()[0]:
         if guest.uuid == uuid:
-            seen = here.look()
+            observed = command.look()
             names = list(
-                pinned_threads.pinned(guest, seen.record.promises.get(uuid), seen.host, here.root)
+                pinned_threads.pinned(
+                    guest, observed.record.promises.get(uuid), observed.host, command.root
+                )
             )
-            pinned_threads.restore(guest, names, pins.read_online(here.root), here.run)
+            pinned_threads.restore(guest, names, pins.read_online(command.root), command.run)
             return names
     return []

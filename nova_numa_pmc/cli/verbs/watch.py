@@ -34,29 +34,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser, 'print one JSON object per line')
 
 
-def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
+def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show plans until the operator ends it; return the exit code."""
-    here = here or context.CommandContext(args.root)
+    command = command or context.CommandContext(args.root)
     with live.until_interrupted():
-        if args.json or not here.terminal:
-            _print_all(args, here)
+        if args.json or not command.terminal:
+            _print_all(args, command)
         else:
-            _live(args, here)
+            _live(args, command)
     return exits.OK
 
 
-def _print_all(args: argparse.Namespace, here: context.CommandContext) -> None:
+def _print_all(args: argparse.Namespace, command: context.CommandContext) -> None:
     printed: set[str] = set()
-    for seen in here.samples(args.interval, here.wait):
-        plan, situation = here.propose(seen, args.horizon, args.guest)
+    for observed in command.samples(args.interval, command.wait):
+        plan, situation = command.propose(observed, args.horizon, args.guest)
         if args.json:
-            print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
+            print(json.dumps(plans.to_data(plan, situation, observed)), flush=True)
         else:
-            live.print_once(seen.problems, printed, lambda line: print(line, file=sys.stderr))
-            print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
+            live.print_once(observed.problems, printed, lambda line: print(line, file=sys.stderr))
+            print(
+                '\n'.join(plans.lines(plan, situation, args.horizon, observed)) + '\n', flush=True
+            )
 
 
-def _live(args: argparse.Namespace, here: context.CommandContext) -> None:
+def _live(args: argparse.Namespace, command: context.CommandContext) -> None:
     with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
         drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
 
@@ -67,15 +69,15 @@ def _live(args: argparse.Namespace, here: context.CommandContext) -> None:
                     return True
             return False
 
-        for seen in here.samples(args.interval, wait):
-            plan, situation = here.propose(seen, args.horizon, args.guest)
-            assert seen.sample is not None
+        for observed in command.samples(args.interval, wait):
+            plan, situation = command.propose(observed, args.horizon, args.guest)
+            assert observed.sample is not None
             drawn.draw(
                 [
-                    tables.nodes(seen.sample),
+                    tables.nodes(observed.sample),
                     '',
-                    *plans.lines(plan, situation, args.horizon, seen),
+                    *plans.lines(plan, situation, args.horizon, observed),
                     '',
-                    *('problem: ' + tables.printable(each) for each in seen.problems),
+                    *('problem: ' + tables.printable(each) for each in observed.problems),
                 ]
             )

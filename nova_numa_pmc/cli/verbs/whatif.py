@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
                 raise replay.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
     with explain_hosts.naming(args.requests):
-        asked = what_if.read_requests(explain_hosts.text_of(args.requests))
+        creates = what_if.read_requests(explain_hosts.text_of(args.requests))
     with explain_hosts.naming(args.hosts):
         hosts = explain_hosts.text_of(args.hosts)
         _, saved_s = replay.read(hosts)
-        found = what_if.choices(hosts, asked, conf, saved_s)
+        found = what_if.choices(hosts, creates, conf, saved_s)
     if args.json:
         print(json.dumps(as_dict(found, conf), indent=2, sort_keys=True))
     else:

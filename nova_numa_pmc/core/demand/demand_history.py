@@ -2,7 +2,7 @@
 """Demand of each guest, and of all else on each node, over minutes and over a day.
 
 Their clock is the time in which the host was measured: while the agent is stopped nothing ages.
-A guest that is paused, or of which an interval told nothing, keeps what is known of it.
+A guest that is paused, or unknown in an interval, keeps what is known of it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Series:
         )
 
 
-class Wants:
+class UsageHistory:
     """Demand of one guest, or of all else on one node.
 
     :ivar demand: [cores], what ran and waited
@@ -88,14 +88,14 @@ class Wants:
         return self.demand.minutes, self.demand.day, self.traffic.minutes, self.traffic.day
 
 
-class GuestHistory(Wants):
+class GuestHistory(UsageHistory):
     """Demand of one guest.
 
     :ivar flavor: name of its flavor, None: not reported
     :ivar vcpus: as it was seen last
     :ivar seen_s: when it was seen last, by the histories' clock
     :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs
-        of its own, which tells nothing about guests that share theirs
+        of its own, which says nothing about guests that share theirs
     :ivar ran: {node id: weight} of where it ran since it has its place, over minutes
     """
 
@@ -117,13 +117,13 @@ class GuestHistory(Wants):
         self._place: tuple[int, tuple[int, ...]] | None = None
 
     @property
-    def tells(self) -> bool:
-        """Return whether it was measured for long enough to tell about others of its flavor."""
+    def is_representative(self) -> bool:
+        """Return whether it was measured for long enough to stand for others of its flavor."""
         return self.cores_per_vcpu is not None
 
     @property
     def cores_per_vcpu(self) -> float | None:
-        """Return what it wanted over a day; None: not measured for long enough to tell."""
+        """Return what it wanted over a day; None: not measured for long enough."""
         mean = self.demand.day.mean
         return (
             None
@@ -160,7 +160,7 @@ class Histories:
         self.clock_s = clock_s
         self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
         self.guests: dict[str, GuestHistory] = {}
-        self.others: dict[int, Wants] = {}
+        self.others: dict[int, UsageHistory] = {}
         self.flavors: dict[str | None, tuple[float, float]] = {}
         self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
             (clock_s, {}, {})
@@ -193,7 +193,7 @@ class Histories:
                 seconds,
             )
         for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
-            wants = self.others.setdefault(node, Wants())
+            wants = self.others.setdefault(node, UsageHistory())
             if cores is not None:
                 wants.demand.add(cores, weights)
             if bytes_per_sec is not None:

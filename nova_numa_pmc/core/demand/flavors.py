@@ -33,7 +33,11 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     known = per_vcpu(histories)
     cores = traffic = 0.0
     for each in histories.guests.values():
-        if each.tells and each.demand.day.mean is not None and (each.traffic.day.mean is not None):
+        if (
+            each.is_representative
+            and each.demand.day.mean is not None
+            and (each.traffic.day.mean is not None)
+        ):
             cores += each.demand.day.mean
             traffic += each.traffic.day.mean
     return model.DemandHistory(
@@ -46,7 +50,7 @@ def published(histories: Histories) -> model.DemandHistory:
     """Return what all guests have wanted, for decisions, in the units of Nova's metrics.
 
     Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
-    so that those of one host don't decide for all. Flavors aren't told: Nova's metrics have no
+    so that those of one host don't decide for all. Flavors are left out: Nova's metrics have no
     room for them, and hook and scheduler are to expect the same.
     """
     count, total = per_vcpu(histories).get(None, (0, 0.0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Histories as plain data, for a file that outlasts a reboot.
 
-Where guests ran is left out: the first intervals tell it anew.
+Where guests ran is left out: the first intervals show it anew.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from nova_numa_pmc.core.demand.demand_history import (
     GuestHistory,
     Histories,
     Series,
-    Wants,
+    UsageHistory,
 )
 from nova_numa_pmc.core.demand.streams import BINS, Stream
+from nova_numa_pmc.cpulist import is_number
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -75,9 +76,9 @@ def from_data(data: Any) -> Histories:
                 *_series(each),
             )
         for node, each in checked.mapping(data['others'], _NODES_MAX).items():
-            if not (node.isascii() and node.isdigit() and len(node) < 6):
+            if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
-            found.others[int(node)] = Wants(*_series(each))
+            found.others[int(node)] = UsageHistory(*_series(each))
         for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):
             if checked.number(count, FLAVOR_GUESTS_MAX) > 0:
                 found.flavors[None if name is None else _text(name)] = count, _amount(total)
@@ -86,7 +87,7 @@ def from_data(data: Any) -> Histories:
         raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
 
 
-def _wants(wants: Wants, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
+def _wants(wants: UsageHistory, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
     return {
         name: [
             _stream(stream, scale) for stream, scale in zip((series.minutes, series.day), scales)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import GuestSample, PoolSample, Sample
 
     #: What a guest counts for.
-    Amount: TypeAlias = 'demand_history.Series | Expected'
+    Amount: TypeAlias = 'demand_history.Series | ExpectedDemand'
 
 #: Minutes count beside the day where they are above it by more than this many standard errors.
 SIGNIFICANT = 2.0
@@ -62,8 +62,8 @@ class Level:
         self.day += amount
 
     def charge(self, amount: Amount, share: float) -> None:
-        """Add a share of what a guest counts for: a series or :class:`Expected`."""
-        if isinstance(amount, Expected):
+        """Add a share of what a guest counts for: a series or :class:`ExpectedDemand`."""
+        if isinstance(amount, ExpectedDemand):
             self.add_constant(share * amount.most)
         else:
             self.add(amount, share)
@@ -114,7 +114,7 @@ def _composed(
     known = [(amount, share) for amount, share in parts if amount is not None]
     if others.minutes.mean is None or others.day.mean is None or len(known) < len(parts):
         return measured + sum(
-            share * amount.excess for amount, share in known if isinstance(amount, Expected)
+            share * amount.excess for amount, share in known if isinstance(amount, ExpectedDemand)
         )
     level = Level()
     level.add_constant(others.minutes.mean)
@@ -124,7 +124,7 @@ def _composed(
     return max(level.longer(), sustained or 0.0)
 
 
-class Expected:
+class ExpectedDemand:
     """Demand that a young guest counts for: what it is expected to want or has wanted, if more.
 
     :ivar most: that; ``excess``: by how much it is more than what has been measured
@@ -167,7 +167,7 @@ class LongerHorizon:
     def node_loads(self) -> dict[int, model.NodeLoad]:
         """Return {node id: what it is wanted for} over the longer horizon.
 
-        What is unknown of the interval is unknown. Where it can't be told what part of it is the
+        What is unknown of the interval is unknown. Where it is unknown what part of it is the
         guests' (the source in use does not say their traffic), the interval's stands for it, with
         what young guests are expected to want beside it. It is no less than what was sustained in
         the last minutes: a load that has come and stays counts, however short its history is.
@@ -175,7 +175,7 @@ class LongerHorizon:
         known = self._charges()
         found = {}
         for node in self._sample.nodes:
-            others = self._histories.others.get(node.id) or demand_history.Wants()
+            others = self._histories.others.get(node.id) or demand_history.UsageHistory()
             cores, bytes_per_sec = self._histories.sustained(node.id)
             found[node.id] = model.NodeLoad(
                 _composed(
@@ -289,7 +289,7 @@ class LongerHorizon:
 
     def _expected(
         self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
-    ) -> tuple[Expected, Expected]:
+    ) -> tuple[ExpectedDemand, ExpectedDemand]:
         """Return what a young guest counts for: its own history's where it has been here."""
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
@@ -317,7 +317,7 @@ class LongerHorizon:
                 bytes_per_sec = (
                     bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
                 )
-        return Expected(cores, measured), Expected(bytes_per_sec, wanted)
+        return ExpectedDemand(cores, measured), ExpectedDemand(bytes_per_sec, wanted)
 
     def _where(
         self, nodes: Iterable[int] | None, ran: Mapping[int, float] | None = None

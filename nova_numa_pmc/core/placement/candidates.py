@@ -86,27 +86,27 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
 
 
 def tiers(
-    ask: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
+    inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) from the best kind of place to the least.
 
     :param costs: function that returns what orders the positions when many sets of them hold the
         guest, as :func:`node_sets.smallest` takes it
     """
-    policy = ask.request.policy
+    policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield 'spread', _everywhere(ask)
+        yield 'spread', _everywhere(inputs)
         return
-    bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(ask)
-    yield 'one_node', _single_nodes(ask, bandwidth)
+    bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
+    yield 'one_node', _single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield 'span', _spans(ask, bandwidth, costs and costs())
-    vcpus = max(1, ask.request.vcpus)
+        yield 'span', _spans(inputs, bandwidth, costs and costs())
+    vcpus = max(1, inputs.request.vcpus)
     yield (
         'cpus_only',
         [
             Candidate((at,), (), False)
-            for at, threads in enumerate(ask.threads)
+            for at, threads in enumerate(inputs.threads)
             if threads >= vcpus
         ],
     )
@@ -116,61 +116,61 @@ def tiers(
             [
                 Candidate(chosen, (), False)
                 for chosen in node_sets.smallest(
-                    [(threads,) for threads in ask.threads],
+                    [(threads,) for threads in inputs.threads],
                     (vcpus,),
-                    ask.distance,
+                    inputs.distance,
                     costs and costs(),
                 )
             ],
         )
 
 
-def _everywhere(ask: PlacementInput) -> list[Candidate]:
-    cpus = tuple(at for at, threads in enumerate(ask.threads) if threads)
-    fits = sum(max(0, ask.free_bytes[at]) for at in cpus) >= ask.request.memory_bytes
+def _everywhere(inputs: PlacementInput) -> list[Candidate]:
+    cpus = tuple(at for at, threads in enumerate(inputs.threads) if threads)
+    fits = sum(max(0, inputs.free_bytes[at]) for at in cpus) >= inputs.request.memory_bytes
     return [Candidate(cpus, cpus if fits else (), fits)]
 
 
-def _maxima(ask: PlacementInput) -> list[float | None]:
+def _maxima(inputs: PlacementInput) -> list[float | None]:
     """List what bandwidth each position has for the guest [bytes/s]; None: unknown.
 
     0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
     whose memory is kept from them, whatever that can deliver.
     """
-    huge = ask.request.page_bytes is not None
+    huge = inputs.request.page_bytes is not None
     return [
         node.bandwidth_max_bytes_per_sec
         if (node.huge_free_bytes if huge else node.capacity_bytes)
         else 0.0
-        for node in ask.view.nodes
+        for node in inputs.view.nodes
     ]
 
 
-def _bandwidth_need(ask: PlacementInput) -> float | None:
+def _bandwidth_need(inputs: PlacementInput) -> float | None:
     """Return what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
-    more than the host has for guests is not asked.
+    more than the host has for guests is not required.
     """
-    wanted = ask.request.bandwidth_bytes_per_sec
+    wanted = inputs.request.bandwidth_bytes_per_sec
     if wanted is None:
         return None
-    maxima = [most for most in _maxima(ask) if most is not None]
-    return None if len(maxima) < len(ask.view.nodes) else min(wanted, sum(maxima))
+    maxima = [most for most in _maxima(inputs) if most is not None]
+    return None if len(maxima) < len(inputs.view.nodes) else min(wanted, sum(maxima))
 
 
-def _single_nodes(ask: PlacementInput, bandwidth: float | None) -> list[Candidate]:
-    vcpus, memory_bytes = max(1, ask.request.vcpus), ask.request.memory_bytes
+def _single_nodes(inputs: PlacementInput, bandwidth: float | None) -> list[Candidate]:
+    vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     found = []
-    for at, node in enumerate(ask.view.nodes):
-        if ask.threads[at] < vcpus:
+    for at, node in enumerate(inputs.view.nodes):
+        if inputs.threads[at] < vcpus:
             continue
         home: int | None = at
-        if ask.free_bytes[at] < memory_bytes:
+        if inputs.free_bytes[at] < memory_bytes:
             # First touch on a node without memory falls back to the nearest by itself.
-            home = _nearest_memory(ask, at) if is_memoryless(node) else None
+            home = _nearest_memory(inputs, at) if is_memoryless(node) else None
         if home is not None and not (
-            bandwidth and (ask.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
+            bandwidth and (inputs.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
         ):
             found.append(Candidate((at,), (home,), home == at))
     return found
@@ -181,31 +181,33 @@ def is_memoryless(node: model.NodeView) -> bool:
     return not node.capacity_bytes and not node.huge_free_bytes
 
 
-def _nearest_memory(ask: PlacementInput, at: int) -> int | None:
+def _nearest_memory(inputs: PlacementInput, at: int) -> int | None:
     """Find where a CPU-only node's memory would lie; None: it does not fit there."""
-    having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
+    having = [other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)]
     nearest = min(
-        having, default=None, key=lambda other: (ask.distance(at, other), -ask.free_bytes[other])
+        having,
+        default=None,
+        key=lambda other: (inputs.distance(at, other), -inputs.free_bytes[other]),
     )
-    if nearest is None or ask.free_bytes[nearest] < ask.request.memory_bytes:
+    if nearest is None or inputs.free_bytes[nearest] < inputs.request.memory_bytes:
         return None
     return nearest
 
 
 def _spans(
-    ask: PlacementInput, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
+    inputs: PlacementInput, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)
+        (threads, max(0, free)) for threads, free in zip(inputs.threads, inputs.free_bytes)
     ]
-    need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
+    need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
     if bandwidth:
-        room = [(*kinds, most or 0.0) for kinds, most in zip(room, _maxima(ask))]
+        room = [(*kinds, most or 0.0) for kinds, most in zip(room, _maxima(inputs))]
         need += (bandwidth,)
-    nodes = ask.view.nodes
+    nodes = inputs.view.nodes
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
-    for chosen in node_sets.smallest(room, need, ask.distance, costs):
-        cpus = tuple(at for at in chosen if ask.threads[at])
+    for chosen in node_sets.smallest(room, need, inputs.distance, costs):
+        cpus = tuple(at for at in chosen if inputs.threads[at])
         mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
         # Sets that differ in nodes with neither are one place.
         found.setdefault(

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
-    'spread': 'spread over all nodes, as its policy asks',
+    'spread': 'spread over all nodes, as its policy requires',
     'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left wide',
     'placed_by_others': 'left alone: placed by others ({by})',
-    'policy_none': 'left alone, as its policy or the operator asks',
+    'policy_none': 'left alone, as its policy or the operator requires',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, only {threads} CPUs allowed',
-    'no_single_node': 'left alone: its policy asks for one node, '
+    'no_single_node': 'left alone: its policy requires one node, '
     '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {threads} CPUs and {free_bytes}',
@@ -44,14 +44,14 @@ def explain(placement: Placement) -> str:
 
     :returns: a line without its end, e.g. ``node 1: fits on one node; pressure 0.25 …``
     """
-    said = [_said(reason) for reason in placement.reasons]
+    texts = [_reason_text(reason) for reason in placement.reasons]
     if not placement.nodes:
-        return '; '.join(said) or 'left alone'
-    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(said[:1])
-    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *said[1:]])
+        return '; '.join(texts) or 'left alone'
+    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(texts[:1])
+    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *texts[1:]])
 
 
-def _said(reason: Reason) -> str:
+def _reason_text(reason: Reason) -> str:
     words = _WORDS.get(reason.code, reason.code)
     for name, value in reason.values:
         words = words.replace(f'{{{name}}}', _value(name, value))
@@ -61,18 +61,18 @@ def _said(reason: Reason) -> str:
 def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
-    said = [
+    texts = [
         f'pressure {values["pressure"]:.2f}, '
         f'{100 * values["promised_ratio"]:.0f} % of memory promised'
     ]
     if values.get('distance'):
-        said.append(f'distance {values["distance"]:g} beyond local')
+        texts.append(f'distance {values["distance"]:g} beyond local')
     if 'decided_by' in values:
-        said.append(
+        texts.append(
             f'preferred by {values["decided_by"]} to {name_nodes(values["instead_of"])} '
             f'(pressure {values["instead_pressure"]:.2f})'
         )
-    return said
+    return texts
 
 
 def _value(name: str, value: Any) -> str:  # as model.Reason has it

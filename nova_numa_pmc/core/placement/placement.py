@@ -78,11 +78,11 @@ def place(
     if request.policy == model.NONE:
         return _left_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merged(host_view)
-    ask = candidates.PlacementInput(merged, members, host_view, request)
-    decided = decide(ask, limits)
+    inputs = candidates.PlacementInput(merged, members, host_view, request)
+    decided = decide(inputs, limits)
     if not decided.ranks:
         return _left_alone(decided.reason)
-    return _placement(host_view, members, ask, decided)
+    return _placement(host_view, members, inputs, decided)
 
 
 class TierDecision:
@@ -101,18 +101,20 @@ class TierDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(ask: PlacementInput, limits: model.Limits) -> TierDecision:
+def decide(inputs: PlacementInput, limits: model.Limits) -> TierDecision:
     """Order the places that a guest could have."""
-    wanted = ask.request
-    if sum(ask.threads) < max(1, wanted.vcpus):
+    wanted = inputs.request
+    if sum(inputs.threads) < max(1, wanted.vcpus):
         return TierDecision(
-            model.Reason('too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(ask.threads))))
+            model.Reason(
+                'too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(inputs.threads)))
+            )
         )
-    for code, places in candidates.tiers(ask, lambda: costs(ask, limits)):
+    for code, places in candidates.tiers(inputs, lambda: costs(inputs, limits)):
         if places:
-            return TierDecision(model.Reason(code), *ranked(ask, places, limits))
+            return TierDecision(model.Reason(code), *ranked(inputs, places, limits))
     return TierDecision(
-        model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(ask.threads))))
+        model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(inputs.threads))))
     )
 
 
@@ -152,7 +154,7 @@ def _left_alone(reason: model.Reason) -> model.Placement:
 def _placement(
     host_view: model.HostView,
     members: Sequence[tuple[int, ...]],
-    ask: PlacementInput,
+    inputs: PlacementInput,
     decided: TierDecision,
 ) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
@@ -171,11 +173,11 @@ def _placement(
     mem_nodes = tuple(node for node in ids(best.mems) if node not in without)
     return model.Placement(
         nodes,
-        _cpus(ask, best),
+        _cpus(inputs, best),
         best.bind,
-        (_verdict(code, decided.ranks, ids), *_remarks(ask, code, decided.assumed)),
+        (_verdict(code, decided.ranks, ids), *_remarks(inputs, code, decided.assumed)),
         mem_nodes,
-        _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else (),
+        _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),
     )
 
 
@@ -221,17 +223,19 @@ def _verdict(
     return model.Reason(code, values)
 
 
-def _cpus(ask: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
+def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
     parts = [
-        cpus for cpus in (ask.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
+        cpus for cpus in (inputs.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
     ]
     if len(parts) < len(candidate.cpus):
         return None
     cpus = frozenset().union(*parts)
-    return cpus if ask.request.allowed_cpus is None else cpus & ask.request.allowed_cpus
+    return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus
 
 
-def _remarks(ask: PlacementInput, code: str, assumed: tuple[str, ...]) -> tuple[model.Reason, ...]:
+def _remarks(
+    inputs: PlacementInput, code: str, assumed: tuple[str, ...]
+) -> tuple[model.Reason, ...]:
     """Add what the decision had to do without."""
     remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):
@@ -239,14 +243,14 @@ def _remarks(ask: PlacementInput, code: str, assumed: tuple[str, ...]) -> tuple[
             model.Reason(
                 'no_node_fits',
                 (
-                    ('vcpus', ask.request.vcpus),
-                    ('threads', max(ask.threads)),
-                    ('memory_bytes', ask.request.memory_bytes),
-                    ('free_bytes', max(0, *ask.free_bytes)),
+                    ('vcpus', inputs.request.vcpus),
+                    ('threads', max(inputs.threads)),
+                    ('memory_bytes', inputs.request.memory_bytes),
+                    ('free_bytes', max(0, *inputs.free_bytes)),
                 ),
             ),
         )
-    nodes = ask.view.nodes
+    nodes = inputs.view.nodes
     if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
         node.bandwidth_max_bytes_per_sec for node in nodes
     ):

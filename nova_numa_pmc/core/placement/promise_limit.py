@@ -42,12 +42,12 @@ def most_bytes(
 def bounded(
     guest: model.Guest, host: model.Topology, limits: model.Limits
 ) -> tuple[model.Guest, str]:
-    """Return a guest that asks for no more than its host could give, and what to say of that.
+    """Return a guest that needs no more than its host could give, and a warning or ''.
 
-    What can't be plugged here doesn't count: the guest asks for what it has. What it has counts
+    What can't be plugged here doesn't count: the guest needs what it has. What it has counts
     as far as the host could give it. Where the host has none of its pages, QEMU will say so.
 
-    :returns: the guest; the words, '' where it asks for no more
+    :returns: the guest; the words, '' where it needs no more
     """
     most = most_bytes(host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ())
     if guest.memory_bytes <= most or not most:

@@ -46,24 +46,24 @@ class Rank:
 
 
 def ranked(
-    ask: PlacementInput, candidates: Sequence[Candidate], limits: Limits
+    inputs: PlacementInput, candidates: Sequence[Candidate], limits: Limits
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
     :returns: (the ranks, best first; the parts of pressure that are
         assumed on some nodes, see :mod:`missing`)
     """
-    nodes, assumed = missing.completed(ask.view.nodes)
+    nodes, assumed = missing.completed(inputs.view.nodes)
     single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
     rank = _rank_single if single else _rank_set
-    ranks = [rank(ask, candidate, nodes, limits) for candidate in candidates]
+    ranks = [rank(inputs, candidate, nodes, limits) for candidate in candidates]
     ranks.sort(key=lambda r: r.key)
     return ranks, assumed
 
 
-def costs(ask: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
+def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
     """Return by position (steps of its pressure above the floor, its pressure) as it is."""
-    nodes, _ = missing.completed(ask.view.nodes)
+    nodes, _ = missing.completed(inputs.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
     return [
         (steps(max(pressure, limits.pressure_floor), limits), pressure) for pressure in pressures
@@ -71,10 +71,10 @@ def costs(ask: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
 
 
 def _rank_single(
-    ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+    inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
-    view, wanted, at = ask.view, ask.request, candidate.cpus[0]
+    view, wanted, at = inputs.view, inputs.request, candidate.cpus[0]
     node = nodes[at]
     mems = candidate.mems or candidate.cpus
     pressure = _pressure(node, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
@@ -86,25 +86,25 @@ def _rank_single(
         pressure,
         (
             steps(max(pressure, limits.pressure_floor), limits),
-            _distance(ask, candidate),
+            _distance(inputs, candidate),
             steps(pressure, limits),
             round((node.vcpus + wanted.vcpus) / cores, 9),
-            _promised_ratio(ask, mems),
+            _promised_ratio(inputs, mems),
             round(node.guests, 9),
             (at - view.rotation) % len(view.nodes),
         ),
     )
 
 
-def left(ask: PlacementInput, candidate: Candidate) -> tuple[list[float], list[float]]:
+def left(inputs: PlacementInput, candidate: Candidate) -> tuple[list[float], list[float]]:
     """Return what pressures a guest would leave.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
         first)
     """
-    nodes, _ = missing.completed(ask.view.nodes)
+    nodes, _ = missing.completed(inputs.view.nodes)
     return (
-        _charged(ask, candidate, nodes),
+        _charged(inputs, candidate, nodes),
         sorted(
             (
                 _pressure(node, 0, 0)
@@ -116,7 +116,9 @@ def left(ask: PlacementInput, candidate: Candidate) -> tuple[list[float], list[f
     )
 
 
-def _charged(ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
+def _charged(
+    inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]
+) -> list[float]:
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
     mems = candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -124,8 +126,10 @@ def _charged(ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView
         (
             _pressure(
                 nodes[at],
-                _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
-                _traffic(ask.request) / len(mems) if at in mems else 0,
+                _demand(inputs.request) * (nodes[at].cores / cores)
+                if at in candidate.cpus
+                else None,
+                _traffic(inputs.request) / len(mems) if at in mems else 0,
             )
             for at in {*candidate.cpus, *mems}
         ),
@@ -133,14 +137,14 @@ def _charged(ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView
     )
 
 
-def _crowd(ask: PlacementInput, candidate: Candidate) -> list[float]:
+def _crowd(inputs: PlacementInput, candidate: Candidate) -> list[float]:
     """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
-    nodes = ask.view.nodes
+    nodes = inputs.view.nodes
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
     return sorted(
         (
             round(
-                (nodes[at].vcpus + ask.request.vcpus * (nodes[at].cores / cores))
+                (nodes[at].vcpus + inputs.request.vcpus * (nodes[at].cores / cores))
                 / (nodes[at].cores or 1.0),
                 9,
             )
@@ -151,19 +155,19 @@ def _crowd(ask: PlacementInput, candidate: Candidate) -> list[float]:
 
 
 def _rank_set(
-    ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+    inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
-    view, mems = ask.view, candidate.mems or candidate.cpus
-    pressures = _charged(ask, candidate, nodes)
+    view, mems = inputs.view, candidate.mems or candidate.cpus
+    pressures = _charged(inputs, candidate, nodes)
     return Rank(
         candidate,
         pressures[0],
         (
             [steps(max(p, limits.pressure_floor), limits) for p in pressures],
-            _distance(ask, candidate),
+            _distance(inputs, candidate),
             [steps(p, limits) for p in pressures],
-            _crowd(ask, candidate),
-            _promised_ratio(ask, mems),
+            _crowd(inputs, candidate),
+            _promised_ratio(inputs, mems),
             round(sum(nodes[at].guests for at in candidate.cpus), 9),
             [
                 sorted((at - view.rotation) % len(nodes) for at in positions)
@@ -224,25 +228,25 @@ def steps(pressure: float, limits: Limits) -> float:
     return int(pressure / limits.pressure_step + 1e-9)
 
 
-def _distance(ask: PlacementInput, candidate: Candidate) -> float:
+def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
     """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
-    if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not ask.devices:
+    if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not inputs.devices:
         return 0
     far = 0.0
-    for targets in (candidate.mems, ask.devices):
+    for targets in (candidate.mems, inputs.devices):
         if targets:
             far += sum(
-                ask.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus for to in targets
+                inputs.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus for to in targets
             ) / (len(targets) * len(candidate.cpus))
     return round(far, 6)
 
 
-def _promised_ratio(ask: PlacementInput, positions: tuple[int, ...]) -> float:
+def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float:
     """Return how much of the nodes' capacity is promised with the guest on them."""
-    memory_bytes = ask.request.memory_bytes
-    if ask.request.page_bytes is not None:
-        promised, capacity = 0, sum(ask.free_bytes[at] for at in positions)
+    memory_bytes = inputs.request.memory_bytes
+    if inputs.request.page_bytes is not None:
+        promised, capacity = 0, sum(inputs.free_bytes[at] for at in positions)
     else:
-        promised = sum(ask.view.nodes[at].promised_bytes for at in positions)
-        capacity = sum(ask.view.nodes[at].capacity_bytes for at in positions)
+        promised = sum(inputs.view.nodes[at].promised_bytes for at in positions)
+        capacity = sum(inputs.view.nodes[at].capacity_bytes for at in positions)
     return round((promised + memory_bytes) / capacity, 6) if capacity else float('inf')

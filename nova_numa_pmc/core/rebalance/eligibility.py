@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May this guest be touched? Each reason why not: its code, when it holds, and its words."""
+"""Decide whether a guest may be touched: each reason why not has a code, a rule and a text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Codes that are asked for by name.
+#: Codes that are used by name.
 UNKNOWN, PINNED = 'unknown', 'pinned'
-#: Of a guest that a command was not told to move; nothing about the guest itself.
+#: Of a guest that a command was not given; nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
 _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
@@ -41,7 +41,7 @@ class Rule(Record):
     words: str
 
 
-#: Whatever was planned or asked for: the operator has said so, or libvirt is to be left alone
+#: Whatever was planned or requested: the operator has overridden it, or libvirt is working on it
 #: with the guest.
 NOW = (
     Rule('kept', lambda case: case.guest.override == 'pin', 'pinned by the operator'),
@@ -49,7 +49,7 @@ NOW = (
     Rule('active_job', lambda case: case.guest.job, 'libvirt is working on it'),
     Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
 )
-#: All; the first that holds is told.
+#: All; the first that holds is reported.
 RULES = (
     *NOW,
     Rule(
@@ -65,9 +65,11 @@ RULES = (
         'placed by others',
     ),
     Rule(
-        'opted_out', lambda case: _policy(case) == model.NONE, 'its flavor asks not to be placed'
+        'opted_out',
+        lambda case: _policy(case) == model.NONE,
+        'its flavor excludes it from placement',
     ),
-    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor asks to be spread'),
+    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor requires spreading'),
     # VFIO, SEV, mlock.
     Rule('locked', lambda case: case.guest.locked or case.guest.devices, 'its memory cannot move'),
     Rule(
@@ -91,7 +93,7 @@ def why_not(
     :param guest: None: its XML is not known
     :param promise: None: there is none
     :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
-    :param measured_since_ns: when the interval began that was measured, None: not asked
+    :param measured_since_ns: when the interval began that was measured, None: not needed
     """
     if guest is None:
         return UNKNOWN

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One candidate change: its gain, its cost, and how it is told."""
+"""One candidate change: its gain, its cost, and its description."""
 
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import losses, moves
+from nova_numa_pmc.core.rebalance import losses, plan_records
 from nova_numa_pmc.core.rebalance.regrets import Trial
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -31,7 +31,7 @@ TAKEN_UP = 0.25
 class MoveCandidate:
     """A change and what it is worth.
 
-    :ivar kind: one of :data:`moves.KINDS`
+    :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
     :ivar fresh: whether the gain is that of the balance as it is
     """
@@ -93,18 +93,18 @@ def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
 
 
 def kind(steps: Change) -> str:
-    """Return which of :data:`moves.KINDS` a change is."""
+    """Return which of :data:`plan_records.KINDS` a change is."""
     if len(steps) > 1:
-        return moves.SWAP
+        return plan_records.SWAP
     ((mover, place),) = steps
     at, to = set(mover.at), set(place.cpus)
     if at == to:
-        return moves.FETCH
-    return moves.WIDEN if at < to else moves.NARROW if to < at else moves.MOVE
+        return plan_records.FETCH
+    return plan_records.WIDEN if at < to else plan_records.NARROW if to < at else plan_records.MOVE
 
 
-def made(host_model: HostModel, candidate: MoveCandidate) -> moves.Move:
-    """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
+def made(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
+    """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
     removed = [mover.effect for mover, _ in candidate.steps]
     added = [host_model.effect(mover, place) for mover, place in candidate.steps]
     spared = [
@@ -122,7 +122,7 @@ def made(host_model: HostModel, candidate: MoveCandidate) -> moves.Move:
         ('from', host_model.node_ids(candidate.steps[0][0].at)),
         ('to', host_model.node_ids(candidate.steps[0][1].cpus)),
     )
-    return moves.Move(
+    return plan_records.Move(
         candidate.kind,
         tuple(_step(host_model, *each) for each in candidate.steps),
         candidate.gain,
@@ -135,7 +135,11 @@ def made(host_model: HostModel, candidate: MoveCandidate) -> moves.Move:
                 (
                     ('cores', cores),
                     *ends,
-                    *((('rate', moves.ASSUMED),) if code == 'distance' and not counted else ()),
+                    *(
+                        (('rate', plan_records.ASSUMED),)
+                        if code == 'distance' and not counted
+                        else ()
+                    ),
                 ),
             )
             for cores, code in reasons
@@ -162,9 +166,9 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
     )
 
 
-def _step(host_model: HostModel, mover: Mover, place: Place) -> moves.Step:
+def _step(host_model: HostModel, mover: Mover, place: Place) -> plan_records.Step:
     guest = mover.guest
-    return moves.Step(
+    return plan_records.Step(
         guest.uuid,
         guest.name,
         tuple(guest.cpu_nodes),
@@ -220,7 +224,7 @@ def _homecoming(host_model: HostModel, mover: Mover, place: Place, gain: float) 
     others[mover.at] = others.get(mover.at, 0.0) - mover.demand
     demand = host_loss.poured(wide=others)
     for n in place.cpus:
-        if demand[n] + mover.demand > host_model.terms.narrow_below_ratio * host_loss.cores[n]:
+        if demand[n] + mover.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0
     if gain < 0:
         return gain

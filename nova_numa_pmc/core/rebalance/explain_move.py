@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -29,7 +29,7 @@ _BUDGET = {
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
-def explain_move(move: moves.Move) -> str:
+def explain_move(move: plan_records.Move) -> str:
     """Return one line on what is moved and why it pays.
 
     :returns: a line without its end, e.g. ``web moves from node 0 to 1 (1.0 GiB): gains 4.0 cores
@@ -39,11 +39,13 @@ def explain_move(move: moves.Move) -> str:
     return f'{where}: {explain_why(move)}'
 
 
-def explain_why(move: moves.Move) -> str:
+def explain_why(move: plan_records.Move) -> str:
     """Return why a move is made, without what is moved where."""
-    asked = [_values(reason)['why'] for reason in move.reasons if reason.code == moves.ASKED]
-    if asked:
-        return str(asked[0])
+    requested = [
+        _values(reason)['why'] for reason in move.reasons if reason.code == plan_records.REQUESTED
+    ]
+    if requested:
+        return str(requested[0])
     causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
     shown = ', '.join(f'{cause} {cores:.2g}' for cores, cause in causes if abs(cores) >= 0.005)
     return (
@@ -56,7 +58,7 @@ def explain_why(move: moves.Move) -> str:
 
 def _cause(reason: Reason) -> str:
     cause = _CAUSES.get(reason.code, reason.code)
-    if dict(reason.values).get('rate') == moves.ASSUMED:
+    if dict(reason.values).get('rate') == plan_records.ASSUMED:
         cause += ', at an assumed rate of accesses,'
     return cause
 
@@ -77,15 +79,15 @@ def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has
     return dict(reason.values)
 
 
-def _step(kind: str, step: moves.Step) -> str:
+def _step(kind: str, step: plan_records.Step) -> str:
     size = f' ({_size(step.bytes)})' if step.bytes else ''
-    if kind == moves.FETCH:
+    if kind == plan_records.FETCH:
         return f'{step.name} gets its memory{size} to {_nodes(step.mem_nodes)}'
-    if kind == moves.WIDEN:
+    if kind == plan_records.WIDEN:
         return f'{step.name} widens from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}'
-    if kind == moves.NARROW:
+    if kind == plan_records.NARROW:
         return f'{step.name} narrows to {_nodes(step.to_nodes)}{size}'
-    verb = 'swaps' if kind == moves.SWAP else 'moves'
+    verb = 'swaps' if kind == plan_records.SWAP else 'moves'
     return f'{step.name} {verb} from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}{size}'
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was measured, promised and read of guests to what the rebalancer is told of each."""
+"""Join what was measured, promised and read of each guest into the rebalancer's input."""
 
 from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import traffic
-from nova_numa_pmc.core.rebalance import eligibility, moves, placement_order
+from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_records
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -24,7 +24,7 @@ def guest_loads(
     now_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
-) -> tuple[moves.GuestLoad, ...]:
+) -> tuple[plan_records.GuestLoad, ...]:
     """Join what is known of each guest.
 
     :param guests, promises: by uuid
@@ -53,7 +53,7 @@ def guest_loads(
 
 
 def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
-    """Sum by node what guests waited there, for :class:`moves.Situation`.
+    """Sum by node what guests waited there, for :class:`plan_records.Situation`.
 
     A guest's waiting is divided as it ran. A node where somebody's is unknown is left out.
 
@@ -81,9 +81,9 @@ def _guest_load(
     now_ns: int | None,
     host: model.Topology | None,
     measured_since_ns: int | None,
-) -> moves.GuestLoad:
+) -> plan_records.GuestLoad:
     known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
-    return moves.GuestLoad(
+    return plan_records.GuestLoad(
         sample.uuid,
         sample.name,
         known.vcpus if guest is None else max(guest.vcpus, guest.vcpus_max or 0),

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.rebalance.layout import Mover, Parts
 
     #: Guests and where they go.
@@ -44,25 +44,19 @@ class Place:
 class HostModel(Layout):
     """A host with its guests, and what other places would mean for them."""
 
-    def __init__(self, situation: moves.Situation, terms: moves.RebalanceTerms) -> None:
+    def __init__(
+        self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
+    ) -> None:
         """Lay it out; see :class:`Layout`."""
-        super().__init__(situation, terms)
+        super().__init__(situation, options)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, mover: Mover, place: Place) -> losses.Effect:
         """Return what a guest would add at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
-        found = losses.effect(
-            place.cpus,
-            mover.demand,
-            self._cpu_shares(mover, place.cpus),
-            mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
-            mover.stalls_per_ns,
-            mover.traffic,
-            self.latencies_ns,
-            queues=mover.counted,
-        )
+        mem_shares = mover.mem_shares if place.memory is None else ((place.memory, 1.0),)
+        found = self.effect_with_memory(mover, place.cpus, mem_shares)
         if len(place.cpus) == 1:
             mover.effects[place] = found
         return found
@@ -81,13 +75,13 @@ class HostModel(Layout):
         the bandwidth that is left on the ends; λ = its loss while all its memory is remote,
         of which half, as the rest of the memory waits for its turn.
         """
-        terms, size = self.terms, self.bytes_to_move(mover, place)
-        changed = terms.change_core_sec if place.cpus != mover.at else 0.0
+        options, size = self.options, self.bytes_to_move(mover, place)
+        changed = options.change_core_sec if place.cpus != mover.at else 0.0
         if not size:
             return changed
         target, row = place.memory, self.latencies_ns[place.cpus[0]]
         assert target is not None  # else there were no bytes to move
-        rate, far, away = terms.bytes_per_sec, 0.0, 0.0
+        rate, far, away = options.bytes_per_sec, 0.0, 0.0
         for at, share in mover.mem_shares:
             if at != target:
                 far += share * (row[at] - row[place.cpus[0]])
@@ -95,7 +89,7 @@ class HostModel(Layout):
                 rate = min(rate, self._spare(at))
         rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
         remote = min(mover.demand, mover.stalls_per_ns * max(0.0, far) / away) if away else 0.0
-        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * terms.page_sec + changed
+        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_sec + changed
 
     def may(self, mover: Mover, place: Place) -> bool:
         """Return whether a guest may have a place at all, whatever else lies there."""
@@ -145,12 +139,12 @@ class HostModel(Layout):
             and all(
                 more <= 0
                 or at not in self.free
-                or more <= self.free[at] - self.terms.reserve_bytes
+                or more <= self.free[at] - self.options.reserve_bytes
                 for at, more in arriving.items()
             )
             # Who swap make room for one another in steps, of which the first needs some.
             and all(
-                at not in self.free or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
+                at not in self.free or self.free[at] >= self.options.reserve_bytes + BATCH_BYTES
                 for at in targets
             )
         )
@@ -166,8 +160,10 @@ class HostModel(Layout):
             mover.at, mover.effect, mover.effects = place.cpus, then, {}
             self.host_loss.put(then)
 
-    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> losses.Effect:
-        """Return what a guest would add at a former place with its memory as it lay then."""
+    def effect_with_memory(
+        self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts
+    ) -> losses.Effect:
+        """Return what a guest would add at a place with these shares of its memory by node."""
         return losses.effect(
             cpus,
             mover.demand,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's guests by position: what is there, before anything is asked.
+"""A host's guests by position: what is there, before anything is moved.
 
 Positions are those of memory domains (``core/memory_domains.py``): nodes that share their
 memory channels are one. Node ids come in and go out.
@@ -8,7 +8,7 @@ memory channels are one. Node ids come in and go out.
 from __future__ import annotations
 
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.rebalance import losses, moves
+from nova_numa_pmc.core.rebalance import losses, plan_records
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -64,7 +64,7 @@ class Mover:
         'effects',
     )
 
-    guest: moves.GuestLoad
+    guest: plan_records.GuestLoad
     at: tuple[int, ...]
     home: tuple[int, ...]
     cpu_shares: Parts
@@ -92,13 +92,15 @@ class Layout:
         maximum are known
     """
 
-    def __init__(self, situation: moves.Situation, terms: moves.RebalanceTerms) -> None:
+    def __init__(
+        self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
+    ) -> None:
         """Lay it out."""
         view = situation.view
         merged, members = memory_domains.merged(view)
-        self.terms, self.nodes = terms, merged.nodes
+        self.options, self.nodes = options, merged.nodes
         self.min_gain = min(
-            terms.min_gain_cores, SMALLEST_SHARE * sum(node.cores for node in merged.nodes)
+            options.min_gain_cores, SMALLEST_SHARE * sum(node.cores for node in merged.nodes)
         )
         self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
         # What a cpuset.mems may hold of each: a domain may have nodes without memory.
@@ -137,7 +139,7 @@ class Layout:
         """Divide CPU time over positions in proportion to their cores."""
         return parts({n: self.nodes[n].cores for n in cpus})
 
-    def _mover(self, guest: moves.GuestLoad, demand: float, mlp: float) -> Mover:
+    def _mover(self, guest: plan_records.GuestLoad, demand: float, mlp: float) -> Mover:
         mover = Mover()
         mover.guest, mover.effects = guest, {}
         mover.at = self.positions(guest.cpu_nodes)
@@ -192,7 +194,7 @@ class Layout:
         away = tuple((n, remote_ratio * part) for n, part in parts(elsewhere))
         return ((local, 1 - remote_ratio), *away)
 
-    def _promise(self, guest: moves.GuestLoad) -> dict[int, int]:
+    def _promise(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Divide a promise by position as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
             return self._summed(zip(guest.mem_nodes, guest.mem_bytes))
@@ -202,7 +204,7 @@ class Layout:
         weights = {n: self.capacity[n] or 0 for n in at or self.all}
         return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
 
-    def _host_loss(self, situation: moves.Situation) -> losses.HostLoss:
+    def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Lay out what is there beside the guests: all that was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
@@ -267,7 +269,7 @@ def _latencies(
         count = range(len(merged.nodes))
         return tuple(
             tuple(
-                moves.LOCAL_NS
+                plan_records.LOCAL_NS
                 * memory_domains.distance(merged, a, b)
                 / memory_domains.distance(merged, a, a)
                 for b in count

@@ -192,7 +192,7 @@ class HostLoss:
         self.wide: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
         self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
-        self._waits: float | None = None  # what waits now, once asked for
+        self._waits: float | None = None  # what waits now, once computed
 
     def put(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or take it away with ``sign`` −1."""

@@ -9,7 +9,7 @@ files; both arguments and results are records.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import MoveCandidate, distinct, gain, key, made, trial
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
@@ -41,12 +41,12 @@ MOST_PROPOSED = 200
 
 
 def plan(
-    situation: moves.Situation,
+    situation: plan_records.Situation,
     regrets: RebalanceMemory,
-    terms: moves.RebalanceTerms,
+    options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
-) -> tuple[moves.Plan, RebalanceMemory]:
+) -> tuple[plan_records.Plan, RebalanceMemory]:
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
@@ -62,9 +62,9 @@ def plan(
     :returns: (the plan, the next regrets, on the assumption that the moves are made; else call
         :func:`regrets.forgotten`)
     """
-    elapsed_s = min(max(0.0, elapsed_s), terms.longest_tick_s)
-    host_model = HostModel(situation, terms)
-    regrets = after_interval(regrets, host_model, elapsed_s, now_s, terms)
+    elapsed_s = min(max(0.0, elapsed_s), options.longest_tick_s)
+    host_model = HostModel(situation, options)
+    regrets = after_interval(regrets, host_model, elapsed_s, now_s, options)
     candidates = _with_regrets(host_model, regrets, elapsed_s)
     before, chosen = host_model.host_loss.loss(), []
     held: set[str] = set()
@@ -82,7 +82,7 @@ def plan(
     regrets = regrets._replace(
         regrets=tuple(Regret(key(host_model, each.steps), each.regret) for each in candidates)
     )
-    return moves.Plan(
+    return plan_records.Plan(
         tuple(chosen),
         _pending(host_model, candidates, regrets),
         before,
@@ -92,8 +92,10 @@ def plan(
 
 
 def propose(
-    situation: moves.Situation, terms: moves.RebalanceTerms, horizon_s: float = HORIZON_S
-) -> moves.Plan:
+    situation: plan_records.Situation,
+    options: plan_records.RebalanceOptions,
+    horizon_s: float = HORIZON_S,
+) -> plan_records.Plan:
     """List the moves that gain more than they cost within a time, best first, one by one.
 
     For an operator who asks now: no regret is needed, no budget applies. No guest is changed
@@ -101,9 +103,9 @@ def propose(
 
     :param horizon_s: for how long the load is taken to stay as it is [s]
     """
-    host_model = HostModel(situation, terms)
+    host_model = HostModel(situation, options)
     before = host_model.host_loss.loss()
-    chosen: list[moves.Move] = []
+    chosen: list[plan_records.Move] = []
     chosen_uuids: set[str] = set()
     while len(chosen) < MOST_PROPOSED:
         candidates = [
@@ -127,7 +129,7 @@ def propose(
         chosen.append(made(host_model, best))
         chosen_uuids.update(mover.guest.uuid for mover, _ in best.steps)
         host_model.apply(best.steps)
-    return moves.Plan(
+    return plan_records.Plan(
         tuple(chosen),
         (),
         before,
@@ -204,13 +206,13 @@ def _due(
 
     :param held: gets the names of the budgets that held one back
     """
-    factors, terms = caution(regrets), host_model.terms
+    factors, options = caution(regrets), host_model.options
     while True:
         soon = _soon(host_model, candidates, regrets)
         due = []
         for each in candidates:
             if _gains(host_model, each) and _missing(each, factors) <= 0:
-                over = _budget_exceeded(each, regrets, terms)
+                over = _budget_exceeded(each, regrets, options)
                 if over:
                     held.add(over)
                 else:
@@ -249,7 +251,7 @@ def _soon(
         for each in candidates
         if each.gain >= host_model.min_gain
         and _missing(each, factors) <= BRIDGE_S * each.gain
-        and _budget_exceeded(each, regrets, host_model.terms) != 'moves_per_hour'
+        and _budget_exceeded(each, regrets, host_model.options) != 'moves_per_hour'
     )
 
 
@@ -257,7 +259,7 @@ def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it."""
     best: dict[tuple[int, ...], float] = {}
     for each in candidates:
-        if each.kind in (moves.MOVE, moves.SWAP):
+        if each.kind in (plan_records.MOVE, plan_records.SWAP):
             for mover, _ in each.steps:
                 best[mover.at] = max(each.gain, best.get(mover.at, 0.0))
     return best
@@ -265,25 +267,27 @@ def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
 
 def _superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
     """Return whether it is a widening of which a move is about to spare at least half."""
-    if candidate.kind != moves.WIDEN:
+    if candidate.kind != plan_records.WIDEN:
         return False
     ((mover, _),) = candidate.steps
     return soon.get(mover.at, 0.0) >= candidate.gain / 2
 
 
 def _budget_exceeded(
-    candidate: MoveCandidate, regrets: RebalanceMemory, terms: moves.RebalanceTerms
+    candidate: MoveCandidate, regrets: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
     """Name the budget that a candidate would exceed; '' none."""
     count = len(candidate.steps)
     if not candidate.bytes:
         return (
-            'changes_per_hour' if (len(regrets.changed_s) + count > terms.changes_per_hour) else ''
+            'changes_per_hour'
+            if (len(regrets.changed_s) + count > options.changes_per_hour)
+            else ''
         )
-    if len(regrets.moved_s) + count > terms.moves_per_hour:
+    if len(regrets.moved_s) + count > options.moves_per_hour:
         return 'moves_per_hour'
-    alone = candidate.bytes > terms.bytes_per_tick and not regrets.owed_bytes
-    if not alone and regrets.owed_bytes + candidate.bytes > terms.bytes_per_tick:
+    alone = candidate.bytes > options.bytes_per_tick and not regrets.owed_bytes
+    if not alone and regrets.owed_bytes + candidate.bytes > options.bytes_per_tick:
         return 'bytes_per_tick'
     return ''
 
@@ -305,7 +309,7 @@ def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 def _pending(
     host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
-) -> tuple[moves.Move, ...]:
+) -> tuple[plan_records.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
     factors = caution(regrets)
 

@@ -49,7 +49,7 @@ def proposals(host_model: HostModel) -> list[Change]:
         if set(mover.home) < set(mover.at) and host_model.may(mover, home):
             found.append(((mover, home),))  # what it left elsewhere is fetched later
     found.extend(_swaps(host_model, movable, sources, bounds, few))
-    if host_model.terms.widen:
+    if host_model.options.widen:
         found.extend(_widenings(host_model, movable))
     return found
 
@@ -87,7 +87,7 @@ def _best(
 
     def cost(mover: Mover) -> float:
         size = sum(mover.bytes.values()) if mover.bytes else 0
-        return size / host_model.terms.bytes_per_sec + host_model.terms.change_core_sec
+        return size / host_model.options.bytes_per_sec + host_model.options.change_core_sec
 
     by_bound = sorted(movers, key=lambda each: -bounds[each.guest.uuid])[:count]
     by_cost = sorted(movers, key=lambda each: -bounds[each.guest.uuid] / cost(each))[:count]

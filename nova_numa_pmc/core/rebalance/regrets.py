@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
-    from nova_numa_pmc.core.rebalance.moves import Move, RebalanceTerms
+    from nova_numa_pmc.core.rebalance.plan_records import Move, RebalanceOptions
 
     #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
     Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -81,7 +81,7 @@ def after_interval(
     host_model: HostModel,
     elapsed_s: float,
     now_s: float,
-    terms: RebalanceTerms,
+    options: RebalanceOptions,
 ) -> RebalanceMemory:
     """Return the regrets after an interval: trials credited or closed, budgets refilled.
 
@@ -108,7 +108,7 @@ def after_interval(
         cautions=_eased(cautions.values(), host_model, now_s),
         moved_s=_within_hour(regrets.moved_s, now_s),
         changed_s=_within_hour(regrets.changed_s, now_s),
-        owed_bytes=max(0, regrets.owed_bytes - terms.bytes_per_tick),
+        owed_bytes=max(0, regrets.owed_bytes - options.bytes_per_tick),
     )
 
 
@@ -175,7 +175,7 @@ def _spared(trial: Trial, host_model: HostModel) -> float | None:
             return None
         removed.append(mover.effect)
         added.append(
-            host_model.as_it_was(
+            host_model.effect_with_memory(
                 mover,
                 host_model.positions(from_nodes),
                 tuple(

@@ -23,7 +23,7 @@ def charge(
     host: Aggregates,
     vcpus: float,
     memory_mib: float,
-    asked: ExpectedGuest,
+    guest: ExpectedGuest,
     limits: Limits,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> Aggregates:
@@ -40,11 +40,11 @@ def charge(
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
     if not vcpus and not memory_mib:
         return host
-    parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
+    parts = max(1, min(PARTS_MAX, round(vcpus / max(1, guest.vcpus))))
     one = unseen(
         vcpus / parts,
         int(-(-memory_mib // parts)),
-        intensity=asked.intensity,
+        intensity=guest.intensity,
         cores_per_vcpu=cores_per_vcpu,
     )
     host = host.copy()
@@ -60,15 +60,15 @@ def charge(
     return host
 
 
-def relieve(host: Aggregates, asked: ExpectedGuest) -> Aggregates:
+def relieve(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
-    On which nodes it is isn't known to the scheduler: what it asks for is taken off all
+    On which nodes it is isn't known to the scheduler: its size is taken off all
     domains in proportion to their vCPUs.
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores
     host, total = host.copy(), sum(borne)
-    _add(host, asked, {at: -part / total for at, part in enumerate(borne)} if total else {})
+    _add(host, guest, {at: -part / total for at, part in enumerate(borne)} if total else {})
     return host
 
 

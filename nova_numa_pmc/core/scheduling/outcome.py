@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what a guest would leave of a host: the decision as the scheduler asks it.
+"""Decide what a guest would leave of a host: the decision as the scheduler needs it.
 
 The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
 case, a single node of a host that knows what it knows of all its nodes, is computed here
@@ -67,9 +67,9 @@ class Outcome(Record):
     mems: tuple[int, ...]
 
 
-def outcome(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Outcome:
+def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host."""
-    _, _, wanted, policy, intensity = asked
+    _, _, wanted, policy, intensity = guest
     if host.usual and policy in _WHOLE and limits.pressure_step > 0:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
         # Without maxima there is no utilisation that traffic could add to.
@@ -80,7 +80,7 @@ def outcome(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Out
         if present is None:
             present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in known.vcpus]
         charged = _charged(known, present, wanted, added or 0)
-        best = _best(known, asked, charged, added, limits)
+        best = _best(known, guest, charged, added, limits)
         if best is not None:
             rest: Sequence[float]
             if len(charged) == 2:
@@ -97,7 +97,7 @@ def outcome(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Out
             # A record's own check of its arguments takes as long as the rest of this branch.
             at, pressed = (best,), (charged[best],)
             return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
-    return ask_place(host, asked, limits)
+    return ask_place(host, guest, limits)
 
 
 def unseen(
@@ -111,9 +111,9 @@ def unseen(
     return ExpectedGuest(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
-def expecting(asked: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
+def expecting(guest: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
     """Return the guest with another estimate of what it wants per vCPU [cores]."""
-    vcpus, memory_mib, _, policy, intensity = asked
+    vcpus, memory_mib, _, policy, intensity = guest
     return tuple.__new__(
         ExpectedGuest, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
     )
@@ -140,7 +140,7 @@ def _now(host: Usual, present: Sequence[float], at: int) -> float:
 
 def _best(
     host: Usual,
-    asked: ExpectedGuest,
+    guest: ExpectedGuest,
     charged: Sequence[float],
     added: float | None,
     limits: model.Limits,
@@ -150,7 +150,7 @@ def _best(
     Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
     pressure never has the higher floored one), and so does distance.
     """
-    vcpus, memory_mib, promised = asked.vcpus or 1, asked.memory_mib, host.promised_mib
+    vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
     capacity = host.capacity_mib
     fits = [
         at
@@ -158,7 +158,7 @@ def _best(
         if threads >= vcpus and capacity[at] - promised[at] >= memory_mib
     ]
     maximum = host.maximum
-    if added and maximum and asked.policy == model.AUTO and min(maximum) < added:
+    if added and maximum and guest.policy == model.AUTO and min(maximum) < added:
         # A guest that alone exceeds a node's maximum, as in candidates.
         need = min(added, sum(maximum))
         fits = [at for at in fits if maximum[at] >= need]
@@ -183,7 +183,7 @@ def _best(
     return min(
         (at for at, count in zip(fits, steps) if count == least),
         key=lambda at: (
-            round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
+            round((host.vcpus[at] + guest.vcpus) / host.cores[at], 9),
             round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
             round(host.guests[at], 9),
             (at - host.rotation) % len(host.cores),
@@ -191,30 +191,30 @@ def _best(
     )
 
 
-def traffic(host: Aggregates, asked: ExpectedGuest) -> float | None:
+def traffic(host: Aggregates, guest: ExpectedGuest) -> float | None:
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
-    return expected_traffic(asked.demand_cores, asked.intensity, host.rate)
+    return expected_traffic(guest.demand_cores, guest.intensity, host.rate)
 
 
-def request(host: Aggregates, asked: ExpectedGuest) -> model.Request:
+def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
     """Turn it into what :func:`placement.place` takes, as it is on this host."""
     return model.Request(
-        asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
-        asked.memory_mib * MIB,
-        policy=asked.policy,
-        demand_cores=asked.demand_cores,
-        bandwidth_bytes_per_sec=traffic(host, asked),
+        guest.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
+        guest.memory_mib * MIB,
+        policy=guest.policy,
+        demand_cores=guest.demand_cores,
+        bandwidth_bytes_per_sec=traffic(host, guest),
     )
 
 
-def ask_place(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Outcome:
+def ask_place(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """
     view = host.view()
     ask = candidates.PlacementInput(
-        view, tuple((at,) for at in range(len(view.nodes))), view, request(host, asked)
+        view, tuple((at,) for at in range(len(view.nodes))), view, request(host, guest)
     )
     decided = decide(ask, limits)
     if decided.ranks:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out what memory delivers and how far it is: measured, or as the firmware says."""
+"""Find out what memory delivers and how far it is: measured, or from the firmware."""

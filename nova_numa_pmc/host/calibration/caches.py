@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host.cgroups import read_text
 
@@ -45,7 +45,7 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
         )
         number = int(size[:-1]) * _UNITS[size[-1]]
         cpus = parse_cpulist(shared)
-        if not (level.isascii() and level.isdigit()) or number <= 0 or cpu not in cpus:
+        if not is_number(level) or number <= 0 or cpu not in cpus:
             return None
         return int(level), number, cpus
     except (OSError, KeyError, ValueError, IndexError, CpuListError):
@@ -53,7 +53,7 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
 
 
 def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
-    """Return the sum of the distinct last-level caches of some CPUs; 0: none is told."""
+    """Return the sum of the distinct last-level caches of some CPUs; 0: none is reported."""
     found = {
         shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
     }

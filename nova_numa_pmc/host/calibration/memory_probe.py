@@ -56,7 +56,7 @@ CHAIN_LINES = 1 << 17
 _WINDOW_BYTES = 4 << 20
 _PASSES, _RUNS, _RUN_S = 5, 3, 0.4
 _CHAIN_BYTES, _CACHE_MAX_BYTES, _SLICE_MIN_BYTES = 256 << 20, 1 << 30, 8 << 20
-_PAGES_ASKED = 16
+_PAGES_CHECKED = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _pointer = ctypes.c_void_p
@@ -67,7 +67,7 @@ for _name in ('tfind', 'tsearch'):
 _ALWAYS_RIGHT = ctypes.cast(_libc.abs, _pointer)
 
 
-class Sizes(Record):
+class ProbeSizes(Record):
     """Sizes of the memory that is used.
 
     :param chain_bytes: over which a chain is spread
@@ -84,10 +84,10 @@ class Sizes(Record):
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
-def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> Sizes:
+def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
     """Return how much to use for a CPU's last-level cache, the sum of a node's, and threads."""
     part = -(-4 * node_cache_bytes // threads)
-    return Sizes(
+    return ProbeSizes(
         _CHAIN_BYTES,
         _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
         _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))),
@@ -122,7 +122,7 @@ class Memory:
                 _prefer(self.address, size, node)
             ctypes.memset(self.address, 0, size)
             if node is not None:
-                _make_sure(self.address, size, node)
+                _check_node(self.address, size, node)
         except BaseException:
             self.close()
             raise
@@ -170,15 +170,15 @@ def _prefer(address: int, size: int, node: int) -> None:
     )
 
 
-def _make_sure(address: int, size: int, node: int) -> None:
-    for number in range(_PAGES_ASKED):
+def _check_node(address: int, size: int, node: int) -> None:
+    for number in range(_PAGES_CHECKED):
         found = ctypes.c_int(-1)
         _syscall(
             1,
             ctypes.byref(found),
             None,
             ctypes.c_ulong(0),
-            _pointer(address + size * number // _PAGES_ASKED),
+            _pointer(address + size * number // _PAGES_CHECKED),
             ctypes.c_ulong(_MPOL_F_NODE_ADDR),
         )
         if found.value != node:
@@ -261,7 +261,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
         raise failed[0]
 
 
-class Chain:
+class PointerChain:
     """A list of pointers in random order over a node's memory, and memory to push it out."""
 
     def __init__(

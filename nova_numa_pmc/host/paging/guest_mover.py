@@ -19,15 +19,15 @@ from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.page_mover import PageMover, thp_bytes
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 
-    from nova_numa_pmc.host.paging.page_mover import Moved
-    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.host.paging.page_mover import MovedPages
+    from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that goes on.
 MOVING = 'moving'
@@ -43,7 +43,7 @@ _UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pa
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
-class PagingTerms(Record):
+class PagingLimits(Record):
     """Limits by which a guest's memory is moved.
 
     :param bytes_per_sec: the rate limit
@@ -66,7 +66,7 @@ class Progress(Record):
     :param left_bytes: what lies elsewhere still, None: unknown. In the end that may include
         memory that QEMU has not mapped
     :param refused: (errno's name, pages) that did not move in the last walk;
-        :class:`page_mover.Moved` explains the names
+        :class:`page_mover.MovedPages` explains the names
     :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
     :param wait_s: how long to wait before the next step, which does nothing before
     :param walks: how often the guest's memory has been gone through
@@ -123,11 +123,11 @@ class GuestMove:
         ours: Held | None = None,
         bind: bool = False,
         page_bytes: int | None = None,
-        terms: PagingTerms | None = None,
+        limits: PagingLimits | None = None,
         since: int | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
         """Prepare a move; nothing is written yet.
 
@@ -145,12 +145,12 @@ class GuestMove:
         """
         if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
             raise MigrationError(
-                '%s: asked for no node, or for a share on some only' % groups.target
+                '%s: no node was requested, or shares for only some' % groups.target
             )
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
         self._ours = ours or Held(frozenset(), frozenset())
-        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or PagingTerms()
+        self._bind, self._page_bytes, self._limits = bind, page_bytes, limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._since = mappings.start_ticks(groups.pid, root) if since is None else since
@@ -162,18 +162,18 @@ class GuestMove:
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the walk in hand, as is _refused
-        self.applied: cpuset.Applied | None = None
+        self.applied: cpuset.ConfineResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
 
     def step(self) -> Progress:
-        """Do the next bit, for the time of one batch."""
+        """Do the next part, for the time of one batch."""
         if self._began_s is None:
             self._began_s = self._clock()
         try:
             next(self._steps, None)
         except BaseException:
-            self._tell(self.progress._replace(state=FAILED, wait_s=0.0))
+            self._report(self.progress._replace(state=FAILED, wait_s=0.0))
             raise
         return self.progress
 
@@ -181,7 +181,7 @@ class GuestMove:
         """End the move with the next step; what is moved stays where it is."""
         self._cancelled = True
 
-    def undo_cpus(self) -> tuple[Change, ...]:
+    def undo_cpus(self) -> tuple[FileChange, ...]:
         """Give the CPUs back what they had before this move.
 
         :raises GuestGone, CpusetError: as :func:`cpuset.undo`
@@ -192,7 +192,7 @@ class GuestMove:
 
     def _run(self) -> Iterator[None]:
         off_bytes = self._off_bytes()
-        self._tell(
+        self._report(
             self.progress._replace(
                 left_bytes=off_bytes,
                 left_at_first_bytes=off_bytes,
@@ -213,7 +213,7 @@ class GuestMove:
                 state = PARTLY
         if self._bind and self._ours.cpus and state in (DONE, PARTLY):
             self._write_mems(stay_bound=True)
-        self._tell(
+        self._report(
             self.progress._replace(
                 state=state,
                 left_bytes=self._off_bytes(),
@@ -224,7 +224,7 @@ class GuestMove:
 
     def _unseen(self) -> bool:
         """Return whether much stayed that no walk has met: what it met not is no refusal."""
-        self._tell(self.progress._replace(left_bytes=self._off_bytes()))
+        self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.brought_bytes)
 
@@ -239,12 +239,12 @@ class GuestMove:
             self._ours = self._ours._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:
-        bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
+        bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
         state = DONE
         for walk in range(1, _WALKS + 1):
             moved_before = self.progress.moved_bytes
             self._refused, self._refused_bytes = {}, 0
-            self._tell(
+            self._report(
                 self.progress._replace(walks=walk, left_bytes=self._off_bytes(), refused=())
             )
             if self.progress.left_bytes == 0:
@@ -268,10 +268,10 @@ class GuestMove:
             for mapping, start, end in self._windows():
                 wait_s = bucket.wait_s(self._clock())
                 while wait_s and not self._cancelled:
-                    self._tell(self.progress._replace(wait_s=wait_s))
+                    self._report(self.progress._replace(wait_s=wait_s))
                     yield
                     wait_s = bucket.wait_s(self._clock())
-                self._tell(self.progress._replace(wait_s=0.0))
+                self._report(self.progress._replace(wait_s=0.0))
                 if self._cancelled:
                     return CANCELLED
                 self._check_alive()
@@ -292,12 +292,12 @@ class GuestMove:
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
         for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
-            step_bytes = max(self._terms.batch_bytes, mapping.page_bytes)
+            step_bytes = max(self._limits.batch_bytes, mapping.page_bytes)
             for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
                 yield mapping, start, end
 
     def _target(self, mapping: mappings.Mapping) -> int | None:
-        room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
+        room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
         # A pool's pages don't come from free memory.
         return page_choice.next_target(
             self._wanted,
@@ -318,7 +318,7 @@ class GuestMove:
         end: int,
         target: int,
         presence: mappings.Presence,
-    ) -> Moved:
+    ) -> MovedPages:
         began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, presence)
         now_s = self._clock()
@@ -330,7 +330,7 @@ class GuestMove:
             self._refused[code] = self._refused.get(code, 0) + pages
         progress = self.progress
         left_bytes = progress.left_bytes
-        self._tell(
+        self._report(
             progress._replace(
                 moved_bytes=progress.moved_bytes + moved.moved_bytes,
                 wait_s=0.0,
@@ -354,12 +354,12 @@ class GuestMove:
         off_bytes = self._off_bytes() or 0
         left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
         progress = self.progress
-        self._tell(
+        self._report(
             progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
         )
         return PARTLY if left_bytes else DONE
 
-    def _write_mems(self, stay_bound: bool) -> cpuset.Applied:
+    def _write_mems(self, stay_bound: bool) -> cpuset.ConfineResult:
         written = cpuset.confine(
             self._groups,
             self._ours.cpus,
@@ -369,7 +369,7 @@ class GuestMove:
             pool_by_node=self._pool_by_node(),
             write=self._port.write,
         )
-        self._tell(self.progress._replace(mems_write=written.memory))
+        self._report(self.progress._replace(mems_write=written.memory))
         return written
 
     def _check_alive(self) -> None:
@@ -379,7 +379,7 @@ class GuestMove:
             )
 
     def _by_node(self) -> dict[int, int] | None:
-        """Return {node id: bytes} of what can be moved, None: the kernel doesn't say."""
+        """Return {node id: bytes} of what can be moved, None: the kernel doesn't report it."""
         by_node = cgroups.memory_by_node(self._groups)
         if by_node is not None:
             for node, size in self._pool_by_node().items():
@@ -397,7 +397,7 @@ class GuestMove:
             else sum(size for node, size in by_node.items() if node not in self._mems)
         )
 
-    def _tell(self, progress: Progress) -> None:
+    def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
         self.progress = progress._replace(elapsed_s=elapsed_s)
 

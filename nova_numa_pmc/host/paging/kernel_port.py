@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from array import array
 
 
-class Port:
+class KernelPort:
     """The kernel's side of a move: a guest's control files, and a process's pages."""
 
     def write(self, path: str, text: str) -> None:
@@ -35,4 +35,4 @@ class Port:
 
 
 #: That of this host.
-HOST = Port()
+HOST = KernelPort()

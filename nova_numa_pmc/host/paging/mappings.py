@@ -74,7 +74,7 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
 
 
 def start_ticks(pid: int, root: str = '/') -> int:
-    """Return when a process started [ticks since boot]; this tells a reused pid apart.
+    """Return when a process started [ticks since boot]; this shows that a pid was reused.
 
     :raises GuestGone: it is gone, or a zombie whose memory is
     :raises MigrationError: the file can't be understood
@@ -90,7 +90,7 @@ def start_ticks(pid: int, root: str = '/') -> int:
 
 
 class Presence:
-    """Skip what a guest never touched: a range without a page costs a hundredth to ask for."""
+    """Skip what a guest never touched: a range without a page costs a hundredth to look up."""
 
     def __init__(self, pid: int, root: str = '/') -> None:
         """Open a process's pagemap; where that is denied, all of it may be present."""

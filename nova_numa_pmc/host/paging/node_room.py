@@ -13,7 +13,7 @@ def available_bytes(node: int, root: str = '/') -> int:
     """Return a node's free memory and half of its page cache.
 
     Half, as the kernel assumes of MemAvailable at the least (si_mem_available() in
-    mm/show_mem.c), which it does not say per node.
+    mm/show_mem.c), which it does not report per node.
 
     :raises MigrationError: there is no such node with memory, or its file is not understood
     """

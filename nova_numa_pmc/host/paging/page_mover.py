@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move what lies elsewhere of one range of a process's addresses, and tell why the rest stays.
+"""Move what lies elsewhere of one range of a process's addresses; report why the rest stays.
 
-A page is asked for its node before it is moved: to a page that is there already, or absent,
+A page's node is looked up before it is moved: to a page that is there already, or absent,
 the call pays four times as much as to ask, and each breaks the kernel's batch in two.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import cgroups, topology
 from nova_numa_pmc.host.paging import move_pages
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -30,7 +30,7 @@ _PROBE_EVERY = 16  # ranges, after one without huge pages
 _CAP_SYS_NICE = 23
 
 
-class Moved(Record):
+class MovedPages(Record):
     """Result for a range.
 
     :param refused: (errno's name, pages) that did not move, by what move_pages(2) says of them:
@@ -48,7 +48,7 @@ class PageMover:
     """Moves ranges of one process."""
 
     def __init__(
-        self, pid: int, homes: frozenset[int], root: str = '/', port: Port = HOST
+        self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = HOST
     ) -> None:
         """Prepare; nothing is moved yet.
 
@@ -63,7 +63,7 @@ class PageMover:
 
     def move(
         self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
-    ) -> Moved:
+    ) -> MovedPages:
         """Move the pages of a range that lie elsewhere to a node.
 
         :param mapping: that holds the range
@@ -74,14 +74,14 @@ class PageMover:
         statuses = self._located(addresses, mapping, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
-            return Moved()
+            return MovedPages()
         shared = mapping.shared and self._may_share
         taken: frozenset[int] = frozenset()
         if mapping.page_bytes == PAGE_BYTES:
             taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
         refused_pages = sum(refused.values())
-        return Moved(
+        return MovedPages(
             (len(away) - refused_pages) * mapping.page_bytes,
             tuple(sorted(refused.items())),
             refused_pages * mapping.page_bytes,
@@ -119,7 +119,7 @@ class PageMover:
         """Move huge pages by their first addresses; return the positions that went with them.
 
         The other addresses of one that is on its way count as busy and break the kernel's
-        batch. What may be a huge page is told by trying: its last page comes along.
+        batch. What may be a huge page is found by trying: its last page comes along.
         """
         if self._since_probe < _PROBE_EVERY:
             self._since_probe += 1
@@ -189,7 +189,7 @@ def thp_bytes(groups: Groups) -> int | None:
 
     Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
 
-    :returns: bytes, None: the kernel doesn't say
+    :returns: bytes, None: the kernel doesn't report it
     """
     wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
     if groups.memory is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         tuple[int | None, ...] | None,
     ]
 
-#: What targets are told apart by.
+#: What distinguishes targets.
 _K = TypeVar('_K')
 
 

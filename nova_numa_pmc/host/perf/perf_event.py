@@ -56,7 +56,7 @@ class Target(Record):
         CGROUP: a control group and those below it, on one CPU
     :param id: thread id; path of a directory of the perf_event hierarchy (v1) or of v2
     :param cpu: for CPU and CGROUP
-    :param since: tells apart two holders of one id: a thread's start time
+    :param since: distinguishes two holders of one id: a thread's start time
         (:func:`thread`), a control group's inode (:func:`cgroup`)
     """
 
@@ -180,7 +180,7 @@ def paranoid(root: str = '/') -> int | None:
 
 
 def _explain(number: int, event: Event | None, target: Target) -> exceptions.CounterError:
-    """Return the exception that says what can be done about an errno."""
+    """Return the exception for an errno, with its remedy."""
     name = event.name if event else 'counters'
     where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
         target.kind, '%s on CPU %s' % (target.id, target.cpu)
@@ -218,7 +218,7 @@ def _explain(number: int, event: Event | None, target: Target) -> exceptions.Cou
 
 
 def raise_descriptor_limit() -> bool:
-    """Raise this process's soft limit of descriptors to its hard one; tell whether it rose."""
+    """Raise this process's soft limit of descriptors to its hard one; return whether it rose."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return False

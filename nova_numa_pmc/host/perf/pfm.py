@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask libpfm4 for an event's encoding, by name.
+"""Look an event's encoding up in libpfm4, by name.
 
 libpfm4 has no Python package in Debian (Fedora's python3-libpfm is a SWIG
 module of its own build), so this binds the three calls that are needed with

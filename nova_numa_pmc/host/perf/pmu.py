@@ -35,7 +35,7 @@ class Pmu(Record):
     :param events: exported name → terms
     :param cpus: CPUs to count on, one for each package (``cpumask``);
         None: a core PMU, counted on any CPU, thread or control group
-    :param bytes_per_count: exported name → bytes a count stands for, where told
+    :param bytes_per_count: exported name → bytes a count stands for, where known
     """
 
     name: str

@@ -13,7 +13,7 @@
 A source has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and
 ``close()`` (:class:`ladder.Source`). It raises
 :class:`SourceUnavailable`, with the remedy, while it can't be used on this host. A guest it
-can tell nothing of in this tick is absent, and the next source is asked about it.
+can measure nothing of in this tick is absent, and the next source is tried.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 class Evidence(Record):
     """Evidence of one guest by a source; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
 
-    Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it told of execution only.
+    Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it is of execution only.
     """
 
     source: str
-    sure: str
+    basis: str
     local_per_sec: float | None = None
     remote_per_sec: float | None = None
     remote_ratio: float | None = None
@@ -48,7 +48,7 @@ class Evidence(Record):
 
     @property
     def of_memory(self) -> bool:
-        """Return whether it says anything of memory accesses."""
+        """Return whether it covers memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 

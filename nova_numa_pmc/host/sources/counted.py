@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: What events of each role saw; None: unknown.
     Deltas = dict[str, rates.Delta | None]
 
-#: Who owns targets, and what its targets are told apart by.
+#: Who owns targets, and what distinguishes its targets.
 _O = TypeVar('_O')
 _K = TypeVar('_K')
 
@@ -61,7 +61,7 @@ def guest_events(selection: Selection) -> tuple[Event, ...]:
 
 
 def why_no_memory_events(selection: Selection) -> str | None:
-    """Return why local and remote accesses can't be told apart; None: they can."""
+    """Return why local and remote accesses can't be distinguished; None: they can."""
     missing = dict(selection.missing)
     for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):
         if role in missing:
@@ -84,7 +84,7 @@ def refuse_mediated(root: str) -> None:
         )
 
 
-class Owners(Generic[_O, _K]):
+class OwnerCounters(Generic[_O, _K]):
     """Counters on owners, differenced from one reading to the next.
 
     An owner of which targets came or went is unknown for that tick: what they did is lost in
@@ -105,7 +105,7 @@ class Owners(Generic[_O, _K]):
     ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
         """Open and close as wanted, read, and difference.
 
-        :param wanted: {owner: {key: (target, events)}}; the key tells apart two holders of
+        :param wanted: {owner: {key: (target, events)}}; the key distinguishes two holders of
             one id
         :param idle_is_zero: as :func:`rates.difference`
         :returns: ({owner: deltas over all its targets}, problems as text); an owner of which
@@ -117,7 +117,7 @@ class Owners(Generic[_O, _K]):
             for key, target in targets.items()
         }
         errors = self._counters.update(flat)
-        # What the hardware lacks is told once, what is refused or used up at every try.
+        # What the hardware lacks is reported once, what is refused or used up at every try.
         self._lacking.update(
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
@@ -140,7 +140,7 @@ class Owners(Generic[_O, _K]):
         return deltas, problems
 
     def close(self) -> None:
-        """Close all counters and forget what they said."""
+        """Close all counters and forget what they counted."""
         self._counters.close()
         self._counters = counters.Counters()
         self._before, self._lacking = {}, {}

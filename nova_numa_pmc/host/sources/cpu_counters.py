@@ -33,7 +33,7 @@ class CpuCounters:
         self._select, self._root = select, root
         self._events: tuple[Event, ...] | None = None
         self.roles: tuple[str, ...] = counted.ROLES
-        self._owners: counted.Owners[int, int] = counted.Owners()  # nodes' CPUs
+        self._owners: counted.OwnerCounters[int, int] = counted.OwnerCounters()  # nodes' CPUs
         self.problems: tuple[str, ...] = ()
 
     def limit(self, roles: tuple[str, ...]) -> None:

@@ -60,7 +60,7 @@ class GuestCounters:
         self._lack: tuple[str, ...] = ()
         #: Directories of guests' control groups, by uuid and pid.
         self._paths: dict[tuple[str, int | None], str] = {}
-        self._owners: counted.Owners[str, _Key] = counted.Owners()
+        self._owners: counted.OwnerCounters[str, _Key] = counted.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # what it counts, as Owners take it
         self._last_ns: int | None = None
         self._left = False  # it failed, and was not tried again yet
@@ -94,7 +94,7 @@ class GuestCounters:
                 )
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
-                return _ROOMS[0]  # why is told by its sample
+                return _ROOMS[0]  # its sample reports why
         return _ROOMS[self._room]
 
     def _choose(self) -> tuple[Event, ...]:
@@ -123,7 +123,7 @@ class GuestCounters:
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
-            deltas = {}  # it was not asked in the tick before: its counts are of a longer time
+            deltas = {}  # it was not sampled in the tick before: its counts are of a longer time
         self._last_ns = tick.now_ns
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the sources in order until every guest has evidence."""
+"""Try the sources in order until every guest has evidence."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
         @property
         def problems(self) -> tuple[str, ...]:
-            """Return what it lacked in what it told last."""
+            """Return what was lacking in its last sample."""
 
         def sample(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
-            """Return what it tells.
+            """Return its measurement.
 
             :raises NumaPmcError, OSError: it can't
             """
 
         def close(self) -> None:
-            """Close what is open; it may be asked again."""
+            """Close what is open; it may be sampled again."""
 
     Source = Measuring[[SourceTick], dict[str, Evidence]]
 
@@ -59,7 +59,7 @@ class LadderResult(Record):
     source: str
 
 
-class Trials:
+class SourceRetries:
     """Leave what fails alone for a while."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
@@ -70,7 +70,7 @@ class Trials:
     def sample(
         self, one: Measuring[_P, _T], problems: list[str], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T | None:
-        """Return what it tells, None: it failed, now or lately; it is closed then.
+        """Return its measurement, None: it failed, now or lately; it is closed then.
 
         :param problems: is added to
         """
@@ -97,7 +97,7 @@ class Ladder:
 
     def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
         self._sources = tuple(sources)
-        self._trials = Trials(retry_ticks)
+        self._trials = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
         """Return what was found. It does not raise for what a source can't read.
@@ -118,7 +118,7 @@ class Ladder:
             found = self._trials.sample(each, problems, tick)
             if found is None:
                 continue
-            if not tick.guests:  # still asked, so that its fitness is known
+            if not tick.guests:  # still tried, so that its fitness is known
                 source = each.name
                 break
             for running in waiting:

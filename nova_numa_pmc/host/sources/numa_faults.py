@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
@@ -90,9 +91,7 @@ def parse(text: str) -> dict[int, int]:
             continue
         fields = dict(word.partition('=')[::2] for word in line.split()[1:])
         numbers = [fields.get(name, '') for name in ('node', 'task_private', 'task_shared')]
-        if not all(
-            number.isascii() and number.isdigit() and len(number) < 21 for number in numbers
-        ):
+        if not all(map(is_number, numbers)):
             return {}
         node, private, shared = map(int, numbers)
         found[node] = found.get(node, 0) + private + shared

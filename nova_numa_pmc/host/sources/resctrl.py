@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.measurements import Counts
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not reported.
-    Domains = dict[int, 'Bytes | None']
+    Domains = dict[int, 'MonitoredBytes | None']
 
 #: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
 _MAX_BYTES = 1 << 63
@@ -39,7 +40,7 @@ _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 _CACHES = 'sys/devices/system/cpu/cpu%d/cache'
 
 
-class Bytes(Record):
+class MonitoredBytes(Record):
     """Bytes that a group moved in a domain so far."""
 
     total: int
@@ -57,7 +58,7 @@ class Resctrl:
 
     def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
-        self._path = settings.below(root, path)
+        self._path = host_options.below(root, path)
         #: CLOCK_MONOTONIC, and what was read, by directory.
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None
@@ -140,12 +141,12 @@ class Resctrl:
         line = pressure.LINE_BYTES
         return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
 
-    def _evidence(self, total: float, local: float, sure: str) -> Evidence:
+    def _evidence(self, total: float, local: float, basis: str) -> Evidence:
         line = pressure.LINE_BYTES
         local = min(local, total)  # the two are read one after the other
         return Evidence(
             self.name,
-            sure,
+            basis,
             local / line,
             (total - local) / line,
             rates.remote_ratio(local, total - local),
@@ -192,13 +193,13 @@ class Resctrl:
             return found  # it was removed
         for name in names:
             number = name.removeprefix('mon_L3_')
-            if number != name and number.isascii() and number.isdigit() and len(number) < 6:
+            if number != name and is_number(number, 5):
                 total, local = (
                     _amount(os.path.join(group, 'mon_data', name, kind))
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
                 )
                 found[int(number)] = (
-                    None if total is None or local is None else Bytes(total, local)
+                    None if total is None or local is None else MonitoredBytes(total, local)
                 )
         if group == self._path and not any(found.values()):
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
@@ -243,7 +244,7 @@ def _amount(path: str) -> int | None:
         text = read_text(path).strip()
     except OSError:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) >= _MAX_BYTES:
+    if not is_number(text) or int(text) >= _MAX_BYTES:
         return None
     return int(text)
 
@@ -254,12 +255,10 @@ def _tasks(group: str) -> frozenset[int]:
         words = read_text(os.path.join(group, 'tasks')).split()
     except OSError:
         return frozenset()
-    return frozenset(
-        int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 12
-    )
+    return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
+def _moved(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
     """Return the bytes since; None: unknown."""
     found: Domains = {}
     for domain, new in now.items():
@@ -267,7 +266,7 @@ def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
         if old is None or new is None or old.total > new.total or old.local > new.local:
             found[domain] = None
         else:
-            found[domain] = Bytes(new.total - old.total, new.local - old.local)
+            found[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
     return found
 
 
@@ -281,7 +280,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
         total[domain] = (
             None
             if len(known) < len(amounts)
-            else Bytes(
+            else MonitoredBytes(
                 sum(amount.total for amount in known), sum(amount.local for amount in known)
             )
         )

@@ -36,7 +36,7 @@ _ROLES = (
 _PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
 
-class Use(Record):
+class UncoreUse(Record):
     """Counts of one node's uncore; None: not counted.
 
     :param bandwidth_bytes_per_sec: read + ω · written
@@ -67,10 +67,10 @@ class Uncore:
         self._online: tuple[frozenset[int], ...] | None = None
         self._wanted: Plan = {}
         self._shared: tuple[str, ...] = ()
-        self._owners: counted.Owners[int, tuple[str, int]] = counted.Owners()
+        self._owners: counted.OwnerCounters[int, tuple[str, int]] = counted.OwnerCounters()
         self.problems: tuple[str, ...] = ()
 
-    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, Use]:
+    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:
         """Return {node id: use} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted
@@ -136,7 +136,7 @@ class Uncore:
         except (OSError, ValueError):
             return None
 
-    def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> Use:
+    def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> UncoreUse:
         """Return a node's use from what its events saw."""
         amounts = {
             role: None if delta is None else delta.value
@@ -163,7 +163,7 @@ class Uncore:
             / (pressure.LINE_BYTES * elapsed_ns)
         )
         hit, miss = amounts[counter_roles.IO_HIT], amounts[counter_roles.IO_MISS]
-        return Use(
+        return UncoreUse(
             bandwidth,
             lines,
             rates.per_sec(node_deltas.get(counter_roles.LINK_TX), elapsed_ns),

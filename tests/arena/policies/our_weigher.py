@@ -324,7 +324,7 @@ def _least(fits, columns):
 
 
 class _Found:
-    """What request._answer() reads of decoded metrics."""
+    """What request._estimate() reads of decoded metrics."""
 
     def __init__(self, known, position):
         count = known.cores.shape[1]
@@ -362,5 +362,5 @@ def answered(known, position, asked):
         if len(known.kept) > 5000:
             known.kept.clear()
         found: typing.Any = _Found(known, position)
-        answer = known.kept[place] = request._answer(found, *came, None, question)
+        answer = known.kept[place] = request._estimate(found, *came, None, question)
     return answer, question

@@ -12,7 +12,7 @@ import sys
 import labguests
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, cpuset, topology
 from nova_numa_pmc.moves.reassertion import left_by_us
 from nova_numa_pmc.state import promises_file
@@ -23,7 +23,7 @@ TIMEOUT_S = 30
 def promise(name):
     """Return a guest's promise."""
     record = promises_file.read(
-        settings.read(settings.PATH).state_dir, promises_file.read_boot_id('/')
+        host_options.read(host_options.PATH).state_dir, promises_file.read_boot_id('/')
     )
     (found,) = (each for each in record.promises.values() if each.name == name)
     return found
@@ -36,7 +36,7 @@ def place(name, node, host):
     cpuset.confine(groups, cpus, ours=left_by_us(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
-        settings.read(settings.PATH),
+        host_options.read(host_options.PATH),
         '/',
         TIMEOUT_S,
     )

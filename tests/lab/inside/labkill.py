@@ -23,7 +23,7 @@ import labguests
 
 from nova_numa_pmc.agent import options as agent_options, stages
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves import executor
 
 CPUS = ('0-1', '2-3')
@@ -37,17 +37,18 @@ def options():
     return found._replace(
         publish=False,
         rebalance=agent_conf.OFF,
-        terms=found.terms._replace(bytes_per_sec=MIB_PER_SEC << 20),
+        rebalance_options=found.rebalance_options._replace(bytes_per_sec=MIB_PER_SEC << 20),
     )
 
 
 def move(promised):
     """Move the guest to the other node, until the end or until killed."""
     node = 1 - promised.cpu_nodes[0]
-    step = moves.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
+    step = plan_records.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
     mover = executor.MoveExecutor(options(), '/', logging.getLogger('labkill'))
     mover.begin(
-        moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)), {promised.uuid: promised}
+        plan_records.Plan((plan_records.Move(plan_records.MOVE, (step,), 1.0, 0.0, 0.0, 0),)),
+        {promised.uuid: promised},
     )
     while True:
         pause_s = mover.step()

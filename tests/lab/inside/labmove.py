@@ -30,13 +30,13 @@ REST_S = 3  # watched before and after a move
 def move(request):
     """Move a guest to a node; tell of each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    terms = guest_mover.PagingTerms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
     mover = guest_mover.GuestMove(
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
-        terms=terms,
+        limits=terms,
         bind=request.get('bind', False),
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20

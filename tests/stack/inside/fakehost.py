@@ -26,7 +26,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import host_state
 
@@ -70,7 +70,7 @@ class Driver(fake.FakeDriver):
         with open(path, 'w') as file:
             file.write(f'[state]\ndir = {self._directory}\n')
         # Each host has one such file; here there are many hosts.
-        settings.PATH = path
+        host_options.PATH = path
         self.publish()
         threading.Thread(target=self._publish_on, daemon=True).start()
 

@@ -29,7 +29,7 @@ class AttendingCase(AgentCase):
 
     def attend(self):
         """Attend until there is nothing to be done; return how long it wanted to wait at first."""
-        now = stages.Now(SECOND, START_NS + SECOND, 1001.0)
+        now = stages.Moment(SECOND, START_NS + SECOND, 1001.0)
         first = pause_s = self.made.attend(now)
         while pause_s is not None:
             self.clock.now_s += pause_s

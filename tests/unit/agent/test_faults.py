@@ -53,7 +53,7 @@ class ClockTest(AgentCase):
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
             made.tick(
-                stages.Now(
+                stages.Moment(
                     at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
                 )
             )
@@ -77,7 +77,7 @@ class SuspendedMoveTest(RebalancingCase):
         made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
-                stages.Now(
+                stages.Moment(
                     turn * 5 * SECOND,
                     START_NS + (turn * 5 + slept_s) * SECOND,
                     1000.0 + turn * 5 + slept_s,

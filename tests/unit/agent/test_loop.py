@@ -17,8 +17,8 @@ from nova_numa_pmc.conf import (
     counters as counters_conf,
     metrics as metrics_conf,
 )
-from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.exceptions import SettingsError, StateBusy
+from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.exceptions import OptionsError, StateBusy
 from nova_numa_pmc.state import history, host_state, pause
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
@@ -163,7 +163,7 @@ class ServiceTest(unittest.TestCase):
 
     def test_wrong_options_change_nothing(self):
         def wrong():
-            raise SettingsError('[agent] rebalance')
+            raise OptionsError('[agent] rebalance')
 
         with self.assertLogs(LOG, 'ERROR'):
             self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)
@@ -187,12 +187,12 @@ class StopTest(RebalancingCase):
     def test_no_further_move_of_a_plan_is_begun(self):
         made, clock = self.open(), Clock([(0, signal.SIGTERM)])
         made._moving.begin(
-            moves.Plan(
+            plan_records.Plan(
                 tuple(
-                    moves.Move(
-                        moves.MOVE,
+                    plan_records.Move(
+                        plan_records.MOVE,
                         (
-                            moves.Step(
+                            plan_records.Step(
                                 host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0
                             ),
                         ),

@@ -8,11 +8,11 @@ from nova_numa_pmc.agent import options as agent_options
 from nova_numa_pmc.conf import (
     agent as agent_conf,
     counters as counters_conf,
+    host_options,
     metrics as metrics_conf,
-    settings,
 )
-from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.core.rebalance import plan_records
+from nova_numa_pmc.exceptions import OptionsError
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
@@ -48,10 +48,10 @@ class ReadTest(unittest.TestCase):
 
     def test_defaults_move_nobody(self):
         found, problems = self.read('')
-        self.assertEqual(agent_conf.AgentOptions(settings.read(os.devnull)), found)
+        self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), found)
         self.assertEqual(
-            (True, True, 'off', [], moves.RebalanceTerms()),
-            (found.publish, found.reassert, found.rebalance, problems, found.terms),
+            (True, True, 'off', [], plan_records.RebalanceOptions()),
+            (found.publish, found.reassert, found.rebalance, problems, found.rebalance_options),
         )
 
     def test_all_set(self):
@@ -61,7 +61,7 @@ class ReadTest(unittest.TestCase):
                 False,
                 False,
                 'dry-run',
-                moves.RebalanceTerms(
+                plan_records.RebalanceOptions(
                     bytes_per_tick=100 << 20,
                     moves_per_hour=3,
                     changes_per_hour=4,
@@ -92,7 +92,7 @@ class ReadTest(unittest.TestCase):
             'min_gain_cores = x',
             'metrics = 0.0.0.0:19877',
         ):
-            with self.subTest(line), self.assertRaisesRegex(SettingsError, line.split(' ')[0]):
+            with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)
 
     def test_a_bad_calibration_is_a_problem_only(self):

@@ -142,11 +142,11 @@ class OursTest(unittest.TestCase):
         question = unseen(asked.vcpus, asked.memory_mib)
         at = our_weigher.usable(seen)
         known = our_weigher.Known(seen.only(at))
-        answers = [request.Answer(None, 'blind')] * len(seen.at)
+        answers = [request.HostEstimate(None, 'blind')] * len(seen.at)
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
             found: typing.Any = our_weigher._Found(known, position)
-            answers[host] = request._answer(found, *came, None, question)
+            answers[host] = request._estimate(found, *came, None, question)
         found = comparison.pressures(answers, question)
         return [np.nan if each is None else each for each in found]
 

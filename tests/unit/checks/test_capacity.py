@@ -25,9 +25,9 @@ class CapacityTest(unittest.TestCase):
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
 
     def test_settings(self):
-        self.assertEqual([], codes(capacity.check_settings(self.root)))
+        self.assertEqual([], codes(capacity.check_options(self.root)))
         sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
-        (found,) = capacity.check_settings(self.root)
+        (found,) = capacity.check_options(self.root)
         self.assertIn('timeout_s', found.what)
 
     def test_ram_ratio(self):

@@ -11,7 +11,7 @@ from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
 STOCK = ('virt_driver', 'nova.compute.monitors.cpu.virt_driver:Monitor')
-SEEN = interpreter.InterpreterAnswer(
+SEEN = interpreter.InterpreterModules(
     '/usr/bin/python3',
     ('/usr/lib/nova',),
     ('/usr/lib/nova/compute/monitors/cpu',),
@@ -72,11 +72,11 @@ class ConfTest(unittest.TestCase):
         ):
             with self.subTest(setting=setting, sent=sent):
                 conf = self.conf('compute_monitors = numa_pmc\n' + weighed % (setting, sent))
-                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+                self.assertEqual(expected, codes(monitor.check_cpu_metrics(conf)))
         other = self.conf(
             'compute_monitors = virt_driver\n' + weighed % ('cpu.percent=1', 'false')
         )
-        self.assertEqual([], codes(monitor.check_metrics(other)))
+        self.assertEqual([], codes(monitor.check_cpu_metrics(other)))
 
     def test_a_dead_notification_bus_must_not_stop_boots(self):
         for text, expected in (
@@ -88,15 +88,15 @@ class ConfTest(unittest.TestCase):
             with self.subTest(text):
                 section = '\n[oslo_messaging_notifications]\n' + text
                 conf = self.conf('compute_monitors = numa_pmc' + section)
-                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+                self.assertEqual(expected, codes(monitor.check_notifications(conf)))
 
     def test_without_a_monitor_nothing_is_notified(self):
         conf = self.conf('[oslo_messaging_notifications]\ndriver = messagingv2')
-        self.assertEqual([], codes(monitor.check_metrics(conf)))
+        self.assertEqual([], codes(monitor.check_notifications(conf)))
 
     def test_a_bad_option_of_ours_is_a_finding(self):
         conf = self.conf('compute_monitors = numa_pmc\n[numa_pmc]\nmetrics_deadband = 1')
-        self.assertEqual([], codes(monitor.check_metrics(conf)))
+        self.assertEqual([], codes(monitor.check_options(conf)))
         self.assertEqual(['nova-conf-value'], codes(conf.findings))
 
     def test_not_restarted(self):
@@ -196,13 +196,13 @@ class InterpreterTest(unittest.TestCase):
         )
         write(site, 'ours-1.dist-info/METADATA', 'Metadata-Version: 2.1\nName: ours\n')
         python = self.fake_python('PYTHONPATH=%s exec %s -S "$@"\n' % (site, sys.executable))
-        said = interpreter.ask(python)
+        said = interpreter.query(python)
         self.assertEqual(('', None, (POINT,)), (said.problem, said.shim, said.points))
         self.assertEqual((site + '/nova/compute/monitors/cpu',), said.monitors)
         self.assertEqual(site + '/nova_numa_pmc/__init__.py', said.package)
         write(site, 'nova/compute/monitors/cpu/numa_pmc.py', '')
         self.assertEqual(
-            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.ask(python).shim
+            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.query(python).shim
         )
 
     def test_a_shim_beside_a_distributions_nova(self):
@@ -214,7 +214,7 @@ class InterpreterTest(unittest.TestCase):
             'local/nova/compute/monitors/cpu/numa_pmc.py',
         ):
             write(self.root, name, '')
-        said = interpreter.ask(
+        said = interpreter.query(
             self.fake_python(
                 'PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n'
                 % (self.root, self.root, sys.executable)
@@ -225,7 +225,7 @@ class InterpreterTest(unittest.TestCase):
         )
 
     def test_no_nova(self):
-        said = interpreter.ask(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
+        said = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(
             ('', (), (), None, None),
             (said.problem, said.nova, said.monitors, said.shim, said.package),
@@ -241,6 +241,6 @@ class InterpreterTest(unittest.TestCase):
         ):
             with self.subTest(lines):
                 timeout_s = 0 if 'sleep' in lines else 20
-                said = interpreter.ask(self.fake_python(lines + '\n'), timeout_s=timeout_s)
+                said = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
                 self.assertEqual(expected, said.problem)
-        self.assertIn('No such file', interpreter.ask(self.root + '/absent').problem)
+        self.assertIn('No such file', interpreter.query(self.root + '/absent').problem)

@@ -31,7 +31,7 @@ class SchedulerTest(unittest.TestCase):
         for value, expected in ((STOCK, []), (scheduler.WEIGHER, ['cpu-metrics-weighed'])):
             with self.subTest(value):
                 conf = self.conf('weight_classes = ' + value + weighed)
-                self.assertEqual(expected, codes(scheduler.check_metrics(conf)))
+                self.assertEqual(expected, codes(scheduler.check_cpu_metrics(conf)))
 
     def test_weigher(self):
         for value, expected in (
@@ -103,11 +103,11 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual([], codes(scheduler.check_candidates(conf, None)))
 
     def test_importable(self):
-        for answer, expected in (
-            (interpreter.InterpreterAnswer('p', ('/n',), package='/x'), []),
-            (interpreter.InterpreterAnswer('p', ('/n',)), ['scheduler-package-missing']),
-            (interpreter.InterpreterAnswer('p'), ['scheduler-not-asked']),
-            (interpreter.InterpreterAnswer('p', problem='late'), ['scheduler-not-asked']),
+        for modules, expected in (
+            (interpreter.InterpreterModules('p', ('/n',), package='/x'), []),
+            (interpreter.InterpreterModules('p', ('/n',)), ['scheduler-package-missing']),
+            (interpreter.InterpreterModules('p'), ['scheduler-not-asked']),
+            (interpreter.InterpreterModules('p', problem='late'), ['scheduler-not-asked']),
         ):
-            with self.subTest(answer):
-                self.assertEqual(expected, codes(scheduler.check_importable(answer)))
+            with self.subTest(modules):
+                self.assertEqual(expected, codes(scheduler.check_importable(modules)))

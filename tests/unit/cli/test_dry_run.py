@@ -6,7 +6,7 @@ import unittest
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import dry_run
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from tests.fixtures import host as hosts, sysfs
@@ -21,7 +21,7 @@ class HostTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         self.host = hosts.FakeHost(self.root)
         self.addCleanup(self.host.close)
-        self.options = settings.read(self.host.path('absent'))
+        self.options = host_options.read(self.host.path('absent'))
 
     def start(self, number, **domain):
         """Decide and record, as the hook does."""

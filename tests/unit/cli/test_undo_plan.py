@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import undo_plan
 from nova_numa_pmc.cli.undo_plan import UndoError
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.state import history
 from nova_numa_pmc.state.history import PromisedPlace
 
@@ -15,7 +15,7 @@ FLOATING = PromisedPlace((), (), (), model.FLOATING)
 SPANS = PromisedPlace((0, 1), (0, 1), (3, 5))
 
 
-def entry(*parts, number=1, kind=moves.MOVE, batch='b', result=history.DONE, who='apply'):
+def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DONE, who='apply'):
     return history.HistoryEntry(
         '%08x' % number,
         1000.0,
@@ -56,13 +56,13 @@ def plan(entries, *promises, gone=(), said=None):
 class PlanTest(unittest.TestCase):
     def test_back_to_exactly_what_was_promised(self):
         for before, after, kind, mem_nodes in (
-            (HOME, AWAY, moves.MOVE, (0,)),
-            (SPANS, AWAY, moves.MOVE, (0, 1)),
-            (FLOATING, AWAY, moves.MOVE, ()),
-            (PromisedPlace((0,), (1,)), PromisedPlace((1,), (1,)), moves.MOVE, ()),
-            (PromisedPlace((0,), (1,)), PromisedPlace((0,), (0,)), moves.FETCH, (1,)),
-            (PromisedPlace((0,), ()), HOME, moves.MOVE, ()),
-            (PromisedPlace((0,), ()), AWAY, moves.MOVE, ()),
+            (HOME, AWAY, plan_records.MOVE, (0,)),
+            (SPANS, AWAY, plan_records.MOVE, (0, 1)),
+            (FLOATING, AWAY, plan_records.MOVE, ()),
+            (PromisedPlace((0,), (1,)), PromisedPlace((1,), (1,)), plan_records.MOVE, ()),
+            (PromisedPlace((0,), (1,)), PromisedPlace((0,), (0,)), plan_records.FETCH, (1,)),
+            (PromisedPlace((0,), ()), HOME, plan_records.MOVE, ()),
+            (PromisedPlace((0,), ()), AWAY, plan_records.MOVE, ()),
         ):
             with self.subTest(before=before, after=after):
                 found = plan([entry((1, before, after))], promise(1, after))
@@ -82,7 +82,10 @@ class PlanTest(unittest.TestCase):
             ('ended', plan([moved], promise(1, AWAY), gone=['u1'])),
             ('restarted since', plan([moved], promise(1, AWAY, since_ns=8))),
             ('another place', plan([moved], promise(1, HOME))),
-            ('did not change', plan([entry((1, HOME, HOME), kind=moves.WIDEN)], promise(1, HOME))),
+            (
+                'did not change',
+                plan([entry((1, HOME, HOME), kind=plan_records.WIDEN)], promise(1, HOME)),
+            ),
             ('pinned', plan([moved], promise(1, AWAY), said={'u1': 'pin'})),
             ('ignored', plan([moved], promise(1, AWAY), said={'u1': 'ignore'})),
         ):
@@ -92,11 +95,13 @@ class PlanTest(unittest.TestCase):
                 self.assertIn(told, found.left[0][1])
 
     def test_of_a_swap_both_go_or_the_one_that_is_left(self):
-        swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=moves.SWAP)
+        swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=plan_records.SWAP)
         both = promise(1, AWAY), promise(2, HOME)
-        self.assertEqual([moves.SWAP], [move.kind for move in plan([swap], *both).plan.moves])
+        self.assertEqual(
+            [plan_records.SWAP], [move.kind for move in plan([swap], *both).plan.moves]
+        )
         found = plan([swap], *both, gone=['u2'])
-        self.assertEqual([moves.MOVE], [move.kind for move in found.plan.moves])
+        self.assertEqual([plan_records.MOVE], [move.kind for move in found.plan.moves])
         self.assertEqual(('g2',), tuple(name for name, _ in found.left))
 
     def test_the_last_comes_first(self):

@@ -20,7 +20,7 @@ from unittest import mock
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.cmd import agent
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.state import host_state, promises_file
 from tests.fixtures import host, measured
 from tests.fixtures.checkout import TOP
@@ -202,7 +202,7 @@ class OsloLogTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile('w') as file:
             file.write('[DEFAULT]\nuse_stderr = maybe\n')
             file.flush()
-            with self.assertRaisesRegex(SettingsError, 'use_stderr'):
+            with self.assertRaisesRegex(OptionsError, 'use_stderr'):
                 agent.log_to_stderr(file.name, logging.INFO)
 
     def test_in_the_journal_a_line_has_its_priority_and_no_more(self):

@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
@@ -85,14 +85,11 @@ class ReadTest(unittest.TestCase):
             'node_link_max = 0:x',
             'latency_ns = 0:60 y',
         ):
-            with (
-                self.subTest(line=line),
-                self.assertRaisesRegex(SettingsError, line.split(' ')[0]),
-            ):
+            with self.subTest(line=line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[counters]\n%s\n' % line)
         for text in ('no group\n', '[counters\n', '\x00'):
-            with self.subTest(text=text), self.assertRaises(SettingsError):
+            with self.subTest(text=text), self.assertRaises(OptionsError):
                 self.read(text)
-        with self.assertRaises(SettingsError), tempfile.TemporaryDirectory() as directory:
+        with self.assertRaises(OptionsError), tempfile.TemporaryDirectory() as directory:
             os.chmod(directory, 0o700)
             counters_conf.read(directory)

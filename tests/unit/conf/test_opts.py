@@ -5,7 +5,7 @@ import unittest
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import opts as options, settings
+from nova_numa_pmc.conf import host_options, opts as options
 from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
@@ -46,7 +46,7 @@ def values_of(path):
         default_config_files=[],
         default_config_dirs=[],
     )
-    return {(o.group, o.name): conf[o.group][o.name] for o in settings.OPTIONS}
+    return {(o.group, o.name): conf[o.group][o.name] for o in host_options.OPTIONS}
 
 
 class AgreementTest(unittest.TestCase):
@@ -56,7 +56,7 @@ class AgreementTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
             file.write(text)
             file.flush()
-            ours, problems = settings.parse(text)
+            ours, problems = host_options.parse(text)
             self.assertEqual([], problems)
             self.assertEqual(values_of(file.name), ours)
         return ours
@@ -66,14 +66,14 @@ class AgreementTest(unittest.TestCase):
             (group.name, opt.name, opt.default)
             for group, opts in options.list_opts()
             for opt in opts
-            if group.name in dict(settings.GROUPS)
+            if group.name in dict(host_options.GROUPS)
         ]
-        self.assertEqual([(o.group, o.name, o.default) for o in settings.OPTIONS], listed)
+        self.assertEqual([(o.group, o.name, o.default) for o in host_options.OPTIONS], listed)
         self.assert_alike('')
 
     def test_an_operators_file(self):
         ours = self.assert_alike(FILE)
-        for option in settings.OPTIONS:
+        for option in host_options.OPTIONS:
             with self.subTest(option=option.name):
                 self.assertNotEqual(option.default, ours[option.group, option.name])
 
@@ -84,7 +84,7 @@ class AgreementTest(unittest.TestCase):
         self.assert_alike(re.sub(r'(?m)^#(\w+ = )', r'\1', sample))
 
     def test_both_refuse_what_is_out_of_bounds(self):
-        for option in settings.OPTIONS:
+        for option in host_options.OPTIONS:
             if option.minimum is None:
                 continue
             for value in (option.minimum - 1, option.maximum + 1):
@@ -94,7 +94,7 @@ class AgreementTest(unittest.TestCase):
                     file.flush()
                     with self.assertRaises(cfg.ConfigFileValueError):
                         values_of(file.name)
-                    self.assertEqual(1, len(settings.parse(text)[1]))
+                    self.assertEqual(1, len(host_options.parse(text)[1]))
 
 
 class SampleTest(unittest.TestCase):
@@ -102,7 +102,7 @@ class SampleTest(unittest.TestCase):
         """A stale sample misleads: `make config` writes it anew."""
         with open(SAMPLE, encoding='utf-8') as file:
             lines = file.read().splitlines()
-        for option in settings.OPTIONS:
+        for option in host_options.OPTIONS:
             default = str(option.default).lower() if option.kind is bool else option.default
             self.assertIn(f'#{option.name} = {default}'.rstrip(), lines)
         listed = {opt.name for _, opts in options.list_opts() for opt in opts}

@@ -3,13 +3,13 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import measurements
-from nova_numa_pmc.core.measurements import Abilities, NodeUse
+from nova_numa_pmc.core.measurements import NodeCapacities, NodeUse
 from nova_numa_pmc.host.sources import Evidence, Running
 from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
-ABLE = Abilities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
-UNABLE = Abilities((4.0, 4.0), (None, None), (None, None), None, 1)
+ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
+UNABLE = NodeCapacities((4.0, 4.0), (None, None), (None, None), None, 1)
 GUEST = Running(
     model.Guest('u', 'g', 2, 1, devices=('0000:3b:00.1',)),
     {},
@@ -66,7 +66,7 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
         )
-        able = Abilities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
+        able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
         guest = measurements.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )
@@ -94,7 +94,7 @@ class CountsOfGuestsTest(unittest.TestCase):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
         for told in (
             {},
-            {'v': EVIDENCE._replace(sure=INFERRED)},
+            {'v': EVIDENCE._replace(basis=INFERRED)},
             {'v': EVIDENCE._replace(local_per_sec=None)},
         ):
             self.assertEqual({0: (225.0, 75.0)}, self.counts(GUEST, other, u=EVIDENCE, **told))
@@ -136,7 +136,7 @@ class GuestSampleTest(unittest.TestCase):
 
     def test_a_ratio_alone(self):
         told = measurements.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
-        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.sure, told.remote_ratio))
+        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.basis, told.remote_ratio))
         self.assertEqual(
             (None, None, None, None),
             (told.local_per_sec, told.cpi, told.intensity, told.counted_share),
@@ -148,7 +148,7 @@ class GuestSampleTest(unittest.TestCase):
             EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
             (),
         )
-        self.assertEqual(('', '', 2.0), (told.source, told.sure, told.cpi))
+        self.assertEqual(('', '', 2.0), (told.source, told.basis, told.cpi))
 
     def test_nothing_known(self):
         told = measurements.guest_sample(

@@ -5,7 +5,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.host_view import view
 from nova_numa_pmc.core.placement import placement, promise_limit
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from tests.fixtures import hosts
 from tests.fixtures.hosts import GIB, LIMITS
 from tests.sim.constant import Constant, load
@@ -181,7 +181,7 @@ class DomainTest(unittest.TestCase):
 
 class RebalanceTest(unittest.TestCase):
     def plans(self, host):
-        made, _ = host.run(moves.RebalanceTerms(), 240, 60.0)
+        made, _ = host.run(plan_records.RebalanceOptions(), 240, 60.0)
         return [step for plan in made for move in plan.moves for step in move.steps]
 
     def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):

@@ -43,7 +43,7 @@ class CpuTimesTest(unittest.TestCase):
             STAT.replace('20', '٢', 1),
         ):
             with self.subTest(text=text):
-                self.assertEqual(cpu_times.Times(), self.read(text))
+                self.assertEqual(cpu_times.CpuTimes(), self.read(text))
 
     @given(st.text(max_size=60), st.text(max_size=60))
     def test_garbage_does_not_crash(self, head, tail):

@@ -33,7 +33,7 @@ class LiveGuestsTest(unittest.TestCase):
 
     def tell(self, identity=None, **more):
         """Let libvirt answer, of the status file as it is or as ``identity`` says."""
-        self.made.tell(
+        self.made.update(
             GuestChange(
                 NAME,
                 guests.parse(host.domain_xml(1, **more)),
@@ -109,7 +109,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(2, self.read().vcpus)
 
     def test_another_guest_of_the_same_name(self):
-        self.made.tell(
+        self.made.update(
             GuestChange(
                 NAME,
                 guests.parse(host.domain_xml(1, vcpus=4))._replace(uuid=host.uuid_of(9)),

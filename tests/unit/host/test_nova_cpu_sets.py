@@ -15,7 +15,7 @@ class ReaderTest(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.reader = nova_cpu_sets.Reader(self.root)
+        self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
 
     def write(self, text, path=CONF):
         sysfs.write(self.root, path, text)
@@ -61,7 +61,7 @@ class ReaderTest(unittest.TestCase):
         for text in ('[compute]\ncpu_shared_set = a-b\n', '[compute\n', b'\xff\xfe'):
             with self.subTest(text=text):
                 self.write(text)
-                self.reader = nova_cpu_sets.Reader(self.root)
+                self.reader = nova_cpu_sets.NovaCpuSetsReader(self.root)
                 shared, dedicated, problems = self.read()
                 self.assertEqual((None, None), (shared, dedicated))
                 self.assertIn(CONF, ' '.join(problems))

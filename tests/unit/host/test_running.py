@@ -36,8 +36,8 @@ class PassedTest(unittest.TestCase):
             ({1: old}, {1: new._replace(wait_ns=4)}),
         ):
             with self.subTest(before=before, after=after):
-                self.assertEqual(running.Used(), running.passed(before, after, HOME, SECOND))
-        self.assertEqual(running.Used(), running.passed({1: old}, {1: new}, HOME, 0))
+                self.assertEqual(running.ThreadUse(), running.passed(before, after, HOME, SECOND))
+        self.assertEqual(running.ThreadUse(), running.passed({1: old}, {1: new}, HOME, 0))
 
     def test_a_cpu_without_node_hides_where_it_ran(self):
         used = running.passed(

@@ -5,7 +5,7 @@ import logging
 
 from nova_numa_pmc import measurement, model, promises
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.moves import cache_widening
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
@@ -19,7 +19,7 @@ class CacheWideningTest(AgentCase):
     def setUp(self):
         super().setUp()
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        self.subject = cache_widening.CacheWidening(settings.read('/dev/null'), self.root, LOG)
+        self.subject = cache_widening.CacheWidening(host_options.read('/dev/null'), self.root, LOG)
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
             self.promise(number, 1, cpus=cpus)
 

@@ -4,7 +4,7 @@
 import logging
 import os
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import move_lock, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
@@ -294,7 +294,7 @@ class BoundTest(AgentCase):
     def test_bound_again_and_widened_when_the_agent_ends(self):
         self.tick(self.open(), 0)
         self.assertEqual('1', self.mems())
-        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
+        shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
         reassertion.widen_bound(shared, self.root, logging.getLogger(LOG))
         self.assertEqual('0-1', self.mems())
         self.assertTrue(self.promises()[host.uuid_of(1)].bound)

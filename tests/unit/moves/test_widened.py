@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves.parts import CpuMove, MovePart
 from nova_numa_pmc.moves.widened import Widened
 from tests.fixtures.hosts import guest
@@ -13,7 +13,7 @@ PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 
 
 def part(to_nodes):
-    step = moves.Step('uuid-g', 'g', (0,), to_nodes, (), 0)
+    step = plan_records.Step('uuid-g', 'g', (0,), to_nodes, (), 0)
     return MovePart(step, PROMISE, PROMISE, CpuMove(None, None, None), 0.0)
 
 
@@ -21,22 +21,22 @@ class WidenedTest(unittest.TestCase):
     def setUp(self):
         self.widened = Widened()
         self.widened.begin()
-        self.widened.note(moves.WIDEN, part((0, 1)))
+        self.widened.note(plan_records.WIDEN, part((0, 1)))
 
     def test_until_it_is_moved(self):
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(moves.FETCH, part(()))
+        self.widened.note(plan_records.FETCH, part(()))
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(moves.MOVE, part((1,)))
+        self.widened.note(plan_records.MOVE, part((1,)))
         self.assertEqual({}, self.widened.places)
 
     def test_again_when_the_move_is_taken_back(self):
-        self.widened.note(moves.MOVE, part((1,)))
+        self.widened.note(plan_records.MOVE, part((1,)))
         self.widened.take_back('uuid-g')
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
 
     def test_not_for_a_move_that_did_not_narrow_it(self):
-        self.widened.note(moves.MOVE, part((1,)))
+        self.widened.note(plan_records.MOVE, part((1,)))
         self.widened.begin()
         self.widened.take_back('uuid-g')
         self.assertEqual({}, self.widened.places)

@@ -34,7 +34,7 @@ KINDS = {
     'uuid': st.text(max_size=40),
     'name': st.text(max_size=40),
     'source': st.text(max_size=9),
-    'sure': st.text(max_size=9),
+    'basis': st.text(max_size=9),
     'devices': st.lists(
         st.builds(
             DeviceSample, st.text(max_size=9), st.none() | NODE_IDS, st.none() | st.booleans()

@@ -65,8 +65,8 @@ def nova_host(*nodes, history=None):
     )
 
 
-def question(vcpus=2):
-    return request.question(
+def guest_request(vcpus=2):
+    return request.read(
         types.SimpleNamespace(
             instance_uuid=None,
             numa_topology=None,
@@ -76,10 +76,13 @@ def question(vcpus=2):
 
 
 def pressures(*hosts, vcpus=2):
-    asked = question(vcpus)
+    asked = guest_request(vcpus)
     found = comparison.pressures(
-        [request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts],
-        asked.asked,
+        [
+            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            for nodes in hosts
+        ],
+        asked.guest,
     )
     return [None if one is None else round(one, 6) for one in found]
 
@@ -136,7 +139,7 @@ class ComparingTest(unittest.TestCase):
         # Bandwidth 0.5 on each; a core is worth 50, 10 and 2.5 GB/s on them.
         hosts = [[node(0, cpu, 0.5)] for cpu in (0.1, 0.5, 2.0)]
         own = [
-            request.answer(nova_host(*nodes), question(), request.Rules(), NOW_S)
+            request.estimate(nova_host(*nodes), guest_request(), request.EstimateOptions(), NOW_S)
             for nodes in hosts
         ]
         self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
@@ -147,10 +150,10 @@ class ComparingTest(unittest.TestCase):
         # Idle guests on the first host, busy ones on the second, none known on the third.
         histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         own = [
-            request.answer(
+            request.estimate(
                 nova_host(node(0, 0.3, 0.1), history=history),
-                question(vcpus=8),
-                request.Rules(),
+                guest_request(vcpus=8),
+                request.EstimateOptions(),
                 NOW_S,
             )
             for history in histories
@@ -158,24 +161,30 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual(
             [0.375, 1.0, 0.7], [round(one.outcome.used[0], 6) for one in own]
         )  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
-        found = comparison.pressures(own, question(vcpus=8).asked)
+        found = comparison.pressures(own, guest_request(vcpus=8).guest)
         # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
         self.assertEqual([0.7] * 3, [round(one, 6) for one in found])
         bare = [
-            request.answer(
-                nova_host(node(0, 0.3), history=history), question(vcpus=8), request.Rules(), NOW_S
+            request.estimate(
+                nova_host(node(0, 0.3), history=history),
+                guest_request(vcpus=8),
+                request.EstimateOptions(),
+                NOW_S,
             )
             for history in histories
         ]
         self.assertEqual(
             [0.7] * 3,
-            [round(one, 6) for one in comparison.pressures(bare, question(vcpus=8).asked)],
+            [round(one, 6) for one in comparison.pressures(bare, guest_request(vcpus=8).guest)],
         )
 
     def test_a_guest_that_spans_is_compared_likewise(self):
         hosts = [[node(0, cpu, 0.5), node(1, cpu, 0.5)] for cpu in (0.05, 0.25, 1.0)]
-        asked = question(vcpus=12)
-        own = [request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts]
+        asked = guest_request(vcpus=12)
+        own = [
+            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            for nodes in hosts
+        ]
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
         # 6 cores of 20 GB/s each, half on each node.
         self.assertEqual([1.1, 1.1], pressures(*hosts, vcpus=12)[:2])
@@ -186,18 +195,22 @@ class ComparingTest(unittest.TestCase):
             ([node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)], 0.6, 0.5),
             ([node(0, 0.4, 0.7, link=0.9), node(1, 0.6, 0.3, link=0.8)], 0.8, 0.8),
         ):
-            own = request.answer(nova_host(*nodes), question(vcpus=0), request.Rules(), NOW_S)
-            found = comparison.pressures([own], question(vcpus=0).asked)
+            own = request.estimate(
+                nova_host(*nodes), guest_request(vcpus=0), request.EstimateOptions(), NOW_S
+            )
+            found = comparison.pressures([own], guest_request(vcpus=0).guest)
             self.assertAlmostEqual(0.2 * used + 0.8 * whole, found[0])
 
     def test_the_unknown_stay_unknown(self):
-        asked = question()
-        answers = [
-            request.Answer(None, 'old'),
-            request.answer(nova_host(node(0, 0.3, 0.5)), asked, request.Rules(), NOW_S),
-            request.answer(nova_host(node(0, 0.3)), asked, request.Rules(), NOW_S),
+        asked = guest_request()
+        estimates = [
+            request.HostEstimate(None, 'old'),
+            request.estimate(
+                nova_host(node(0, 0.3, 0.5)), asked, request.EstimateOptions(), NOW_S
+            ),
+            request.estimate(nova_host(node(0, 0.3)), asked, request.EstimateOptions(), NOW_S),
         ]
-        self.assertIsNone(comparison.pressures(answers, asked.asked)[0])
+        self.assertIsNone(comparison.pressures(estimates, asked.guest)[0])
 
     def test_no_host_of_odd_figures_decides_what_the_guest_is_expected_to_want(self):
         sound = [(20, 5.0)] * 4
@@ -236,8 +249,8 @@ class HidingTest(unittest.TestCase):
             before, after = self.compared(hosts), self.compared(blind)
             least = missing.upper_quartile(
                 [
-                    self.part(part, nodes, *answer.outcome.at)
-                    for nodes, (answer, _) in zip(hosts, before)
+                    self.part(part, nodes, *estimate.outcome.at)
+                    for nodes, (estimate, _) in zip(hosts, before)
                     if nodes is not hosts[at]
                 ]
             )
@@ -252,11 +265,12 @@ class HidingTest(unittest.TestCase):
 
     def compared(self, hosts):
         """Return (answer, pressure) of each."""
-        asked = question()
-        answers = [
-            request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts
+        asked = guest_request()
+        estimates = [
+            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            for nodes in hosts
         ]
-        return list(zip(answers, comparison.pressures(answers, asked.asked)))
+        return list(zip(estimates, comparison.pressures(estimates, asked.guest)))
 
     def part(self, part, nodes, used):
         """Return a part of the pressure that a guest of one core on this node would leave."""

@@ -9,7 +9,7 @@ from hypothesis import given, strategies
 
 from nova_numa_pmc.scheduler import penalty as subject
 
-TERMS = subject.PenaltyTerms()
+TERMS = subject.PenaltyOptions()
 PRESSURES = strategies.floats(0, 1e6) | strategies.just(math.inf)
 FLOORS = strategies.floats(0, 1)
 
@@ -30,7 +30,7 @@ class PenaltyTest(unittest.TestCase):
 
     @given(PRESSURES, PRESSURES, FLOORS)
     def test_more_pressure_never_costs_less(self, one, other, floor):
-        terms = subject.PenaltyTerms(floor)
+        terms = subject.PenaltyOptions(floor)
         low, high = (subject.penalty(each, terms) for each in sorted((one, other)))
         self.assertTrue(0.0 <= low <= high <= 1.0)
 
@@ -42,7 +42,7 @@ class PenaltyTest(unittest.TestCase):
 class UnknownTest(unittest.TestCase):
     def of(self, used, total, pressure=None):
         host = types.SimpleNamespace(host='a', vcpus_used=used, vcpus_total=total)
-        return subject.of_host(host, pressure, subject.PenaltyTerms(0.0, 0.001, 0.0))
+        return subject.of_host(host, pressure, subject.PenaltyOptions(0.0, 0.001, 0.0))
 
     def test_it_counts_by_what_nova_has_promised(self):
         for used, expected in ((0, 0.0), (60, 0.3), (192, 0.96), (4000, 1.0)):

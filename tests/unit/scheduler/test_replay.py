@@ -12,7 +12,7 @@ FLAVOR = replay.SavedFlavor(2, 1024)
 
 def judge(rows, flavor=FLAVOR, **conf):
     found, saved_s = replay.read(json.dumps(rows))
-    return replay.judge(found, flavor, {**replay.defaults(), **conf}, saved_s)
+    return replay.verdicts(found, flavor, {**replay.defaults(), **conf}, saved_s)
 
 
 def order(verdicts):
@@ -67,7 +67,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_saved_at_is_the_time_of_the_decision(self):
         verdicts = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
-        self.assertIn('3600 s old', verdicts[0].answer.unknown)
+        self.assertIn('3600 s old', verdicts[0].estimate.unknown)
 
     def test_guests_that_came_since_are_charged(self):
         rows = [row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192), row('b', 1.0, 1.0)]
@@ -78,7 +78,7 @@ class JudgeTest(unittest.TestCase):
         found, now_s = replay.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
         counts = dict.fromkeys('abcd', 0)
         for _ in range(8):
-            best = replay.judge(found, FLAVOR, replay.defaults(), now_s)[0]
+            best = replay.verdicts(found, FLAVOR, replay.defaults(), now_s)[0]
             counts[best.host] += 1
             next(host for host in found if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
@@ -88,7 +88,7 @@ class JudgeTest(unittest.TestCase):
             [row('full', 4.2, 4.1)], FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'})
         )
         self.assertEqual(['full'], order(verdicts))
-        self.assertEqual('spread', verdicts[0].answer.outcome.code)
+        self.assertEqual('spread', verdicts[0].estimate.outcome.code)
 
 
 class ReadTest(unittest.TestCase):
@@ -146,7 +146,7 @@ class ReadTest(unittest.TestCase):
     def test_any_metrics(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
         found, saved_s = replay.read(text)
-        (verdict,) = replay.judge(found, FLAVOR, replay.defaults(), saved_s)
+        (verdict,) = replay.verdicts(found, FLAVOR, replay.defaults(), saved_s)
         self.assertTrue(verdict.passes)
 
 

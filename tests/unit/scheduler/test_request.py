@@ -16,7 +16,7 @@ from nova_numa_pmc.scheduler import comparison, penalty, request as subject
 from tests.fixtures.metrics import listed, mutated, state
 
 NOW_S = 1700000000
-RULES = subject.Rules()
+RULES = subject.EstimateOptions()
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
 
@@ -44,8 +44,8 @@ def spec(vcpus=2, memory_mb=2048, uuid='u', numa_topology=None, **extra_specs):
     )
 
 
-def ask(host_state, request=None, rules=RULES, now_s=NOW_S):
-    return subject.answer(host_state, subject.question(request or spec()), rules, now_s)
+def ask(host_state, request=None, options=RULES, now_s=NOW_S):
+    return subject.estimate(host_state, subject.read(request or spec()), options, now_s)
 
 
 class Versioned:
@@ -63,23 +63,23 @@ class Versioned:
 
 class QuestionTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
-        found = subject.question(spec(4, 8192))
-        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), found.asked)
+        found = subject.read(spec(4, 8192))
+        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), found.guest)
         self.assertIsNone(found.neutral or found.pinned)
 
     def test_wishes_are_taken(self):
-        found = subject.question(
+        found = subject.read(
             spec(
                 numa_pmc__policy='one_node',
                 numa_pmc__memory_intensity='high',
                 numa_pmc__max_pressure='0.5',
             )
         )
-        self.assertEqual(('one_node', 3.0), (found.asked.policy, found.asked.intensity))
-        self.assertEqual(0.5, found.wishes.max_pressure)
+        self.assertEqual(('one_node', 3.0), (found.guest.policy, found.guest.intensity))
+        self.assertEqual(0.5, found.flavor_specs.max_pressure)
 
     def test_a_flavor_may_opt_out(self):
-        self.assertIn('policy=none', subject.question(spec(numa_pmc__policy='none')).neutral)
+        self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).neutral)
 
     def test_guests_that_nova_pins_are_known_by_extra_specs_and_by_images(self):
         for request in (
@@ -88,18 +88,18 @@ class QuestionTest(unittest.TestCase):
             spec(hw__mem_page_size='large'),
             spec(numa_topology=object()),
         ):
-            found = subject.question(request)
+            found = subject.read(request)
             self.assertTrue(found.pinned)
-            self.assertEqual((model.SPREAD, 0), (found.asked.policy, found.asked.memory_mib))
+            self.assertEqual((model.SPREAD, 0), (found.guest.policy, found.guest.memory_mib))
 
     def test_unset_fields_are_not_read(self):
-        found = subject.question(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
-        self.assertEqual(2, found.asked.vcpus)
+        found = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
+        self.assertEqual(2, found.guest.vcpus)
         self.assertIsNone(found.instance_uuid)
 
     def test_an_odd_request_is_neutral(self):
         for request in (None, Versioned(), spec(vcpus='x'), spec(vcpus=None)):
-            self.assertIn('not understood', subject.question(request).neutral)
+            self.assertIn('not understood', subject.read(request).neutral)
 
 
 class AnswerTest(unittest.TestCase):
@@ -126,7 +126,9 @@ class AnswerTest(unittest.TestCase):
         self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.used[0])
 
     def test_charging_can_be_turned_off(self):
-        found = ask(host(0.5, 0.25, vcpus=20), rules=subject.Rules(charge_new_guests=False))
+        found = ask(
+            host(0.5, 0.25, vcpus=20), options=subject.EstimateOptions(charge_new_guests=False)
+        )
         self.assertAlmostEqual(0.35, found.outcome.used[0])
 
     def test_guests_that_left_are_not_taken_off(self):
@@ -167,12 +169,12 @@ class AnswerTest(unittest.TestCase):
         self.assertAlmostEqual(0.2, ask(one).outcome.used[0])
 
     def test_words_are_one_line(self):
-        for answer in (
+        for estimate in (
             ask(host(0.5, 0.25)),
             ask(host(0.5, 0.25, vcpus=40)),
             ask(host(0.5, 0.25), now_s=0),
         ):
-            self.assertNotIn('\n', subject.describe(answer))
+            self.assertNotIn('\n', subject.describe(estimate))
         self.assertEqual(
             'one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
             subject.describe(ask(host(0.5, 0.25))),
@@ -328,9 +330,10 @@ class ArrivalTest(unittest.TestCase):
 class ObjectionTest(unittest.TestCase):
     def objection(self, host_state, request=None, **conf):
         conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
-        question = subject.question(request or spec())
+        guest_request = subject.read(request or spec())
         return subject.objection(
-            subject.answer(host_state, question, RULES, NOW_S), subject.terms(question, conf)
+            subject.estimate(host_state, guest_request, RULES, NOW_S),
+            subject.filter_options(guest_request, conf),
         )
 
     def test_a_ceiling_is_for_the_nodes_that_the_guest_would_use(self):
@@ -372,13 +375,13 @@ class ObjectionTest(unittest.TestCase):
 class PenaltyTest(unittest.TestCase):
     """Hosts as the weigher compares them."""
 
-    def penalties(self, *hosts, request=None, rules=RULES, floor=0.0):
-        question = subject.question(request or spec())
-        answers = [subject.answer(one, question, rules, NOW_S) for one in hosts]
-        terms = penalty.PenaltyTerms(floor, jitter=0.0)
+    def penalties(self, *hosts, request=None, options=RULES, floor=0.0):
+        guest_request = subject.read(request or spec())
+        estimates = [subject.estimate(one, guest_request, options, NOW_S) for one in hosts]
+        options = penalty.PenaltyOptions(floor, jitter=0.0)
         return [
-            round(penalty.of_host(one, pressure, terms), 6)
-            for one, pressure in zip(hosts, comparison.pressures(answers, question.asked))
+            round(penalty.of_host(one, pressure, options), 6)
+            for one, pressure in zip(hosts, comparison.pressures(estimates, guest_request.guest))
         ]
 
     def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
@@ -417,9 +420,9 @@ class PenaltyTest(unittest.TestCase):
 
     def test_without_the_charge_all_go_to_one(self):
         hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
-        rules = subject.Rules(charge_new_guests=False)
+        options = subject.EstimateOptions(charge_new_guests=False)
         for _ in range(20):
-            found = self.penalties(*hosts, rules=rules)
+            found = self.penalties(*hosts, options=options)
             hosts[found.index(min(found))].vcpus_used += 2
         self.assertEqual(56, max(one.vcpus_used for one in hosts))
 
@@ -440,21 +443,23 @@ class PenaltyTest(unittest.TestCase):
 
 class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
-        rng, question = random.Random(4), subject.question(spec())
+        rng, guest_request = random.Random(4), subject.read(spec())
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
-        terms = subject.FilterTerms(False, 1.0, False)
+        options = subject.FilterOptions(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
         calm = [0.3, 0.9] * 5
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)
-            answers = [subject.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]
-            pressed = comparison.pressures(answers, question.asked)
+            estimates = [
+                subject.estimate(one, guest_request, RULES, NOW_S) for one in [odd, *neighbours]
+            ]
+            pressed = comparison.pressures(estimates, guest_request.guest)
             found = [
-                penalty.of_host(odd, each, penalty.PenaltyTerms(jitter=0.0)) for each in pressed
+                penalty.of_host(odd, each, penalty.PenaltyOptions(jitter=0.0)) for each in pressed
             ]
             self.assertTrue(all(0 <= one <= 1 for one in found), at)
             self.assertEqual(calm, found[1:], at)
-            if answers[0].outcome is None:
+            if estimates[0].outcome is None:
                 unknown += 1
-                self.assertEqual('', subject.objection(answers[0], terms))
+                self.assertEqual('', subject.objection(estimates[0], options))
         self.assertGreater(unknown, MUTATIONS / 3)

@@ -9,19 +9,19 @@ from hypothesis import given, strategies
 from nova_numa_pmc.core.scheduling.outcome import Outcome
 from nova_numa_pmc.scheduler import request, shadow as subject
 
-QUESTION = request.question(
+QUESTION = request.read(
     types.SimpleNamespace(
         instance_uuid='7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00',
         flavor=types.SimpleNamespace(vcpus=4, memory_mb=8192, extra_specs={}),
     )
 )
 NOW_S = 1_800_000_000.4
-KNOWN = request.Answer(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
-BLIND = request.Answer(None, 'no metrics from nova-numa-pmc')
+KNOWN = request.HostEstimate(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
+BLIND = request.HostEstimate(None, 'no metrics from nova-numa-pmc')
 
 
-def candidate(host, others, share, pressure=0.5, age_s=30.0, answer=KNOWN, counted=0.0):
-    return subject.ShadowHost(host, others, share, counted, pressure, age_s, answer)
+def candidate(host, others, share, pressure=0.5, age_s=30.0, estimate=KNOWN, counted=0.0):
+    return subject.ShadowHost(host, others, share, counted, pressure, age_s, estimate)
 
 
 def told(*candidates):

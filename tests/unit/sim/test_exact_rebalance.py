@@ -6,12 +6,12 @@ from itertools import product
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, MIB, Constant, load
 
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 GUESTS = st.lists(
     st.tuples(
         st.integers(0, 2),

@@ -10,7 +10,7 @@ import unittest
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import history
 from tests.fixtures import host
@@ -40,7 +40,7 @@ ENTRIES = st.builds(
     AMOUNTS,
     TEXTS,
     TEXTS,
-    st.sampled_from(moves.KINDS),
+    st.sampled_from(plan_records.KINDS),
     st.lists(PARTS, min_size=1, max_size=3).map(tuple),
     st.floats(-1e6, 1e6),
     AMOUNTS,

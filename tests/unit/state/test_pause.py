@@ -58,7 +58,7 @@ class PausingTest(unittest.TestCase):
         self.assertIn('others than root', pause.read(self.directory).reason)
 
     def test_told_when_it_comes_and_when_it_goes(self):
-        watch = pause.Watch(LOG)
+        watch = pause.PauseWatch(LOG)
         with self.assertLogs(LOG, 'INFO') as logs:
             self.assertIsNone(watch.look(self.directory))
             pause.begin(self.directory, 'why')

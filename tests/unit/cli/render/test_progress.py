@@ -20,7 +20,7 @@ class ProgressTest(unittest.TestCase):
                 ((), 0),
             ):
                 bars.show(in_hand, waiting)
-            bars.say('a [bold] 1 was moved')
+            bars.print_line('a [bold] 1 was moved')
 
     def test_lines(self):
         stream = io.StringIO()

@@ -25,7 +25,7 @@ available_filters = %s
 enabled_filters = ComputeFilter,NUMAPressureFilter
 weight_classes = nova.scheduler.weights.all_weighers,%s
 """ % (scheduler.FILTER, scheduler.WEIGHER)
-SEEN = interpreter.InterpreterAnswer(
+SEEN = interpreter.InterpreterModules(
     '/usr/bin/python3',
     ('/n',),
     ('/n/m',),

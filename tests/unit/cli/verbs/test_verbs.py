@@ -9,7 +9,7 @@ import time
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, SettingsError, UnknownGuest
+from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, OptionsError, UnknownGuest
 from nova_numa_pmc.state import host_state, overrides, pause
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
@@ -185,7 +185,7 @@ class PauseTest(OperatingCase):
         self.assertTrue(pause.read(self.directory))
         self.run_it('ignore', host.name_of(1), '--release')
         self.assertEqual(exits.OK, self.run_it('resume')[0])
-        with self.assertRaisesRegex(SettingsError, 'rebalance'):
+        with self.assertRaisesRegex(OptionsError, 'rebalance'):
             self.run_it('status')
 
 

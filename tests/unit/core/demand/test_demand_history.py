@@ -250,7 +250,7 @@ class FormatTest(unittest.TestCase):
         data = self.whole()
         data['guests'][GUEST]['demand'] = [[], []]
         found = history_format.from_data(data)
-        self.assertFalse(found.guests[GUEST].tells)
+        self.assertFalse(found.guests[GUEST].is_representative)
         self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(found))
 
     def test_a_flavor_that_no_guest_tells_of_is_left_out(self):

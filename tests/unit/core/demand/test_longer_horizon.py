@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.demand import demand_history, longer_horizon as subject
 from nova_numa_pmc.core.placement import placement
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.measurement import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology
 from tests.sim.constant import Constant, load
@@ -455,7 +455,7 @@ class PropertyTest(unittest.TestCase):
                 for at, cores in enumerate(here.others)
             ],
         )
-        terms = moves.RebalanceTerms(widen=False)
+        terms = plan_records.RebalanceOptions(widen=False)
         plans, _ = host.run(terms, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
         # Nor ever: within a day no move would pay.

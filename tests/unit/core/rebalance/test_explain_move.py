@@ -3,7 +3,7 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from nova_numa_pmc.model import Reason
@@ -11,7 +11,7 @@ from tests.sim.constant import GIB, Constant, load
 
 
 def told(host, ticks=20, **terms):
-    plans, _ = host.run(moves.RebalanceTerms(**terms), ticks)
+    plans, _ = host.run(plan_records.RebalanceOptions(**terms), ticks)
     return [explain_move(move) for plan in plans for move in plan.moves]
 
 
@@ -42,10 +42,10 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 
     def test_each_kind_has_words(self):
-        step = moves.Step('u', 'g', (), (0, 1), (0,), 1 << 20)
-        for kind in moves.KINDS:
+        step = plan_records.Step('u', 'g', (), (0, 1), (0,), 1 << 20)
+        for kind in plan_records.KINDS:
             with self.subTest(kind):
-                line = explain_move(moves.Move(kind, (step,), 0.5, 1.0, 2.0, 1 << 20))
+                line = explain_move(plan_records.Move(kind, (step,), 0.5, 1.0, 2.0, 1 << 20))
                 self.assertTrue(line.startswith('g '), line)
                 self.assertIn('gains 0.5 cores, costs 1.0 core-seconds', line)
 
@@ -55,7 +55,7 @@ class ExplainTest(unittest.TestCase):
     def test_remarks(self):
         host = Constant((4, 4), (GIB,) * 2, [])
         plan, _ = planner.plan(
-            host.situation(), RebalanceMemory(), moves.RebalanceTerms(), 5.0, 0.0
+            host.situation(), RebalanceMemory(), plan_records.RebalanceOptions(), 5.0, 0.0
         )
         self.assertEqual(
             ['bandwidth left out: traffic or maximum is unknown on some nodes'],

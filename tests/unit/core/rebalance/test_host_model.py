@@ -3,11 +3,11 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import evaluation, host_model, moves
+from nova_numa_pmc.core.rebalance import evaluation, host_model, plan_records
 from nova_numa_pmc.core.rebalance.host_model import Place
 from tests.sim.constant import GIB, Constant, load
 
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 
 
 def host_of(*guests, waiting_cores=()):

@@ -6,7 +6,7 @@ import unittest
 from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc.core.placement import placement
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
 
@@ -75,10 +75,10 @@ def placed(view, new, *, young=False):
             for one in view.nodes
         )
     )
-    return moves.Situation(
+    return plan_records.Situation(
         after,
         (
-            moves.GuestLoad(
+            plan_records.GuestLoad(
                 new.uuid,
                 new.name,
                 new.vcpus,
@@ -103,7 +103,7 @@ def placed(view, new, *, young=False):
 class JustPlacedTest(unittest.TestCase):
     def assertStays(self, situation):
         assume(situation is not None)
-        terms = moves.RebalanceTerms(widen=False)
+        terms = plan_records.RebalanceOptions(widen=False)
         for plan in (
             planner.propose(situation, terms),
             planner.propose(situation, terms, 86400.0),
@@ -145,12 +145,14 @@ class JustPlacedTest(unittest.TestCase):
 
     def test_it_does_go_where_placement_would_now_put_it(self):
         situation = self.of_two(young=True)
-        self.assertEqual((), planner.propose(situation, moves.RebalanceTerms(widen=False)).moves)
+        self.assertEqual(
+            (), planner.propose(situation, plan_records.RebalanceOptions(widen=False)).moves
+        )
         here, there = situation.view.nodes
         calmer = situation._replace(
             view=situation.view._replace(
                 nodes=(here._replace(demand_cores=30.0), there._replace(demand_cores=2.0))
             )
         )
-        plan = planner.propose(calmer, moves.RebalanceTerms(widen=False))
+        plan = planner.propose(calmer, plan_records.RebalanceOptions(widen=False))
         self.assertEqual([(1,)], [move.steps[0].to_nodes for move in plan.moves])

@@ -5,12 +5,12 @@ import json
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
+from nova_numa_pmc.core.rebalance import plan_records, planner, regrets_format
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, caution, forgotten
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 
 
 def skewed(**fields):

@@ -7,14 +7,14 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
+from nova_numa_pmc.core.rebalance import plan_records, planner, regrets_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.sim.constant import GIB, MIB, Constant, load
 
 QUICK = settings(max_examples=25, deadline=None)
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 #: Nothing that would end the moves before they are through.
 UNBOUNDED = TERMS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
 MINUTE_S, DAY_S = 60.0, 86400.0
@@ -49,7 +49,7 @@ ODD_NODE = st.tuples(
     UNKNOWN,
 )
 ODD_GUEST = st.builds(
-    moves.GuestLoad,
+    plan_records.GuestLoad,
     st.just(''),
     st.just('g'),
     st.integers(0, 8),
@@ -198,7 +198,7 @@ class PropertyTest(unittest.TestCase):
             )
             for at, node in enumerate(nodes)
         )
-        situation = moves.Situation(
+        situation = plan_records.Situation(
             model.HostView(nodes, ()),
             tuple(guest._replace(uuid=f'g{at}') for at, guest in enumerate(guests)),
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),

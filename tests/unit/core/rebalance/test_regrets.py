@@ -5,11 +5,11 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.core.rebalance import host_model, moves, regrets
+from nova_numa_pmc.core.rebalance import host_model, plan_records, regrets
 from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
 from tests.sim.constant import GIB, Constant, load
 
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 NOW_S = 10_000.0
 #: Guest d went from node 0 to node 1, with its memory.
 STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
@@ -33,8 +33,8 @@ def settled(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
 
 
 def move(*uuids, size=0):
-    steps = tuple(moves.Step(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
-    return moves.Move(moves.MOVE, steps, 1.0, 0.5, 0.6, size * len(uuids))
+    steps = tuple(plan_records.Step(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
+    return plan_records.Move(plan_records.MOVE, steps, 1.0, 0.5, 0.6, size * len(uuids))
 
 
 def trial(*uuids):

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.sim.constant import GIB, Constant, load
 
-TERMS = moves.RebalanceTerms()
+TERMS = plan_records.RebalanceOptions()
 TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
 FAR = ((10, 21), (21, 10))
 
@@ -37,7 +37,7 @@ def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> Constan
     return Constant((8, 8), (128 * GIB,) * 2, [guest], distances=FAR)
 
 
-def moved(host: Constant) -> list[moves.Move]:
+def moved(host: Constant) -> list[plan_records.Move]:
     plans, _ = host.run(TERMS, int(FOUR_HOURS_S / TICK_S), TICK_S)
     return [move for plan in plans for move in plan.moves]
 

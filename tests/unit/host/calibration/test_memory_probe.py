@@ -29,7 +29,7 @@ class TestChain(unittest.TestCase):
     def test_the_whole_chain_is_followed(self):
         # Each line is one step, so a chain of ten times the lines takes longer than a tenth
         # would; what is checked is that the end is reached and the time is no nonsense.
-        with memory_probe.Chain(None, 4 * MIB, 2 * MIB, lines=2048) as chain:
+        with memory_probe.PointerChain(None, 4 * MIB, 2 * MIB, lines=2048) as chain:
             self.assertEqual(2048, chain.lines)
             self.assertGreater(chain.latency_ns(CPU, passes=3), 0.2)
 

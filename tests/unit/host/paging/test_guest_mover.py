@@ -22,13 +22,13 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held, current
 from nova_numa_pmc.host.paging import guest_mover, move_pages
-from nova_numa_pmc.host.paging.kernel_port import Port
+from nova_numa_pmc.host.paging.kernel_port import KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
 
-TERMS = guest_mover.PagingTerms(
+TERMS = guest_mover.PagingLimits(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1
@@ -64,7 +64,7 @@ class MigrateTest(unittest.TestCase):
     def mover(self, mems=(HOME,), **more):
         more = {
             'cpus': CPUS,
-            'terms': TERMS,
+            'limits': TERMS,
             'root': self.tree.root,
             'clock': self.clock,
             'port': self.memory,
@@ -154,7 +154,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
         # From within a huge page to within another one, in windows that divide them.
         memory = self.guest([1] * 64, huge=32, hinted=range(64))
-        end = self.run_to_end(self.mover(terms=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
+        end = self.run_to_end(self.mover(limits=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
         self.assertEqual((guest_mover.DONE, 0), (end.state, end.left_bytes))
         self.assertEqual({HOME}, set(memory.nodes))
         self.assertEqual(2, memory.touched, 'one touch is for all of it')
@@ -183,7 +183,7 @@ class MigrateTest(unittest.TestCase):
         pages = 3 * guest_mover._HOPELESS_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
         terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
-        end = self.run_to_end(self.mover(terms=terms))
+        end = self.run_to_end(self.mover(limits=terms))
         self.assertEqual((guest_mover.PARTLY, 0, 1), (end.state, end.moved_bytes, end.walks))
         self.assertEqual((('EAGAIN', guest_mover._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
 
@@ -433,7 +433,7 @@ class MigrateTest(unittest.TestCase):
         for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
             os.symlink('/' + path, os.path.join(root, path))
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
-        port = Port()
+        port = KernelPort()
         port.write = tree.write
         mover = guest_mover.GuestMove(
             cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port

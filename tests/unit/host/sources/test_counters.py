@@ -99,7 +99,7 @@ class GuestCountersTest(Counting):
         told = found['u%d' % self.child.pid]
         self.assertEqual(
             ('perf by thread', COUNTED, 0.0, 0.0, 1.0),
-            (told.source, told.sure, told.remote_per_sec, told.remote_ratio, told.counted_share),
+            (told.source, told.basis, told.remote_per_sec, told.remote_ratio, told.counted_share),
         )
         self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
         self.assertLess(0, told.cycles_per_sec)
@@ -222,7 +222,7 @@ class OwnersTest(unittest.TestCase):
 
     def sample(self, *readings, idle_is_zero=False):
         """Return what is told after the last of {CPU: counts of its events}."""
-        owners: Any = counted.Owners()
+        owners: Any = counted.OwnerCounters()
         owners._counters = Replayed(readings)
         for reading in readings:
             wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
@@ -346,7 +346,7 @@ class UncoreTest(unittest.TestCase):
 
     def test_what_follows(self):
         self.assertEqual(
-            uncore.Use(1600.0, 10.0, 50.0, 0.25),
+            uncore.UncoreUse(1600.0, 10.0, 50.0, 0.25),
             self.use(
                 2.0,
                 mem_read=1600.0,
@@ -357,9 +357,9 @@ class UncoreTest(unittest.TestCase):
                 io_miss=1.0,
             ),
         )
-        self.assertEqual(uncore.Use(200.0), self.use(mem_traffic=400.0))
-        self.assertEqual(uncore.Use(), self.use())
-        self.assertEqual(uncore.Use(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
+        self.assertEqual(uncore.UncoreUse(200.0), self.use(mem_traffic=400.0))
+        self.assertEqual(uncore.UncoreUse(), self.use())
+        self.assertEqual(uncore.UncoreUse(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
 
 
@@ -478,7 +478,7 @@ class CrowdedTest(Counting):
         starved = {
             uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
         }
-        with mock.patch.object(counted.Owners, 'sample', return_value=(starved, ())):
+        with mock.patch.object(counted.OwnerCounters, 'sample', return_value=(starved, ())):
             for room in (counted.ROLES[:2], (), ()):
                 self.assertEqual({}, source.sample(tick))
                 self.assertEqual(room, source.room(0))

@@ -34,8 +34,8 @@ class Source:
         self.closed += 1
 
 
-def ratio(value, source='x', sure=INFERRED):
-    return Evidence(source, sure, remote_ratio=value)
+def ratio(value, source='x', basis=INFERRED):
+    return Evidence(source, basis, remote_ratio=value)
 
 
 class LadderTest(unittest.TestCase):

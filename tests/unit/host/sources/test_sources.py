@@ -73,7 +73,7 @@ class PagesTest(unittest.TestCase):
         [(uuid, told)] = pages.Pages().sample(tick).items()
         self.assertEqual(
             ('u1', 'pages', INFERRED, 1.0, None),
-            (uuid, told.source, told.sure, told.remote_ratio, told.local_per_sec),
+            (uuid, told.source, told.basis, told.remote_ratio, told.local_per_sec),
         )
 
 
@@ -134,7 +134,7 @@ class NumaFaultsTest(OnHost):
         told = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
         self.assertEqual(
             ('NUMA faults', INFERRED, 50 / 80, None),
-            (told.source, told.sure, told.remote_ratio, told.local_per_sec),
+            (told.source, told.basis, told.remote_ratio, told.local_per_sec),
         )
 
     def test_nothing_met_or_nothing_ran(self):
@@ -215,7 +215,7 @@ class ResctrlTest(OnHost):
                 )
             )
         self.assertEqual((COUNTED, 25.0, 75.0, 0.75), found['u1'][1:5])
-        self.assertEqual(ATTRIBUTED, found['u2'].sure)
+        self.assertEqual(ATTRIBUTED, found['u2'].basis)
 
     def test_unknown_after_a_gap_a_step_back_an_error_a_new_group(self):
         def steps(first, second, at_s=2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the operator's settings without oslo.config.
+"""Read the options that the libvirt hook shares with all others, without oslo.config.
 
 The libvirt hook runs at every guest start and can't afford to import
 oslo.config (100 times a bare Python's modules). Both read the same file:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
-#: A file of settings is a few kilobytes; what is longer is not one.
+#: A configuration file is a few kilobytes; what is longer is none.
 MAX_BYTES = 1 << 20
 
 _DEFAULT_LIMITS = model.Limits()
@@ -65,7 +65,7 @@ class Option(Record):
     help: str = ''
 
 
-class Settings(Record):
+class HostOptions(Record):
     """Options of the operator's, checked; a field is named as its option.
 
     :param limits: the group ``[placement]``
@@ -365,12 +365,12 @@ def below(root: str, path: str) -> str:
     return os.path.join(root, path.lstrip('/'))
 
 
-def of_host(root: str) -> Settings:
-    """Return the settings of the host at ``root``, as :func:`read`."""
+def of_host(root: str) -> HostOptions:
+    """Return the options of the host at ``root``, as :func:`read`."""
     return read(below(root, PATH))
 
 
-def read(path: str = PATH) -> Settings:
+def read(path: str = PATH) -> HostOptions:
     """Read the file; what is missing or wrong gets its default and a line in ``problems``.
 
     A file that does not exist is no problem: every option has a default.
@@ -387,11 +387,11 @@ def read(path: str = PATH) -> Settings:
     except (OSError, ValueError) as error:
         problems.append(f'{path}: {error}; the defaults are used')
     values, wrong = parse(text, path)
-    return _settings(values, tuple(problems + wrong))
+    return _record(values, tuple(problems + wrong))
 
 
-def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Settings:
-    """Group the values into Settings."""
+def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> HostOptions:
+    """Return the values as a record."""
     limits = model.Limits(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mb'] << 20,
@@ -403,4 +403,4 @@ def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> 
         guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
     )
     hook = {name: value for (group, name), value in values.items() if group == 'hook'}
-    return Settings(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)
+    return HostOptions(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)

@@ -16,9 +16,9 @@ from unittest import mock
 
 from nova_numa_pmc import measurement, model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.conf import metrics as metrics_conf
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import host_state
 from tests.cases.agent import AgentCase
@@ -33,7 +33,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = metrics_conf.Address('', '127.0.0.1', 0)
-NOW = stages.Now(5 * 10**9, 6 * 10**9, 1700000000.0)
+NOW = stages.Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
 GUEST = measurement.GuestSample(
     'e4a1',
     'instance-1',
@@ -173,7 +173,7 @@ class ParseTest(unittest.TestCase):
             ('unix:/' + 'x' * 107, '107 bytes'),
             ('unix:/a\0b', 'absolute'),
         ):
-            with self.subTest(text), self.assertRaisesRegex(SettingsError, said):
+            with self.subTest(text), self.assertRaisesRegex(OptionsError, said):
                 metrics_conf.parse(text, False)
 
 
@@ -186,7 +186,7 @@ class ExporterCase(unittest.TestCase):
         self.by_path = metrics_conf.MetricsOptions(metrics_conf.Address(self.path))
 
     def open(self, options=None, tick=FULL):
-        made = exporting.Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
+        made = Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
         self.addCleanup(made.close)
         made.show(tick, 0.25)
         return made
@@ -291,7 +291,7 @@ class AgentTest(AgentCase):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
-        with exporting.Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT)) as exporter:
+        with Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT)) as exporter:
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
                 exporter.show(self.tick(made, at_s), 0.01)
@@ -473,9 +473,9 @@ class ReloadTest(ExporterCase):
         script = (
             'import logging, sys\n'
             'sys.modules["prometheus_client"] = None\n'
-            'from nova_numa_pmc.agent.metrics import exporting\n'
+            'from nova_numa_pmc.agent.metrics.exporter import Exporter\n'
             'from nova_numa_pmc.conf import metrics as metrics_conf\n'
-            'made = exporting.Exporter(logging.getLogger(), metrics_conf.MetricsOptions('
+            'made = Exporter(logging.getLogger(), metrics_conf.MetricsOptions('
             'metrics_conf.Address("", "127.0.0.1", 0)))\n'
             'made.show(None, 0.1); made.show(None, 0.1); made.close()\n'
         )

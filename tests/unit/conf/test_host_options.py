@@ -7,32 +7,33 @@ import unittest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 
 
 class DefaultsTest(unittest.TestCase):
     def test_an_empty_file_gives_the_defaults(self):
-        values, problems = settings.parse('')
+        values, problems = host_options.parse('')
         self.assertEqual([], problems)
-        self.assertEqual({(o.group, o.name): o.default for o in settings.OPTIONS}, values)
+        self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
 
     def test_limits_default_to_the_cores_own(self):
-        self.assertEqual(model.Limits(), settings.read('/nonexistent/file').limits)
+        self.assertEqual(model.Limits(), host_options.read('/nonexistent/file').limits)
 
     def test_every_option_belongs_to_a_described_group(self):
         self.assertEqual(
-            {name for name, _ in settings.GROUPS}, {option.group for option in settings.OPTIONS}
+            {name for name, _ in host_options.GROUPS},
+            {option.group for option in host_options.OPTIONS},
         )
 
     def test_defaults_pass_their_own_check(self):
-        for option in settings.OPTIONS:
+        for option in host_options.OPTIONS:
             with self.subTest(option=option.name):
-                self.assertEqual(option.default, settings.convert(option, str(option.default)))
+                self.assertEqual(option.default, host_options.convert(option, str(option.default)))
 
 
 class SyntaxTest(unittest.TestCase):
     def values(self, text):
-        values, problems = settings.parse(text)
+        values, problems = host_options.parse(text)
         self.assertEqual([], problems)
         return values
 
@@ -87,9 +88,9 @@ class BadValueTest(unittest.TestCase):
             ('state', 'dir = /run\n  /more'),
         ]:
             with self.subTest(line=line):
-                values, problems = settings.parse(f'[{group}]\n{line}\n', 'here.conf')
+                values, problems = host_options.parse(f'[{group}]\n{line}\n', 'here.conf')
                 name = line.split(' ')[0]
-                default = {o.name: o.default for o in settings.OPTIONS}[name]
+                default = {o.name: o.default for o in host_options.OPTIONS}[name]
                 self.assertEqual(default, values[group, name])
                 self.assertEqual(1, len(problems), problems)
                 self.assertIn('here.conf', problems[0])
@@ -99,22 +100,24 @@ class BadValueTest(unittest.TestCase):
     def test_a_bad_line_is_named_and_the_rest_still_counts(self):
         for line in ('no assignment here', '= value', '[hook', '[]', '  continues nothing'):
             with self.subTest(line=line):
-                values, problems = settings.parse(f'{line}\n[hook]\nbind = true\n', 'here.conf')
+                values, problems = host_options.parse(
+                    f'{line}\n[hook]\nbind = true\n', 'here.conf'
+                )
                 self.assertIs(True, values['hook', 'bind'])
                 self.assertEqual(1, len(problems), problems)
                 self.assertIn('line 1', problems[0])
 
     def test_options_after_a_broken_group_belong_to_none(self):
-        values, problems = settings.parse('[hook\nbind = true\n')
+        values, problems = host_options.parse('[hook\nbind = true\n')
         self.assertIs(False, values['hook', 'bind'])
         self.assertEqual(1, len(problems))
 
     @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
     def test_no_text_raises_or_loses_an_option(self, text):
-        values, _ = settings.parse('[hook]\n' + text)
-        self.assertEqual({(o.group, o.name) for o in settings.OPTIONS}, set(values))
-        for option in settings.OPTIONS:
+        values, _ = host_options.parse('[hook]\n' + text)
+        self.assertEqual({(o.group, o.name) for o in host_options.OPTIONS}, set(values))
+        for option in host_options.OPTIONS:
             self.assertIs(option.kind, type(values[option.group, option.name]))
 
 
@@ -136,7 +139,7 @@ class ReadTest(unittest.TestCase):
             b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'
         )
         self.assertEqual(
-            settings.Settings(
+            host_options.HostOptions(
                 limits=model.Limits(
                     ram_ratio=1.5,
                     reserve_bytes=512 << 20,
@@ -155,35 +158,35 @@ class ReadTest(unittest.TestCase):
                 state_dir='/run/x',
                 problems=(),
             ),
-            settings.read(self.path),
+            host_options.read(self.path),
         )
 
     def test_no_file_is_no_problem(self):
-        self.assertEqual((), settings.read(self.path).problems)
+        self.assertEqual((), host_options.read(self.path).problems)
 
     def test_an_unusable_file_gives_the_defaults_and_says_so(self):
         for name, data in (
             ('not UTF-8', b'[hook]\nbind = true\n\xff'),
-            ('too long', b'#' * (settings.MAX_BYTES + 1)),
+            ('too long', b'#' * (host_options.MAX_BYTES + 1)),
         ):
             with self.subTest(name):
                 self.write(data)
-                found = settings.read(self.path)
+                found = host_options.read(self.path)
                 self.assertIs(False, found.bind)
                 self.assertEqual(1, len(found.problems))
                 self.assertIn(self.path, found.problems[0])
 
     def test_a_directory_in_place_of_the_file(self):
         os.mkdir(self.path)
-        self.assertIn(self.path, settings.read(self.path).problems[0])
+        self.assertIn(self.path, host_options.read(self.path).problems[0])
 
     def test_of_a_host_elsewhere(self):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
-        path = settings.below(root, settings.PATH)
-        self.assertEqual(root + settings.PATH, path)
+        path = host_options.below(root, host_options.PATH)
+        self.assertEqual(root + host_options.PATH, path)
         os.makedirs(os.path.dirname(path))
         with open(path, 'w') as file:
             file.write('[state]\ndir = /run/x\n')
-        self.assertEqual('/run/x', settings.of_host(root).state_dir)
-        self.assertEqual('/run/x', settings.below('/', settings.of_host(root).state_dir))
+        self.assertEqual('/run/x', host_options.of_host(root).state_dir)
+        self.assertEqual('/run/x', host_options.below('/', host_options.of_host(root).state_dir))

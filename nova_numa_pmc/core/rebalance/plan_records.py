@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input and output of the rebalancer.
+"""Records that the rebalancer takes and returns: a host's situation, its options, a plan.
 
-Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
+Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
 that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of a move's :class:`model.Reason` where somebody asked for it: with ('why', text).
-ASKED = 'asked'
+#: Code of a move's :class:`model.Reason` where it was requested: with ('why', text).
+REQUESTED = 'asked'
 #: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
 ASSUMED = 'assumed'
 
@@ -92,8 +92,8 @@ class Situation(Record):
 LOCAL_NS = 80.0
 
 
-class RebalanceTerms(Record):
-    """On what terms guests are moved; the operator's knobs of the rebalancer.
+class RebalanceOptions(Record):
+    """The operator's options of the rebalancer: what moves cost, and how many there may be.
 
     :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
         and the following plans wait until their shares have paid for it
@@ -163,10 +163,10 @@ class Move(Record):
     reasons: tuple[Reason, ...] = ()
 
 
-def asked_for(kind: str, steps: tuple[Step, ...], why: str) -> Move:
-    """Return a move that somebody asks for: nothing was weighed."""
+def requested(kind: str, steps: tuple[Step, ...], why: str) -> Move:
+    """Return a requested move: nothing was weighed."""
     size_bytes = sum(step.bytes for step in steps)
-    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(ASKED, (('why', why),)),))
+    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
 
 class Plan(Record):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent.metrics.shown import Scrape
+from nova_numa_pmc.agent.metrics.scrape import Scrape
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import ExportError

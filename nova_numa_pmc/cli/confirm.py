@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the operator before anything is moved or measured."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from nova_numa_pmc.cli.context import CommandContext
+
+
+def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
+    """Return whether --yes was given or an operator can be asked; print the remedy if neither."""
+    if args.yes or (command.terminal and not args.json):
+        return True
+    print(
+        'nova-numa-rebalance: not a terminal: use --yes to make the moves without asking',
+        file=sys.stderr,
+    )
+    return False
+
+
+def confirmed(ask: Callable[[str], str], text: str) -> bool:
+    """Ask a yes-or-no question and return whether the answer is yes.
+
+    :raises EOFError: the input has ended
+    """
+    return ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
+
+
+def agreed(command: CommandContext, text: str) -> bool:
+    """Ask a yes-or-no question; the end of the input is a no."""
+    try:
+        return confirmed(command.ask, text)
+    except EOFError:
+        return False
