@@ -69,7 +69,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'At most this much is added to a penalty above 0, at random by instance and host, so '
+            'At most this much is added from the floor on, at random by instance and host, so '
             'that requests that arrive together, none of which is counted yet, go to different '
             'hosts among nearly equal ones. 0: they all go to the same one.'
         ),

@@ -127,6 +127,17 @@ def _highest(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: 
 
     :param traffic: of the guest [bytes/s]
     """
+    at = outcome[3]
+    if host.usual and len(at) == 1 and host.link is None:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+        demand, bandwidth, maximum = known.demand, known.bandwidth, known.maximum
+        if demand and bandwidth and maximum:  # _parts() in short: it is asked of each host
+            (where,), cores, wanted = at, known.cores, guest[2]
+            cpu = (demand[where] + wanted) / cores[where]
+            used = (bandwidth[where] + traffic) / maximum[where]
+            cpu += _WHOLE_HOST * ((sum(demand) + wanted) / sum(cores) - cpu)
+            used += _WHOLE_HOST * ((sum(bandwidth) + traffic) / sum(maximum) - used)
+            return max(cpu, used)
     return max(_parts(host, outcome, guest, traffic))
 
 

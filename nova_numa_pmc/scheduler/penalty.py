@@ -9,6 +9,7 @@ that Nova stretches, one host of odd figures would decide for all.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.record import Record
@@ -27,7 +28,7 @@ class PenaltyOptions(Record):
 
     :param floor: pressure up to which there is no penalty
     :param step: pressures count in whole steps of it
-    :param jitter: up to this much is added to a penalty, times :func:`random_part`
+    :param jitter: up to this much is added from the floor on, times :func:`random_part`
     """
 
     floor: float = 0.0
@@ -58,9 +59,12 @@ def of_host(
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
     found = penalty(pressure, options)
-    if found and options.jitter:
-        found = min(1.0, found + options.jitter * random_part(instance_uuid, host.host))
-    return found
+    if not options.jitter or not options.floor <= pressure < math.inf:
+        return found
+    # Within the bounds, so that saturated hosts differ as well.
+    return min(found, 1.0 - options.jitter) + options.jitter * random_part(
+        instance_uuid, host.host
+    )
 
 
 def random_part(instance_uuid: str | None, host: str) -> float:

@@ -32,7 +32,7 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
-    Formula: stock − m · p, p = clamp(⌊P/0.05⌋·0.05 − floor, 0, 1), and jitter where p is above 0;
+    Formula: stock − m · p, p = clamp(⌊P/0.05⌋·0.05 − floor, 0, 1), and jitter from the floor on;
     P the pressure that the guest would leave, 0.2 of its nodes' and 0.8 of the host's.
     Deviations: none on hosts that know the same parts of pressure.
     """
@@ -43,19 +43,21 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
     penalties = np.clip(np.round(steps - floor, 9), 0, 1)
     stock = nova_weights.stock(view, asked, ram_multiplier)
-    return _jittered(stock, penalties, view.at, asked.instance_uuid)
+    return _jittered(stock, penalties, pressed >= floor, view.at, asked.instance_uuid)
 
 
-def _jittered(stock, penalties, hosts, instance_uuid):
+def _jittered(stock, penalties, varied, hosts, instance_uuid):
     """Return the weights with jitter, those of the best only: the others' at their least.
 
     Drawing it takes longer than all else: it is drawn for hosts in the order that they would
     have without it, until no other can be among the first that are chosen from.
+
+    :param varied: which hosts have any
     """
+    most_jitter = DEFAULTS['penalty_jitter'] * varied
 
     def weights(at, jitter):
-        jitter = jitter * DEFAULTS['penalty_jitter'] * (penalties[at] > 0)
-        penalized = np.minimum(1, penalties[at] + jitter)
+        penalized = np.minimum(penalties[at], 1 - most_jitter[at]) + most_jitter[at] * jitter
         return stock[at] - DEFAULTS['weight_multiplier'] * penalized
 
     most, found = weights(slice(None), 0.0), weights(slice(None), 1.0)

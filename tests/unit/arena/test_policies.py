@@ -209,8 +209,9 @@ class OursTest(unittest.TestCase):
         jitter = np.array([penalty.random_part('7', f'host{at}') for at in hosts])
         for spread in (0.0, 0.1, 2.0):
             stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.05
-            told = our_weigher._jittered(stock, penalties, hosts, '7')
-            exact = stock - 20 * (penalties + 0.15 * jitter * (penalties > 0))
+            varied = rng.random(500) < 0.8
+            told = our_weigher._jittered(stock, penalties, varied, hosts, '7')
+            exact = stock - 20 * (penalties + 0.15 * jitter * varied)
             first = np.argsort(-exact)[: our_weigher.FIRST]
             np.testing.assert_allclose(exact[first], np.sort(told)[::-1][: our_weigher.FIRST])
             np.testing.assert_allclose(exact[first], told[first])

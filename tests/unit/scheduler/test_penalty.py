@@ -72,6 +72,17 @@ class JitterTest(unittest.TestCase):
         one = types.SimpleNamespace(host=host, vcpus_used=0, vcpus_total=8)
         least = subject.penalty(pressure, TERMS)
         found = subject.of_host(one, pressure, TERMS, instance)
-        self.assertTrue(least <= found <= min(1.0, least + 0.15 + 1e-9))
-        self.assertTrue(least or not found)  # an order of hosts without a penalty stays
+        self.assertTrue(min(least, 0.85) <= found <= min(1.0, least + 0.15 + 1e-9))
         self.assertEqual(found, subject.of_host(one, pressure, TERMS, instance))
+
+    def test_an_order_of_hosts_below_the_floor_stays(self):
+        for pressure, varied in ((0.69, False), (0.7, True), (0.0, False), (math.inf, False)):
+            found = {
+                subject.of_host(
+                    types.SimpleNamespace(host=f'cmp{at}', vcpus_used=0, vcpus_total=8),
+                    pressure,
+                    subject.PenaltyOptions(0.7),
+                )
+                for at in range(9)
+            }
+            self.assertEqual(9 if varied else 1, len(found), pressure)
