@@ -28,7 +28,7 @@ class PenaltyOptions(Record):
 
     :param floor: pressure up to which there is no penalty
     :param step: pressures count in whole steps of it
-    :param jitter: up to this much is added from the floor on, times :func:`random_part`
+    :param jitter: from the floor on, this share of a penalty is :func:`random_part`
     """
 
     floor: float = 0.0
@@ -61,10 +61,8 @@ def of_host(
     found = penalty(pressure, options)
     if not options.jitter or not options.floor <= pressure < math.inf:
         return found
-    # Within the bounds, so that saturated hosts differ as well.
-    return min(found, 1.0 - options.jitter) + options.jitter * random_part(
-        instance_uuid, host.host
-    )
+    varied = options.jitter * random_part(instance_uuid, host.host)
+    return found * (1.0 - options.jitter) + varied  # saturated hosts differ as well
 
 
 def random_part(instance_uuid: str | None, host: str) -> float:

@@ -32,8 +32,8 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
-    Formula: stock − m · p, p = clamp(⌊P/0.05⌋·0.05 − floor, 0, 1), and jitter from the floor on;
-    P the pressure that the guest would leave, 0.2 of its nodes' and 0.8 of the host's.
+    Formula: stock − m · p, p = clamp(⌊P/0.05⌋·0.05 − floor, 0, 1), 0.15 of it jitter from the
+    floor on; P the pressure that the guest would leave, 0.2 of its nodes' and 0.8 of the host's.
     Deviations: none on hosts that know the same parts of pressure.
     """
     pressed = pressures(view, asked)
@@ -57,7 +57,7 @@ def _jittered(stock, penalties, varied, hosts, instance_uuid):
     most_jitter = DEFAULTS['penalty_jitter'] * varied
 
     def weights(at, jitter):
-        penalized = np.minimum(penalties[at], 1 - most_jitter[at]) + most_jitter[at] * jitter
+        penalized = penalties[at] * (1 - most_jitter[at]) + most_jitter[at] * jitter
         return stock[at] - DEFAULTS['weight_multiplier'] * penalized
 
     most, found = weights(slice(None), 0.0), weights(slice(None), 1.0)

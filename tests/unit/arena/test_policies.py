@@ -200,7 +200,7 @@ class OursTest(unittest.TestCase):
         # 3 of 60, and on 12 of 30 of 32 of 60. Blind: 0.3 · 32 / (0.625 · 96) is 0.16.
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
         steps = np.array([0.1, 0.55, 0.15])
-        np.testing.assert_allclose(-20 * (steps + np.multiply(0.15, jitter)), told)
+        np.testing.assert_allclose(-20 * (0.85 * steps + np.multiply(0.15, jitter)), told)
         absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
         self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
 
@@ -211,7 +211,7 @@ class OursTest(unittest.TestCase):
             stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.05
             varied = rng.random(500) < 0.8
             told = our_weigher._jittered(stock, penalties, varied, hosts, '7')
-            exact = stock - 20 * (penalties + 0.15 * jitter * varied)
+            exact = stock - 20 * (penalties + 0.15 * (jitter - penalties) * varied)
             first = np.argsort(-exact)[: our_weigher.FIRST]
             np.testing.assert_allclose(exact[first], np.sort(told)[::-1][: our_weigher.FIRST])
             np.testing.assert_allclose(exact[first], told[first])
