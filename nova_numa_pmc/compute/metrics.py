@@ -51,8 +51,8 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
                         each a byte, the first in the lowest; absent: see above
 ======================  =========================================================
 
-Short, because the metrics of a host of two nodes are to stay below 2 KB together with
-Nova's own CPU metrics: each change of them is a database save.
+Short, because the metrics of a host of two nodes are to stay below 2 KB: each change of them is a
+database save.
 """
 
 from __future__ import annotations
@@ -209,8 +209,9 @@ class HostMetrics:
         One whose digits another one has is taken to be there.
         """
         digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
-        there = {uuid[:_UUID_DIGITS] for uuid in uuids}
-        counted = [digits[at : at + _UUID_DIGITS] for at in range(0, len(digits), _UUID_DIGITS)]
+        there = {uuid[:_UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it
+        count = len(digits) // _UUID_DIGITS
+        counted = [digits[at * _UUID_DIGITS : (at + 1) * _UUID_DIGITS] for at in range(count)]
         return sum(each not in there for each in counted), len(counted)
 
     @property

@@ -69,9 +69,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'At most this much is added from the floor on, at random by instance and host, so '
-            'that requests that arrive together, none of which is counted yet, go to different '
-            'hosts among nearly equal ones. 0: they all go to the same one.'
+            'From the floor on, this share of a penalty is random by instance and host, so that '
+            'requests that arrive together, none of which is counted yet, go to different hosts '
+            'among nearly equal ones. 0: they all go to the same one.'
         ),
     ),
     cfg.FloatOpt(

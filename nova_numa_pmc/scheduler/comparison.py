@@ -240,14 +240,17 @@ def _of_host(host: Aggregates, cores: float, traffic: float) -> tuple[float, flo
         return cpu, 0.0
     nodes, _ = missing.completed(host.view().nodes)
     cpus = sum(node.cores for node in nodes)
-    maximum = sum(node.bandwidth_max_bytes_per_sec or 0.0 for node in nodes)
+    measured = [node for node in nodes if node.bandwidth_bytes_per_sec is not None]
+    maximum = sum(node.bandwidth_max_bytes_per_sec or 0.0 for node in measured)
     demand = sum(
         PRIOR_CORES_PER_VCPU * node.vcpus if node.demand_cores is None else node.demand_cores
         for node in nodes
         if node.cores
     )
     served = sum(
-        node.bandwidth_bytes_per_sec or 0.0 for node in nodes if node.bandwidth_max_bytes_per_sec
+        node.bandwidth_bytes_per_sec or 0.0
+        for node in measured
+        if node.bandwidth_max_bytes_per_sec
     )
     return (demand + cores) / cpus if cpus else 0.0, (
         served + traffic

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import nova.conf
 from nova.scheduler import filters, utils
-from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nova.objects.request_spec import RequestSpec
     from nova.scheduler.host_manager import HostState
@@ -25,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
-#: Extra specs that were warned of: once each, as a flavor is requested again and again.
+#: Problems that were logged: once each, as a flavor is requested again and again.
 _WARNED: set[str] = set()
 _WARNED_MAX = 1000
 
@@ -44,24 +43,31 @@ class NUMAPressureFilter(filters.BaseHostFilter):
         """Return the hosts that pass; the request is read once for all."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
-        request_filter = _request_filter(spec_obj)
-        if request_filter is None:
-            return list(filter_obj_list)
-        return [host_state for host_state in filter_obj_list if request_filter.passes(host_state)]
+        return _passing(list(filter_obj_list), spec_obj)
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
-        request_filter = _request_filter(spec_obj)
-        return request_filter is None or request_filter.passes(host_state)
+        return bool(_passing([host_state], spec_obj))
 
 
-def _request_filter(spec: RequestSpec) -> _RequestFilter | None:
-    """Return the filter for a request, None where the options can't be read: then all pass."""
+def _passing(host_states: list[HostState], spec: RequestSpec) -> list[HostState]:
+    """Return the hosts that pass; never raise: that would fail the boot.
+
+    All pass where an option can't be read, of the file, the environment, or a reference in either.
+    """
     try:
-        return _RequestFilter(spec)
-    except cfg.ConfigFileValueError as error:
-        LOG.error('Every host passes until this is fixed: [numa_pmc] %s', error)
-        return None
+        request_filter = _RequestFilter(spec)
+        return [host_state for host_state in host_states if request_filter.passes(host_state)]
+    except Exception as error:
+        _warn_once(LOG.error, 'Every host passes until this is fixed: [numa_pmc] %s', repr(error))
+        return host_states
+
+
+def _warn_once(log: Callable[..., None], message: str, problem: str) -> None:
+    """Log a problem that would come again with each request."""
+    if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
+        _WARNED.add(problem)
+        log(message, problem)
 
 
 class _RequestFilter:
@@ -73,9 +79,7 @@ class _RequestFilter:
         if self.why_all_pass:
             LOG.debug('Every host passes: %s', self.why_all_pass)
         for problem in self.guest_request.flavor_specs.problems:
-            if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
-                _WARNED.add(problem)
-                LOG.warning('Ignoring an extra spec: %s', problem)
+            _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = request.filter_options(self.guest_request, CONF.numa_pmc)
         self.estimate_options = request.EstimateOptions(
             CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests

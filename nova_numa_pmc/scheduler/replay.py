@@ -54,7 +54,7 @@ class SavedHost:
         self.instances: Mapping[str, Any] = {}
         # Rows don't tell which instances there are: what left since isn't added again.
         self.updated, self.numa_topology = None, None
-        self.num_instances, self.stats = 0, dict[str, Any]()
+        self.stats = dict[str, Any]()
 
     def consume(self, flavor: SavedFlavor) -> None:
         """Count a guest as Nova does between the instances of one request."""

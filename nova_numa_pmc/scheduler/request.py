@@ -92,10 +92,6 @@ class Host(Protocol):
         """Return when Nova saved this, with its zone; None: not known."""
 
     @property
-    def num_instances(self) -> int:
-        """Return the number of its instances."""
-
-    @property
     def stats(self) -> Mapping[str, Any]:
         """Return Nova's counts of its instances by their state."""
 
@@ -284,10 +280,11 @@ def _not_listed(host_state: Host) -> int:
 
     Those being built may be missing there. The list is sent by nova-compute or read from the
     cell's database, the counts are of the compute node: after a message that was lost, and while
-    an instance leaves, they differ.
+    an instance leaves, they differ. What the same request has put there is in neither.
     """
     building = int(host_state.stats.get('num_vm_building') or 0)
-    return max(0, host_state.num_instances - building - len(host_state.instances))
+    counted = int(host_state.stats.get('num_instances') or 0)
+    return max(0, counted - building - len(host_state.instances))
 
 
 def _plausible(host: Aggregates, host_state: Host) -> bool:

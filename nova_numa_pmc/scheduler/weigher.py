@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import nova.conf
 from nova.scheduler import utils, weights as nova_weights
 from nova.scheduler.filters import utils as filters_utils
-from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
@@ -46,7 +45,7 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         """
         try:
             return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
-        except cfg.ConfigFileValueError:
+        except Exception:  # of the file, the environment, or a reference in either
             return 0.0
 
     def weigh_objects(

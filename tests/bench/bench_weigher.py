@@ -110,7 +110,7 @@ def sides():
     def turnover(hosts, spec):
         for host in hosts:
             host.instances = dict(list(host.instances.items())[1:])
-            host.num_instances -= 1
+            host.stats = {**host.stats, 'num_instances': str(len(host.instances))}
             host.updated += datetime.timedelta(seconds=2)
         return new_guests(hosts, spec)
 
