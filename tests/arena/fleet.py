@@ -302,7 +302,10 @@ class View:
     :ivar at: the candidates
     :ivar now_s: when it was read
     :ivar known: who has published figures
+    :ivar all_weights: a policy is to work out each host's weight, not only the best
     """
+
+    all_weights = False
 
     def __init__(self, fleet, at, now_s, columns=None):
         """Look at candidates.

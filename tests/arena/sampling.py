@@ -50,6 +50,7 @@ class Sampler:
         if len(view.at) > HOSTS_MAX:
             at = np.sort(self._rng.choice(view.at, HOSTS_MAX, replace=False))
             view = fleets.View(fleet, at, view.now_s, view.columns)
+        view.all_weights = True
         asked = registry.Asked(fleet.trace, guest)
         record: dict = {name: np.array(getattr(view, name)) for name in COLUMNS}
         record.update(

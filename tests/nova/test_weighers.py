@@ -78,7 +78,7 @@ class WeighersTest(testtools.TestCase):
         ours = {each['host']: each['share'] for each in said['hosts']}
         hosts = said['weighers']['hosts']
         self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
-        self.assertEqual(ours['calm'], 0)
+        self.assertAlmostEqual(ours['calm'], -3)
         for name, found in hosts.items():
             self.assertAlmostEqual(ours[name], found['shares']['NUMAPressureWeigher'])
             self.assertAlmostEqual(sum(found['shares'].values()), found['weight'])
@@ -95,7 +95,8 @@ class WeighersTest(testtools.TestCase):
             row('roomy', 0.1, 0.1, memory_mb=65536, vcpus_used=5),
             row('calm', 0.1, 0.1, memory_mb=16384),
         ]
-        said = self.explain(rows, NOVA_CONF.replace('odd_weigher.Odd,', ''))
+        conf = NOVA_CONF.replace('odd_weigher.Odd,', '')
+        said = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.35\n')
         self.assertRegex(said, r'(?m)^host +weight +(CPU|RAM)Weigher +(RAM|CPU)Weigher$')
         self.assertRegex(said, r'(?m)^roomy +2\.983 ')
         self.assertRegex(said, r'(?m)^calm +1\.400 ')

@@ -43,16 +43,18 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
     penalties = np.clip(np.round(steps - floor, 9), 0, 1)
     stock = nova_weights.stock(view, asked, ram_multiplier)
-    return _jittered(stock, penalties, pressed >= floor, view.at, asked.instance_uuid)
+    first = len(view.at) if view.all_weights else FIRST
+    return _jittered(stock, penalties, pressed >= floor, view.at, asked.instance_uuid, first)
 
 
-def _jittered(stock, penalties, varied, hosts, instance_uuid):
+def _jittered(stock, penalties, varied, hosts, instance_uuid, first=FIRST):
     """Return the weights with jitter, those of the best only: the others' at their least.
 
     Drawing it takes longer than all else: it is drawn for hosts in the order that they would
     have without it, until no other can be among the first that are chosen from.
 
     :param varied: which hosts have any
+    :param first: how many of the first are to be right
     """
     most_jitter = DEFAULTS['penalty_jitter'] * varied
 
@@ -64,7 +66,7 @@ def _jittered(stock, penalties, varied, hosts, instance_uuid):
     order = np.argsort(-most)
     for begun in range(0, len(order), DRAWN):
         at = order[begun : begun + DRAWN]
-        if begun and most[at[0]] < np.partition(found, -FIRST)[-FIRST]:
+        if begun and most[at[0]] < np.partition(found, -first)[-first]:
             break
         drawn = [penalty.random_part(instance_uuid, f'host{host}') for host in hosts[at]]
         found[at] = weights(at, np.array(drawn))
