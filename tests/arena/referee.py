@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 class Clock:
-    """Stands for the module time in the weigher."""
+    """Tells the simulation's time to the weigher."""
 
     now_s = 0.0
 
@@ -130,12 +130,13 @@ def request(asked):
 class Handlers:
     """Nova's handler with the sets of weighers that are compared."""
 
-    def __init__(self):
+    def __init__(self, clock):
         """Load all stock weighers as nova-scheduler does."""
         self._handler = nova_weights.HostWeightHandler()
         stock = self._handler.get_matching_classes(['nova.scheduler.weights.all_weighers'])
         self._stock = [each() for each in stock]
         self._ours = weigher.NUMAPressureWeigher()
+        self._ours.clock = clock.time
 
     def weigh(self, name, states, spec):
         """Return {host: weight} in Nova's order."""
@@ -171,8 +172,8 @@ def disagrees(record, name, weights):
 def main(path):
     """Compare; return 1 where they disagree."""
     CONF([], project='nova', default_config_files=[])
-    handlers, clock = Handlers(), Clock()
-    weigher.time = clock
+    clock = Clock()
+    handlers = Handlers(clock)
     records, reasons = sampling.read(path), []
     begun_s = time.monotonic()
     for record in records:
