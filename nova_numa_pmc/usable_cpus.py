@@ -6,14 +6,11 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
-import os
-
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, StateError
-from nova_numa_pmc.host import cpu_topology, topology
+from nova_numa_pmc.exceptions import StateError, TopologyError
+from nova_numa_pmc.host import cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads, promises_file
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept
@@ -45,9 +42,8 @@ def partitioned_host(root: str) -> model.Topology:
     host = cpu_topology.read(topology.read(root), root)
     for path in _PARTITION_CPUS:
         try:
-            with open(os.path.join(root, path), encoding='ascii') as stream:
-                allowed = parse_cpulist(stream.read())
-        except (OSError, ValueError, CpuListError):
+            allowed = files.read_cpus(root, path)
+        except TopologyError:
             continue
         if allowed:
             return _usable(host, allowed)

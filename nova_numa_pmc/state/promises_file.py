@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import StateError, TopologyError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.promises_format import (
     Promises as Promises,  # noqa: PLC0414 -- whoever reads the file has it from here
@@ -143,12 +144,14 @@ def read_boot_id(root: str = '/') -> str:
 
     :raises StateError: it can't be read
     """
-    path = os.path.join(root, 'proc/sys/kernel/random/boot_id')
+    path = 'proc/sys/kernel/random/boot_id'
     try:
-        with open(path, encoding='ascii') as f:
-            return f.read(64).strip()
-    except (OSError, ValueError) as e:
-        raise StateError('%s: %s: mount procfs' % (path, e)) from None
+        found = files.read_text(root, path)
+    except TopologyError as e:
+        raise StateError(str(e)) from None
+    if not found:
+        raise StateError('%s: there is no id of this boot: mount procfs' % files.path_of(root, path))
+    return found
 
 
 def prune(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 2
-_PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
+_PLAIN = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-'
 
 
 class Promises:
@@ -122,33 +122,30 @@ def _boot_id(line: str) -> tuple[str, str]:
 def _to_promise(columns: list[str], values: list[str]) -> Promise:
     if len(columns) != len(values):
         raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
-    row = {
-        column: _CODECS[column][1](value)
-        for column, value in zip(columns, values)
-        if column in _CODECS
-    }
-    missing = [
-        field
-        for field in Promise._fields
-        if field not in row and field not in Promise._field_defaults
-    ]
+    row = dict(Promise._field_defaults)
+    for column, value in zip(columns, values):
+        if column in _CODECS:
+            row[column] = _CODECS[column][1](value)
+    missing = [field for field in Promise._fields if field not in row]
     if missing:
         raise ValueError('it lacks the column %s' % missing[0])
     if not row['uuid']:
         raise ValueError('it names no guest')
-    return Promise(**row)
+    return Promise(*[row[field] for field in Promise._fields])
 
 
 def _escape(text: str) -> str:
     """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
-    return ''.join(
-        chr(byte) if byte in _PLAIN else '%%%02x' % byte
-        for byte in text.encode('utf-8', 'surrogatepass')
-    )
+    data = text.encode('utf-8', 'surrogatepass')
+    if not data.translate(None, _PLAIN):
+        return text  # nearly all, and each start writes those of all guests
+    return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte for byte in data)
 
 
 def _unescape(text: str) -> str:
     first, *parts = text.split('%')
+    if not parts:
+        return first
     plain = bytearray(first, 'ascii')
     for part in parts:
         plain += bytes.fromhex(part[:2]) if len(part[:2].strip()) == 2 else _refuse(text)
@@ -163,7 +160,8 @@ def _to_int(text: str) -> int:
 
 
 def _number(value: int) -> str:
-    return '%d' % _to_int(f'{value:d}')
+    text = f'{value:d}'
+    return text if is_number(text) else _refuse(text)
 
 
 def _to_bool(text: str) -> bool:
