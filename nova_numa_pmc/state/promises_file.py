@@ -150,7 +150,9 @@ def read_boot_id(root: str = '/') -> str:
     except TopologyError as e:
         raise StateError(str(e)) from None
     if not found:
-        raise StateError('%s: there is no id of this boot: mount procfs' % files.path_of(root, path))
+        raise StateError(
+            '%s: there is no id of this boot: mount procfs' % files.path_of(root, path)
+        )
     return found
 
 
