@@ -61,12 +61,12 @@ class Rebalancer:
     def __init__(
         self,
         options: agent_conf.AgentOptions,
-        moving: MoveExecutor,
+        move_executor: MoveExecutor,
         root: str,
         log: logging.Logger,
         problem_log: ProblemLog,
     ) -> None:
-        self.options, self._moving = options, moving
+        self.options, self._executor = options, move_executor
         self._root, self._log, self._problem_log = root, log, problem_log
         self._regrets: RebalanceMemory | None = None
         #: The plan that was logged: each move's kind, and its guests with their nodes.
@@ -86,10 +86,10 @@ class Rebalancer:
         assert tick.sample is not None and tick.record is not None
         if self._regrets is None:
             self._regrets = self._load()
-        if self._moving.failed:
-            self._regrets = forgotten(self._regrets, self._moving.failed)
-            self._moving.failed.clear()
-        if self._moving.busy or not tick.sample.elapsed_s:
+        if self._executor.failed:
+            self._regrets = forgotten(self._regrets, self._executor.failed)
+            self._executor.failed.clear()
+        if self._executor.busy or not tick.sample.elapsed_s:
             return None
         plan, regrets = planner.plan(
             situation(
@@ -97,7 +97,7 @@ class Rebalancer:
                 sampler,
                 self.options.shared.limits,
                 self._root,
-                self._moving.widened.places,
+                self._executor.widened.places,
                 tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
                 tick.now.boottime_ns,
             ),
@@ -120,7 +120,7 @@ class Rebalancer:
             for reason in plan.reasons
             if reason.code == 'budget'
         )
-        self._moving.begin(plan, tick.record.promises)
+        self._executor.begin(plan, tick.record.promises)
         return plan
 
     def _log_plan(self, plan: plan_records.Plan) -> None:

@@ -90,20 +90,20 @@ class Agent:
         """Open nothing yet but what tells of guests."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
-        self._watching = guest_events.GuestEvents(root, LOG, listener)
-        self._last: Tick | None = None
+        self._guest_events = guest_events.GuestEvents(root, LOG, listener)
+        self._last_tick: Tick | None = None
         self._attention = attention.Attention()
         self._sampler = sampling.Sampler(options.counting, root)
-        self._books = promises_upkeep.PromisesUpkeep(options.shared, root, LOG)
+        self._promises_upkeep = promises_upkeep.PromisesUpkeep(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
         self._cache_widening = cache_widening.CacheWidening(options.shared, root, LOG)
-        self._moving = executor.MoveExecutor(options, root, LOG, port=port)
-        self._rebalancing = rebalancer.Rebalancer(
-            options, self._moving, root, LOG, self._problem_log
+        self._executor = executor.MoveExecutor(options, root, LOG, port=port)
+        self._rebalancer = rebalancer.Rebalancer(
+            options, self._executor, root, LOG, self._problem_log
         )
-        self._move_lock, self._pause = move_lock.AgentMoveLock(LOG), pause.PauseWatch(LOG)
-        self._remembering = demand_records.DemandRecords(root, LOG)
+        self._move_lock, self._pause_watch = move_lock.AgentMoveLock(LOG), pause.PauseWatch(LOG)
+        self._demand_records = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
         """Go on with other options; counters are opened anew where theirs have changed."""
@@ -112,10 +112,10 @@ class Agent:
             self._sampler = sampling.Sampler(options.counting, self._root)
         if options.rebalance != agent_conf.ON:
             self.abandon()
-            self._moving.widened.clear()  # whoever was widened goes home
-        self._books.options = self._reassertion.options = options.shared
+            self._executor.widened.clear()  # whoever was widened goes home
+        self._promises_upkeep.options = self._reassertion.options = options.shared
         self._late_starts.options = self._cache_widening.options = options.shared
-        self.options = self._moving.promises.options = self._rebalancing.options = options
+        self.options = self._executor.promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
         """Do everything once; nothing is raised.
@@ -151,11 +151,11 @@ class Agent:
             and self.options.rebalance != agent_conf.OFF
         ):
             with self._problem_log.stage('rebalancing'):
-                self._rebalancing.consider(tick, self._sampler)
+                self._rebalancer.consider(tick, self._sampler)
         self._release_move_lock()
-        self._last = tick._replace(sample=None)
+        self._last_tick = tick._replace(sample=None)
         return tick._replace(
-            totals=self._moving.totals,
+            totals=self._executor.totals,
             failing=self._problem_log.failing,
             taken_over=self._late_starts.taken_over,
         )
@@ -169,32 +169,32 @@ class Agent:
         :returns: after how many seconds to call it again; None: when something is heard
         """
         self._hear()
-        due_s = self._watching.due_s()
-        if due_s is None or due_s > 0 or self._last is None or self._last.host is None:
+        due_s = self._guest_events.due_s()
+        if due_s is None or due_s > 0 or self._last_tick is None or self._last_tick.host is None:
             return due_s or None
         self._heed()
-        tick = self._last._replace(now=now or Moment.read(), record=None, guests=())
+        tick = self._last_tick._replace(now=now or Moment.read(), record=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             ours = self._move_lock.take(self._directory)
-            self._last = self._record_and_hold(self._with_promises(tick), ours)
+            self._last_tick = self._record_and_hold(self._with_promises(tick), ours)
         self._release_move_lock()
         return None
 
     def _hear(self) -> None:
         with self._problem_log.stage('receiving guest events'):
-            self._watching.gather()
+            self._guest_events.gather()
 
     def _heed(self) -> None:
         """Queue the guests that events named for a look."""
-        names = self._watching.take()
+        names = self._guest_events.take()
         self._attention.wake(names)
-        self._books.heard(names)
+        self._promises_upkeep.heard(names)
 
     @property
     def descriptors(self) -> list[int]:
         """Return the descriptors that become readable where :meth:`attend` has something to do."""
-        return self._watching.descriptors
+        return self._guest_events.descriptors
 
     def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
         """Keep books of the guests and hold them to their places.
@@ -204,24 +204,24 @@ class Agent:
         """
         if tick.host is None or tick.record is None:
             return tick
-        self._moving.observe(tick.guests, tick.record.promises)
-        if ours and not self._moving.busy:
+        self._executor.observe(tick.guests, tick.record.promises)
+        if ours and not self._executor.busy:
             with self._problem_log.stage('following guests'):
                 tick = tick._replace(
-                    record=self._books.follow(tick.record, tick.guests, tick.host)
+                    record=self._promises_upkeep.follow(tick.record, tick.guests, tick.host)
                 )
         if self.options.reassert:
             if ours:
                 with self._problem_log.stage('finishing starts'):
                     tick = self._late_starts.finish(tick)
-                if tick.sample and not (self._moving.busy or tick.paused):
+                if tick.sample and not (self._executor.busy or tick.paused):
                     with self._problem_log.stage('widening guests'):
                         tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
                 self._hold(tick, ours)
-        if ours and tick.record and not (self._moving.busy or tick.paused):
+        if ours and tick.record and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
-                self._moving.begin(
+                self._executor.begin(
                     self._late_starts.fetches(tick, self.options.rebalance_options),
                     tick.record.promises,
                 )
@@ -236,14 +236,16 @@ class Agent:
         placed = {
             uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
         }
-        watched = self._watching.watch(each for each in tick.guests if each.uuid in placed)
-        due = self._attention.due(tick, self._moving.widened.places, watched)
+        watched = self._guest_events.watch(each for each in tick.guests if each.uuid in placed)
+        due = self._attention.due(tick, self._executor.widened.places, watched)
         self._attention.again(
-            self._reassertion.hold(tick, self._moving.widened.places, self._covered(tick), due=due)
+            self._reassertion.hold(
+                tick, self._executor.widened.places, self._covered(tick), due=due
+            )
         )
 
     def _release_move_lock(self) -> None:
-        if not self._moving.busy:
+        if not self._executor.busy:
             self._move_lock.end()
 
     @property
@@ -251,7 +253,7 @@ class Agent:
         return host_options.below(self._root, self.options.shared.state_dir)
 
     def _collect(self, now: Moment) -> Tick:
-        tick = Tick(now, paused=self._pause.look(self._directory))
+        tick = Tick(now, paused=self._pause_watch.look(self._directory))
         if tick.paused:
             self.abandon()
         with self._problem_log.stage('measuring'):
@@ -259,10 +261,10 @@ class Agent:
             tick = tick._replace(sample=sample)
             self._problem_log.problems(sample.problems)
         with self._problem_log.stage('reading the host'):
-            self._log_pool(self._moving.pool, self._sampler.pool)
-            self._moving.pool = self._sampler.pool
+            self._log_pool(self._executor.pool, self._sampler.pool)
+            self._executor.pool = self._sampler.pool
             tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
-            tick = tick._replace(guests=self._guests(), source=self._watching.source)
+            tick = tick._replace(guests=self._guests(), source=self._guest_events.source)
         return tick
 
     @staticmethod
@@ -276,7 +278,9 @@ class Agent:
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:
-        found, _ = self._watching.guests.read()  # the sample has reported what could not be read
+        found, _ = (
+            self._guest_events.guests.read()
+        )  # the sample has reported what could not be read
         # Where these are unknown, nobody is held or moved: it may be against them.
         marked, problems = overrides.marked(found, self._root)
         self._problem_log.problems(problems)
@@ -285,7 +289,7 @@ class Agent:
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
             with self._problem_log.stage('keeping the promises'):
-                record, problems = self._books.read(tick.host, tick.now.boottime_ns)
+                record, problems = self._promises_upkeep.read(tick.host, tick.now.boottime_ns)
                 tick = tick._replace(record=record)
                 self._problem_log.problems(problems)
         return tick
@@ -305,8 +309,8 @@ class Agent:
         now_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('remembering what guests wanted'):
-            loads, pools = self._remembering.feed(tick, self.options)
-            sample, history = sample._replace(pools=pools), self._remembering.expected()
+            loads, pools = self._demand_records.feed(tick, self.options)
+            sample, history = sample._replace(pools=pools), self._demand_records.expected()
         if loads is None:  # by the interval, to which guests that just came are to be added
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
@@ -332,27 +336,27 @@ class Agent:
         """
         pause_s = None
         with self._problem_log.stage('moving'):
-            pause_s = self._moving.step()
+            pause_s = self._executor.step()
         self._release_move_lock()
         return pause_s
 
     def drop_waiting(self) -> None:
         """Begin no more of the moves that were planned."""
-        self._moving.drop_waiting()
+        self._executor.drop_waiting()
 
     def abandon(self) -> None:
         """End the moves in hand: kept where most of the memory has moved, else taken back."""
         with self._problem_log.stage('moving'):
-            self._moving.abandon()
+            self._executor.abandon()
         self._release_move_lock()
 
     def close(self) -> None:
         """Close what is open; what is to be remembered is written."""
         self._move_lock.end()
         with self._problem_log.stage('remembering what guests wanted'):
-            self._remembering.close(self.options)
+            self._demand_records.close(self.options)
         self._sampler.close()
-        self._watching.close()
+        self._guest_events.close()
 
     def __enter__(self) -> Agent:
         return self

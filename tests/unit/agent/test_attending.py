@@ -19,7 +19,7 @@ class AttendingCase(AgentCase):
     def setUp(self):
         super().setUp()
         self.made, self.clock = self.open(), Clock()
-        self.made._watching._clock = self.clock
+        self.made._guest_events._clock = self.clock
         self.trees = {}
         for number in (1, 2):
             self.promise(number, 1)
@@ -124,8 +124,8 @@ class AttentionTest(AttendingCase):
         self.assertEqual('0-3', self.cpus(2))
 
     def test_whoever_can_not_be_watched(self):
-        self.made._watching._inotify.close()
-        self.made._watching._inotify = None
+        self.made._guest_events._inotify.close()
+        self.made._guest_events._inotify = None
         self.reset(2, unheard=True)
         self.tick(self.made, 5)
         self.assertEqual('4-7', self.cpus(2))
@@ -140,6 +140,6 @@ class AttentionTest(AttendingCase):
             self.tick(self.made, 5)
         self.trees[2] = self.host.launch(2)
         self.reset(2, unheard=True)
-        self.made._watching.take()
+        self.made._guest_events.take()
         self.tick(self.made, 10)
         self.assertEqual('4-7', self.cpus(2))

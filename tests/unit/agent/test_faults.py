@@ -94,7 +94,7 @@ class SuspendedMoveTest(RebalancingCase):
             for turn in range(3):
                 self.load(5 * turn)
                 self.tick(made, 5 * turn, realtime_s=1000.0 + turn * realtime_s)
-                plans.append(made._rebalancing._regrets)
+                plans.append(made._rebalancer._regrets)
             moved.append(plans)
         self.assertEqual(*moved)
 
@@ -106,11 +106,11 @@ class VanishingTest(AgentCase):
         """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
         parts = (
             (made._sampler, 'sample'),
-            (made._watching.guests, 'read'),
-            (made._books, 'read'),
-            (made._books, 'follow'),
+            (made._guest_events.guests, 'read'),
+            (made._promises_upkeep, 'read'),
+            (made._promises_upkeep, 'follow'),
             (made._reassertion, 'hold'),
-            (made._rebalancing, 'consider'),
+            (made._rebalancer, 'consider'),
         )
         for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)

@@ -186,7 +186,7 @@ class ServiceTest(unittest.TestCase):
 class StopTest(RebalancingCase):
     def test_no_further_move_of_a_plan_is_begun(self):
         made, clock = self.open(), Clock([(0, signal.SIGTERM)])
-        made._moving.begin(
+        made._executor.begin(
             plan_records.Plan(
                 tuple(
                     plan_records.Move(

@@ -63,7 +63,7 @@ class PluggingTest(AgentCase):
             (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1),
         ):
             with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
-                made._books._log.info('.')
+                made._promises_upkeep._log.info('.')
                 self.describe(**changed)
                 self.tick(made, at_s)
                 self.tick(made, at_s + 1)

@@ -67,12 +67,12 @@ class RebalancingTest(RebalancingCase):
                 self.assertIsNone(made.step())
         self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
-        kept = made._rebalancing._regrets
+        kept = made._rebalancer._regrets
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
         os.rmdir(path)
         self.load(60)
         self.tick(made, 60)
-        self.assertEqual(1, len(made._rebalancing._regrets.moved_s))
+        self.assertEqual(1, len(made._rebalancer._regrets.moved_s))
         self.finish(made)
         self.assertIn(self.AWAY, self.places().values())
 
@@ -122,7 +122,7 @@ class RebalancingTest(RebalancingCase):
         for turn in range(6):
             self.load(5 * turn)
             self.tick(made, 5 * turn)
-            if made._moving.busy:
+            if made._executor.busy:
                 break
         for number in self.NUMBERS:
             self.promise(number, 0, since_ns=7)

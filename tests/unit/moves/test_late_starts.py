@@ -163,7 +163,7 @@ class FetchTest(RebalancingCase):
         self.tick(made, 0)
         self.finish(made)
         self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
-        self.assertEqual(1, made._moving.totals.ended['fetch', 'made'])
+        self.assertEqual(1, made._executor.totals.ended['fetch', 'made'])
         self.guest_lies_elsewhere()
         self.tick(made, 5)
         self.finish(made)
