@@ -43,7 +43,7 @@ class PromisesUpkeep:
         #: By uuid and pid who has placed the guest, when it was last seen.
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
-    def heard(self, names: Iterable[str]) -> None:
+    def retry_unreadable(self, names: Iterable[str]) -> None:
         """Have status files that could not be read tried again: something was heard of them.
 
         :param names: of guests

@@ -20,7 +20,7 @@ from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.history import DIRECTORY
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.measurement import PoolSample
 

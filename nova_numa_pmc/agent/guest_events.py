@@ -73,7 +73,7 @@ class GuestEvents:
         why = self._listener.why
         return '%s: %s' % (STATUS_FILES, why) if why else 'libvirt'
 
-    def gather(self) -> None:
+    def collect(self) -> None:
         """Take in what was heard, without waiting."""
         heard: set[str] = set()
         if self._listener is not None:
@@ -89,13 +89,13 @@ class GuestEvents:
             self._since_s = self._clock()
         self._pending |= heard
 
-    def due_s(self) -> float | None:
+    def due_in_s(self) -> float | None:
         """Return in how many seconds to look at the guests with events; None: there are none."""
         if not self._pending:
             return None
         return max(0.0, self._since_s + COALESCE_S - self._clock())
 
-    def take(self) -> set[str]:
+    def pop_names(self) -> set[str]:
         """Return the names of those to look at, and forget them."""
         names, self._pending = self._pending, set()
         return names

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterator
 
-    from nova_numa_pmc.agent.stages import Agent
+    from nova_numa_pmc.agent.agent import Agent
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.state.host_state import HostState
     from nova_numa_pmc.state.pause import Paused
@@ -170,7 +170,7 @@ class Service:
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
-            pauses_s = (self._agent.step(), self._agent.attend(), left_s, self._patience_s)
+            pauses_s = (self._agent.step(), self._agent.handle_events(), left_s, self._patience_s)
             came = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
             if came == signal.SIGHUP:
                 self._reload()
@@ -193,14 +193,14 @@ class Service:
 
     def _finish(self) -> None:
         """Go on with the move in hand for as long as allowed, then give it up."""
-        self._agent.drop_waiting()
+        self._agent.clear_queue()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
             self._notify_manager(notify.WATCHDOG)
             pause_s = self._agent.step()
             if pause_s is None:
                 return
-            self._agent.attend()  # what was heard would else end each wait at once
+            self._agent.handle_events()  # what was heard would else end each wait at once
             if pause_s:
                 self._wait(pause_s)
         self._agent.abandon()

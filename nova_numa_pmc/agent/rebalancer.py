@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.problem_log import ProblemLog
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.measurement import GuestSample, Sample
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.sampling import Sampler

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
-_MIND_S = 1.0
+_CHECK_S = 1.0
 #: The agent has the move lock for less than that in a tick, and then it is not worth telling [s].
 _TICK_S = 0.5
 
@@ -159,12 +159,12 @@ def _run(
         signal = wait(pause_s)
         if signal:
             return signal
-        if time.monotonic() - looked_s >= _MIND_S:
+        if time.monotonic() - looked_s >= _CHECK_S:
             looked_s = time.monotonic()
-            _mind(command, mover, files)
+            _cancel_if_busy(command, mover, files)
 
 
-def _mind(
+def _cancel_if_busy(
     command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""

@@ -28,7 +28,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import loop, options as agent_options, stages
+from nova_numa_pmc.agent import loop, options as agent_options
+from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
@@ -136,7 +137,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
     with (
         loop.signals() as wait,
-        stages.Agent(options, args.root, _listener(args.root)) as agent,
+        Agent(options, args.root, _listener(args.root)) as agent,
         Exporter(LOG, options.metrics) as exporter,
     ):
         wait.also(*agent.descriptors)
@@ -181,7 +182,7 @@ def _once(
                 file=sys.stderr,
             )
             options = options._replace(publish=False)
-        agent = stack.enter_context(stages.Agent(options, args.root))
+        agent = stack.enter_context(Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
         state = agent.tick().host_state

@@ -23,7 +23,7 @@ from nova_numa_pmc.state.promises_format import Promises
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.measurement import NodeSample, Sample
 
     #: Node ids and CPUs of a promise.

@@ -160,13 +160,13 @@ class MoveExecutor:
             return 0.0
         return min(waits)
 
-    def drop_waiting(self) -> None:
+    def clear_queue(self) -> None:
         """Give up what is to come."""
         self._queue.clear()
 
     def abandon(self) -> None:
         """Give up what is to come, and end what is in hand: kept where most has moved."""
-        self.drop_waiting()
+        self.clear_queue()
         self._cancel()
         while self._parts:
             self.step()

@@ -23,7 +23,7 @@ from nova_numa_pmc.state.promises_format import Promises
 if TYPE_CHECKING:
     import logging
 
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
 
 #: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
 #: that QEMU and libvirt share stay there anyhow.

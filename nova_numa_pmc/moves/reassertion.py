@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Set
 
     from nova_numa_pmc.agent.problem_log import ProblemLog
-    from nova_numa_pmc.agent.stages import Moment, Tick
+    from nova_numa_pmc.agent.tick import Moment, Tick
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import FileChange
 
@@ -107,7 +107,7 @@ class Reassertion:
                         guest, promise, nodes, cpus, tick.now, tick.host, online
                     ):
                         failed.discard(guest.uuid)
-                    self._mind_memory(guest, promise, cpus, covered, room, only_widen)
+                    self._check_bound_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
         return failed
@@ -245,7 +245,7 @@ class Reassertion:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
-    def _mind_memory(
+    def _check_bound_memory(
         self,
         guest: model.Guest,
         promise: model.Promise,

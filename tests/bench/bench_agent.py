@@ -14,7 +14,8 @@ import tempfile
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.agent import Agent
+from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host, measured, sysfs
@@ -51,7 +52,7 @@ def measure(there, root, args):
         counters_conf.CounterOptions(),
         rebalance=agent_conf.DRY_RUN,
     )
-    with stages.Agent(options, root) as made:
+    with Agent(options, root) as made:
         spent = {'sampling': 0.0}
         take = made._sampler.sample
 
@@ -115,7 +116,7 @@ def tick(there, made, count, at):
 
 def now(at):
     """Return the moment of a tick."""
-    return stages.Moment(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+    return Moment(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 
 if __name__ == '__main__':

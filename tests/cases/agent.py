@@ -6,7 +6,8 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.agent import Agent
+from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.state import host_state, promises_file
 from tests.fixtures import host, measured
@@ -30,7 +31,7 @@ class AgentCase(unittest.TestCase):
 
     def open(self, **options):
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        made = stages.Agent(
+        made = Agent(
             agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
         )
         self.addCleanup(made.close)
@@ -38,7 +39,7 @@ class AgentCase(unittest.TestCase):
 
     def tick(self, made, at_s, realtime_s=None):
         return made.tick(
-            stages.Moment(
+            Moment(
                 at_s * SECOND,
                 START_NS + at_s * SECOND,
                 1000.0 + at_s if realtime_s is None else realtime_s,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import logging
 
     from nova_numa_pmc.agent.metrics.endpoint import Endpoint
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
 
 _STAGE = 'serving metrics'
 

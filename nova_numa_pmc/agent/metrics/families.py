@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import core
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import stages
 from nova_numa_pmc.agent.metrics.scrape import Scrape
+from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.measurement import Sample
 from nova_numa_pmc.moves.executor import RESULTS
@@ -140,8 +140,8 @@ class Collector:
 
     def describe(self) -> tuple[core.Metric, ...]:
         """Return all families without values, by which a scrape may choose (``name[]``)."""
-        tick = stages.Tick(
-            stages.Moment(0, 0, 0.0),
+        tick = Tick(
+            Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
             host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
 
 
 class Scrape(Record):

@@ -21,7 +21,8 @@ from typing import Any
 import labforce
 import labguests
 
-from nova_numa_pmc.agent import options as agent_options, stages
+from nova_numa_pmc.agent import options as agent_options
+from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves import executor
@@ -59,7 +60,7 @@ def move(promised):
 
 def come_back():
     """Do what an agent does in its first tick."""
-    with stages.Agent(options()) as made:
+    with Agent(options()) as made:
         made.tick()
 
 

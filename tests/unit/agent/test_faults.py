@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 
-from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
@@ -53,7 +53,7 @@ class ClockTest(AgentCase):
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
             made.tick(
-                stages.Moment(
+                Moment(
                     at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
                 )
             )
@@ -77,7 +77,7 @@ class SuspendedMoveTest(RebalancingCase):
         made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
-                stages.Moment(
+                Moment(
                     turn * 5 * SECOND,
                     START_NS + (turn * 5 + slept_s) * SECOND,
                     1000.0 + turn * 5 + slept_s,

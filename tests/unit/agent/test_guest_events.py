@@ -57,8 +57,8 @@ class WatchingTest(unittest.TestCase):
 
     def heard(self):
         """Return the numbers of the guests of whom was heard since the last call."""
-        self.made.gather()
-        names = self.made.take()
+        self.made.collect()
+        names = self.made.pop_names()
         return [number for number in (1, 2, 3) if host.name_of(number) in names]
 
     def watch(self):
@@ -129,17 +129,17 @@ class WatchingTest(unittest.TestCase):
     def test_what_comes_together_is_one_occasion(self):
         made = self.open()
         self.watch()
-        self.assertIsNone(made.due_s())
+        self.assertIsNone(made.due_in_s())
         self.write(1, None)
-        made.gather()
+        made.collect()
         self.clock.now_s += 0.15
         self.write(2, None)
-        made.gather()
-        self.assertAlmostEqual(0.05, made.due_s())
+        made.collect()
+        self.assertAlmostEqual(0.05, made.due_in_s())
         self.clock.now_s += 1
-        self.assertEqual(0.0, made.due_s())
-        self.assertEqual({host.name_of(1), host.name_of(2)}, made.take())
-        self.assertIsNone(made.due_s())
+        self.assertEqual(0.0, made.due_in_s())
+        self.assertEqual({host.name_of(1), host.name_of(2)}, made.pop_names())
+        self.assertIsNone(made.due_in_s())
 
     def test_where_watches_are_used_up_guests_are_read(self):
         self.open()

@@ -11,7 +11,8 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import loop, stages
+from nova_numa_pmc.agent import loop
+from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import (
     agent as agent_conf,
     counters as counters_conf,
@@ -40,16 +41,16 @@ class Agent:
     def tick(self):
         self.ticks.append(self.clock.now_s)
         self.clock.now_s += self.tick_s
-        return stages.Tick(None)
+        return Tick(None)
 
-    def attend(self):
+    def handle_events(self):
         return None
 
     def step(self):
         steps = self.steps or self.waiting
         return steps.popleft() if steps else None
 
-    def drop_waiting(self):
+    def clear_queue(self):
         self.waiting.clear()
 
     def reload(self, options):
@@ -123,11 +124,11 @@ class ServiceTest(unittest.TestCase):
     def test_those_who_were_heard_of_are_attended_to_when_it_is_time(self):
         attended = []
 
-        def attend():
+        def handle_events():
             attended.append(self.clock.now_s)
             return 0.2 if self.clock.now_s == 1 else None
 
-        with mock.patch.object(Agent, 'attend', lambda agent: attend()):
+        with mock.patch.object(Agent, 'handle_events', lambda agent: handle_events()):
             self.serve([(7, signal.SIGTERM)])
         self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
 

@@ -4,7 +4,7 @@
 import logging
 
 from nova_numa_pmc import measurement, model, promises
-from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.moves import cache_widening
 from nova_numa_pmc.state import promises_file
@@ -28,7 +28,7 @@ class CacheWideningTest(AgentCase):
         guests = tuple(
             model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
         )
-        tick = stages.Tick(
+        tick = Tick(
             None,
             measurement.Sample(
                 0.0,

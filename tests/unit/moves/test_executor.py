@@ -144,7 +144,7 @@ class MovingTest(RebalancingCase):
         self.begin(plan_records.MOVE, self.step_of(1, (0,), (1,)))
         self.begin(plan_records.MOVE, self.step_of(3, (0,), (1,)))
         self.moving.step()
-        self.moving.drop_waiting()
+        self.moving.clear_queue()
         self.assertEqual((True, 0), (self.moving.busy, self.moving.waiting))
         found = self.end()
         self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))

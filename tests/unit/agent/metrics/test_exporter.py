@@ -15,8 +15,8 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import measurement, model
-from nova_numa_pmc.agent import stages
 from nova_numa_pmc.agent.metrics.exporter import Exporter
+from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.moves import executor
@@ -33,7 +33,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = metrics_conf.Address('', '127.0.0.1', 0)
-NOW = stages.Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
+NOW = Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
 GUEST = measurement.GuestSample(
     'e4a1',
     'instance-1',
@@ -73,7 +73,7 @@ NODES = tuple(
     )
     for node in (0, 1)
 )
-FULL = stages.Tick(
+FULL = Tick(
     NOW,
     measurement.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
     model.Topology((), (), ()),
@@ -92,7 +92,7 @@ FULL = stages.Tick(
     2,
     source='libvirt',
 )
-EMPTY = stages.Tick(NOW)
+EMPTY = Tick(NOW)
 
 
 class UnixConnection(http.client.HTTPConnection):

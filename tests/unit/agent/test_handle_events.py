@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.agent import attention, stages
+from nova_numa_pmc.agent import read_schedule
+from nova_numa_pmc.agent.tick import Moment
 from tests.cases.agent import SECOND, START_NS, AgentCase
 from tests.fixtures import host
 from tests.fixtures.clock import Clock
@@ -13,7 +14,7 @@ from tests.fixtures.clock import Clock
 LOG = 'nova_numa_pmc.agent'
 
 
-class AttendingCase(AgentCase):
+class HandleEventsCase(AgentCase):
     """Guests 1 and 2 were placed on node 1, and held there by a tick."""
 
     def setUp(self):
@@ -25,15 +26,15 @@ class AttendingCase(AgentCase):
             self.promise(number, 1)
             self.trees[number] = self.launch(number)
         self.tick(self.made, 0)
-        self.attend()  # what the tick has written itself
+        self.handle_events()  # what the tick has written itself
 
-    def attend(self):
-        """Attend until there is nothing to be done; return how long it wanted to wait at first."""
-        now = stages.Moment(SECOND, START_NS + SECOND, 1001.0)
-        first = pause_s = self.made.attend(now)
+    def handle_events(self):
+        """Handle events until there is nothing to do; return how long it first wanted to wait."""
+        now = Moment(SECOND, START_NS + SECOND, 1001.0)
+        first = pause_s = self.made.handle_events(now)
         while pause_s is not None:
             self.clock.now_s += pause_s
-            pause_s = self.made.attend(now)
+            pause_s = self.made.handle_events(now)
         return first
 
     def cpus(self, number):
@@ -49,17 +50,17 @@ class AttendingCase(AgentCase):
             tree.set_all('0-7')
 
 
-class AttendTest(AttendingCase):
+class HandleEventsTest(HandleEventsCase):
     def test_a_cpuset_that_was_reset_is_written_before_the_next_tick(self):
         self.reset(1)
-        self.assertAlmostEqual(0.2, self.attend())
+        self.assertAlmostEqual(0.2, self.handle_events())
         self.assertEqual('4-7', self.cpus(1))
 
     def test_a_guest_that_ends_and_one_that_starts(self):
         self.host.end(1)
         self.trees[3] = self.launch(3)
         with self.assertLogs(LOG, 'INFO'):
-            self.attend()
+            self.handle_events()
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, set(self.promises()))
 
     def test_a_guest_whose_process_is_not_there_yet_when_its_file_is(self):
@@ -71,7 +72,7 @@ class AttendTest(AttendingCase):
                 b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
                 % (pid, host.domain_xml(3)),
             )
-            self.attend()
+            self.handle_events()
             self.assertEqual({host.uuid_of(number) for number in known}, set(self.promises()))
 
     def test_vcpus_that_were_plugged(self):
@@ -81,7 +82,7 @@ class AttendTest(AttendingCase):
             % host.domain_xml(1, vcpus=3),
         )
         with self.assertLogs(LOG, 'INFO'):
-            self.attend()
+            self.handle_events()
         self.assertEqual(3, self.promises()[host.uuid_of(1)].vcpus)
 
     def test_a_pin_is_told(self):
@@ -91,19 +92,19 @@ class AttendTest(AttendingCase):
             % host.domain_xml(1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"),
         )
         with self.assertLogs(LOG, 'INFO') as logs:
-            self.attend()
+            self.handle_events()
         self.assertIn('now placed by others: vcpupin', logs.output[0])
 
     def test_nothing_is_measured_or_published(self):
         self.reset(1)
-        self.attend()
+        self.handle_events()
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
     def test_nothing_heard_is_nothing_to_do(self):
-        self.assertIsNone(self.attend())
+        self.assertIsNone(self.handle_events())
 
 
-class AttentionTest(AttendingCase):
+class ReadScheduleTest(HandleEventsCase):
     def test_a_tick_reads_those_of_whom_was_heard(self):
         for number, unheard in ((1, False), (2, True)):
             self.reset(number, unheard)
@@ -112,9 +113,9 @@ class AttentionTest(AttendingCase):
 
     def test_everybody_now_and_then(self):
         self.reset(2, unheard=True)
-        self.tick(self.made, attention.EVERY_S - 1)
+        self.tick(self.made, read_schedule.FULL_CHECK_S - 1)
         self.assertEqual('0-7', self.cpus(2))
-        self.tick(self.made, attention.EVERY_S)
+        self.tick(self.made, read_schedule.FULL_CHECK_S)
         self.assertEqual('4-7', self.cpus(2))
 
     def test_whoever_was_promised_another_place(self):
@@ -140,6 +141,6 @@ class AttentionTest(AttendingCase):
             self.tick(self.made, 5)
         self.trees[2] = self.host.launch(2)
         self.reset(2, unheard=True)
-        self.made._guest_events.take()
+        self.made._guest_events.pop_names()
         self.tick(self.made, 10)
         self.assertEqual('4-7', self.cpus(2))

@@ -12,64 +12,24 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises, promises_upkeep, sampling
-from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
+from nova_numa_pmc.agent import demand_records, guest_events, read_schedule, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
+from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
-from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
-    from nova_numa_pmc.measurement import NodeSample, Sample
+    from nova_numa_pmc.measurement import NodeSample
     from nova_numa_pmc.state.host_state import HostState
-    from nova_numa_pmc.state.promises_format import Promises
 
 LOG = logging.getLogger(__name__)
-
-
-class Moment(Record):
-    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
-
-    monotonic_ns: int
-    boottime_ns: int
-    realtime_s: float
-
-    @classmethod
-    def read(cls) -> Moment:
-        """Read the clocks."""
-        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
-
-
-class Tick(Record):
-    """Findings of a tick; None: unknown.
-
-    :param record: what was promised
-    :param guests: those that run
-    :param host_state: what is to be published
-    :param totals: :class:`executor.Totals` at its end
-    :param failing: how many stages failed, of it and of the moves before
-    :param paused: since when and why; None: guests may be moved
-    :param source: by what guests are known, as :attr:`guest_events.GuestEvents.source`
-    :param taken_over: how many guests' starts the agent has finished for the hook
-    """
-
-    now: Moment
-    sample: Sample | None = None
-    host: model.Topology | None = None
-    record: Promises | None = None
-    guests: tuple[model.Guest, ...] = ()
-    host_state: HostState | None = None
-    totals: executor.Totals = executor.Totals()
-    failing: int = 0
-    paused: pause.Paused | None = None
-    source: str = ''
-    taken_over: int = 0
 
 
 class Agent:
@@ -92,7 +52,7 @@ class Agent:
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
-        self._attention = attention.Attention()
+        self._read_schedule = read_schedule.ReadSchedule()
         self._sampler = sampling.Sampler(options.counting, root)
         self._promises_upkeep = promises_upkeep.PromisesUpkeep(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
@@ -122,8 +82,8 @@ class Agent:
 
         :param now: None: read the clocks
         """
-        self._hear()
-        self._heed()
+        self._collect_events()
+        self._queue_changed_guests()
         tick = self._collect(now or Moment.read())
         # Before the promises are read: then they say what a command has moved.
         ours = self._move_lock.take(self._directory)
@@ -160,7 +120,7 @@ class Agent:
             taken_over=self._late_starts.taken_over,
         )
 
-    def attend(self, now: Moment | None = None) -> float | None:
+    def handle_events(self, now: Moment | None = None) -> float | None:
         """Look at the guests that events named: all of a tick but what is measured.
 
         Nothing is raised.
@@ -168,12 +128,12 @@ class Agent:
         :param now: None: read the clocks
         :returns: after how many seconds to call it again; None: when something is heard
         """
-        self._hear()
-        due_s = self._guest_events.due_s()
-        if due_s is None or due_s > 0 or self._last_tick is None or self._last_tick.host is None:
-            return due_s or None
-        self._heed()
-        tick = self._last_tick._replace(now=now or Moment.read(), record=None, guests=())
+        self._collect_events()
+        due_in_s, last = self._guest_events.due_in_s(), self._last_tick
+        if due_in_s is None or due_in_s > 0 or last is None or last.host is None:
+            return due_in_s or None
+        self._queue_changed_guests()
+        tick = last._replace(now=now or Moment.read(), record=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             ours = self._move_lock.take(self._directory)
@@ -181,19 +141,19 @@ class Agent:
         self._release_move_lock()
         return None
 
-    def _hear(self) -> None:
+    def _collect_events(self) -> None:
         with self._problem_log.stage('receiving guest events'):
-            self._guest_events.gather()
+            self._guest_events.collect()
 
-    def _heed(self) -> None:
+    def _queue_changed_guests(self) -> None:
         """Queue the guests that events named for a look."""
-        names = self._guest_events.take()
-        self._attention.wake(names)
-        self._promises_upkeep.heard(names)
+        names = self._guest_events.pop_names()
+        self._read_schedule.mark_changed(names)
+        self._promises_upkeep.retry_unreadable(names)
 
     @property
     def descriptors(self) -> list[int]:
-        """Return the descriptors that become readable where :meth:`attend` has something to do."""
+        """Return descriptors, readable where :meth:`handle_events` has something to do."""
         return self._guest_events.descriptors
 
     def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
@@ -237,8 +197,8 @@ class Agent:
             uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
         }
         watched = self._guest_events.watch(each for each in tick.guests if each.uuid in placed)
-        due = self._attention.due(tick, self._executor.widened.places, watched)
-        self._attention.again(
+        due = self._read_schedule.due(tick, self._executor.widened.places, watched)
+        self._read_schedule.retry(
             self._reassertion.hold(
                 tick, self._executor.widened.places, self._covered(tick), due=due
             )
@@ -340,9 +300,9 @@ class Agent:
         self._release_move_lock()
         return pause_s
 
-    def drop_waiting(self) -> None:
+    def clear_queue(self) -> None:
         """Begin no more of the moves that were planned."""
-        self._executor.drop_waiting()
+        self._executor.clear_queue()
 
     def abandon(self) -> None:
         """End the moves in hand: kept where most of the memory has moved, else taken back."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.agent.tick import Tick
 
     #: A guest, its promise, to which nodes it is widened, and the CPUs of the host's nodes.
     _Known = tuple[
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 #: All guests are looked at this often [s], whatever was heard: a change of a thread's own
 #: affinity, for instance, is announced nowhere.
-EVERY_S = 60.0
+FULL_CHECK_S = 60.0
 
 
-class Attention:
+class ReadSchedule:
     """State of each guest when it was last looked at."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Known] = {}
         self._all_s: float | None = None
-        self._woken: set[str] = set()
-        self._again: set[str] = set()
+        self._changed: set[str] = set()
+        self._to_retry: set[str] = set()
 
-    def wake(self, names: Iterable[str]) -> None:
+    def mark_changed(self, names: Iterable[str]) -> None:
         """Have guests looked at next time, by their names."""
-        self._woken.update(names)
+        self._changed.update(names)
 
     def due(
         self, tick: Tick, places: Mapping[str, tuple[int, ...]], watched: set[str]
@@ -53,7 +53,7 @@ class Attention:
         assert tick.host is not None and tick.record is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
         now_s = tick.now.monotonic_ns / 1e9
-        everybody = self._all_s is None or not 0 <= now_s - self._all_s < EVERY_S
+        everybody = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
         if everybody:
             self._all_s = now_s
         before, self._seen = self._seen, {}
@@ -63,16 +63,16 @@ class Attention:
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
             if (
                 everybody
-                or guest.name in self._woken
-                or guest.uuid in self._again
+                or guest.name in self._changed
+                or guest.uuid in self._to_retry
                 or guest.uuid not in watched
                 or before.get(guest.uuid) != known
                 or (promise is not None and (promise.bound or not promise.started))
             ):
                 found.add(guest.uuid)
-        self._woken, self._again = set(), set()
+        self._changed, self._to_retry = set(), set()
         return found
 
-    def again(self, uuids: Iterable[str]) -> None:
+    def retry(self, uuids: Iterable[str]) -> None:
         """Have guests looked at once more in the next tick: what was tried has failed."""
-        self._again.update(uuids)
+        self._to_retry.update(uuids)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent found in one tick, and when."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.moves import executor
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
+    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.state import pause
+    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.promises_format import Promises
+
+
+class Moment(Record):
+    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
+
+    monotonic_ns: int
+    boottime_ns: int
+    realtime_s: float
+
+    @classmethod
+    def read(cls) -> Moment:
+        """Read the clocks."""
+        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+
+
+class Tick(Record):
+    """Findings of a tick; None: unknown.
+
+    :param record: what was promised
+    :param guests: those that run
+    :param host_state: what is to be published
+    :param totals: :class:`executor.Totals` at its end
+    :param failing: how many stages failed, of it and of the moves before
+    :param paused: since when and why; None: guests may be moved
+    :param source: by what guests are known, as :attr:`guest_events.GuestEvents.source`
+    :param taken_over: how many guests' starts the agent has finished for the hook
+    """
+
+    now: Moment
+    sample: Sample | None = None
+    host: model.Topology | None = None
+    record: Promises | None = None
+    guests: tuple[model.Guest, ...] = ()
+    host_state: HostState | None = None
+    totals: executor.Totals = executor.Totals()
+    failing: int = 0
+    paused: pause.Paused | None = None
+    source: str = ''
+    taken_over: int = 0
