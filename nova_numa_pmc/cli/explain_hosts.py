@@ -13,7 +13,7 @@ from oslo_config import cfg
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.host import nova_conf
-from nova_numa_pmc.scheduler import replay, request
+from nova_numa_pmc.scheduler import request, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
@@ -35,11 +35,11 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
-    flavor = replay.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
+    flavor = saved_hosts.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
     by_name = {host.host: host for host in hosts}
-    rounds: list[list[replay.Verdict]] = []
+    rounds: list[list[saved_hosts.Verdict]] = []
     for _ in range(args.count):
-        rounds.append(replay.verdicts(hosts, flavor, conf, saved_s))
+        rounds.append(saved_hosts.verdicts(hosts, flavor, conf, saved_s))
         best = rounds[-1][0]
         if not best.passes:
             break
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
 
 
 def by_nova(
-    args: argparse.Namespace, passing: list[str], flavor: replay.SavedFlavor, saved_s: float
+    args: argparse.Namespace, passing: list[str], flavor: saved_hosts.SavedFlavor, saved_s: float
 ) -> tuple[nova_weighers.Weighed | None, str]:
     """Ask all weighers that nova.conf names, where Nova is.
 
@@ -81,7 +81,7 @@ def by_nova(
     if len(passing) < 2:
         return None, "Nova's other weighers are left out: Nova asks none where one host is left"
     with naming(args.hosts):
-        found = {replay.host(row).host: row for row in replay.rows(text_of(args.hosts))}
+        found = {saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))}
     try:
         # By name: the command needs no Nova, and nothing else of it may import any.
         nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
@@ -139,10 +139,10 @@ def _best(weighed: nova_weighers.Weighed, passing: list[str]) -> list[int]:
     return sorted(range(len(passing)), key=lambda at: -weighed.weight(at))
 
 
-def read(path: str) -> tuple[list[replay.SavedHost], float]:
-    """Read a file of rows; see :func:`replay.read`."""
+def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
+    """Read a file of rows; see :func:`saved_hosts.read`."""
     with naming(path):
-        return replay.read(text_of(path))
+        return saved_hosts.read(text_of(path))
 
 
 @contextlib.contextmanager
@@ -150,8 +150,8 @@ def naming(path: str) -> Iterator[None]:
     """Let errors in rows name their file."""
     try:
         yield
-    except replay.RowsError as error:
-        raise replay.RowsError('%s: %s' % (path, error)) from None
+    except saved_hosts.RowsError as error:
+        raise saved_hosts.RowsError('%s: %s' % (path, error)) from None
 
 
 def text_of(path: str) -> str:
@@ -161,18 +161,18 @@ def text_of(path: str) -> str:
     """
     try:
         with open(path, encoding='utf-8') as stream:
-            text = stream.read(replay.MAX_BYTES + 1)
+            text = stream.read(saved_hosts.MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise replay.RowsError(str(error)) from None
-    if len(text) > replay.MAX_BYTES:
-        raise replay.RowsError('longer than %d bytes' % replay.MAX_BYTES)
+        raise saved_hosts.RowsError(str(error)) from None
+    if len(text) > saved_hosts.MAX_BYTES:
+        raise saved_hosts.RowsError('longer than %d bytes' % saved_hosts.MAX_BYTES)
     return text
 
 
 def options(paths: list[str]) -> dict[str, Any]:
     """Return the group ``[numa_pmc]`` of nova.conf, or its defaults without a file."""
     conf = nova_conf.NovaConf(paths)
-    return {name: conf.get(name, 'numa_pmc') for name in replay.defaults()}
+    return {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
 
 
 def specs(guest: model.Guest) -> dict[str, str]:
@@ -181,12 +181,12 @@ def specs(guest: model.Guest) -> dict[str, str]:
     return {**dict(guest.extra_specs), **pinned}
 
 
-def chosen(verdicts: list[replay.Verdict]) -> str | None:
+def chosen(verdicts: list[saved_hosts.Verdict]) -> str | None:
     """Return the host of a round, None: none passes."""
     return verdicts[0].host if verdicts[0].passes else None
 
 
-def as_dict(verdict: replay.Verdict, host: replay.SavedHost) -> dict[str, Any]:
+def as_dict(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
     estimate = verdict.estimate
     return {
@@ -198,11 +198,13 @@ def as_dict(verdict: replay.Verdict, host: replay.SavedHost) -> dict[str, Any]:
         'told': request.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
-        'nodes': replay.parts(host),
+        'nodes': saved_hosts.parts(host),
     }
 
 
-def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHost]) -> str:
+def render(
+    rounds: list[list[saved_hosts.Verdict]], by_name: dict[str, saved_hosts.SavedHost]
+) -> str:
     """Return the decision as text: hosts in order, then their nodes."""
     verdicts = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
@@ -220,7 +222,7 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHo
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
     for verdict in verdicts:
-        for node in replay.parts(by_name[verdict.host]):
+        for node in saved_hosts.parts(by_name[verdict.host]):
             rows.append(
                 (
                     tables.printable(verdict.host),
@@ -239,7 +241,7 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHo
     return '\n'.join(lines)
 
 
-def _chosen_text(rounds: list[list[replay.Verdict]]) -> str:
+def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
     names = [chosen(verdicts) for verdicts in rounds]
     counts = {name: names.count(name) for name in names if name}
     chosen_texts = [

@@ -22,7 +22,7 @@ from nova_numa_pmc.scheduler import weigher
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nova_numa_pmc.scheduler.replay import SavedFlavor
+    from nova_numa_pmc.scheduler.saved_hosts import SavedFlavor
 
 CONF = nova.conf.CONF
 #: Their fields are made when Nova runs.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, explain_hosts
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.scheduler import replay, what_if
+from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
 
 if TYPE_CHECKING:
     import argparse
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):
         if value is not None:
             if not (math.isfinite(value) and value >= 0):
-                raise replay.RowsError('%s must be a number of at least 0' % name)
+                raise saved_hosts.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
     with explain_hosts.naming(args.requests):
-        creates = what_if.read_requests(explain_hosts.text_of(args.requests))
+        creates = what_if_hosts.read_requests(explain_hosts.text_of(args.requests))
     with explain_hosts.naming(args.hosts):
         hosts = explain_hosts.text_of(args.hosts)
-        _, saved_s = replay.read(hosts)
-        found = what_if.choices(hosts, creates, conf, saved_s)
+        _, saved_s = saved_hosts.read(hosts)
+        found = what_if_hosts.choices(hosts, creates, conf, saved_s)
     if args.json:
         print(json.dumps(as_dict(found, conf), indent=2, sort_keys=True))
     else:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def as_dict(found: list[what_if.WhatIfChoice], conf: dict[str, object]) -> dict[str, object]:
+def as_dict(found: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]) -> dict[str, object]:
     """Return the comparison as plain data."""
     return {
         'options': conf,
@@ -92,7 +92,7 @@ def as_dict(found: list[what_if.WhatIfChoice], conf: dict[str, object]) -> dict[
     }
 
 
-def render(found: list[what_if.WhatIfChoice]) -> list[str]:
+def render(found: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     """Return the comparison as lines of text."""
     changed = [each for each in found if each.changed]
     lines = [

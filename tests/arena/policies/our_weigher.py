@@ -15,14 +15,14 @@ from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 from nova_numa_pmc.core.scheduling.outcome import unseen
-from nova_numa_pmc.scheduler import comparison, penalty, replay, request
+from nova_numa_pmc.scheduler import comparison, penalty, request, saved_hosts
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
 
 #: The scheduler's ``stale_after``, in intervals.
 STALE_AFTER = 5.0
 LIMITS = model.Limits()
-DEFAULTS = replay.defaults()
+DEFAULTS = saved_hosts.defaults()
 STEP = DEFAULTS['weight_step']
 #: Jitter is drawn for so many hosts at a time; of at least so many their order is then right.
 DRAWN, FIRST = 64, 8

@@ -5,7 +5,7 @@ import sqlalchemy
 from nova import context
 from nova.db.main import api as db
 
-from nova_numa_pmc.scheduler import replay
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.nova import base
 
 #: As in doc/source/admin/nova.rst, less MySQL's UNIX_TIMESTAMP().
@@ -25,9 +25,12 @@ class ReplayTest(base.NovaTest):
         engine = db.get_engine(context=context.get_admin_context())
         with engine.connect() as connection:
             rows = '\n'.join(row for (row,) in connection.execute(ROWS))
-        hosts, saved_s = replay.read(rows)
-        return replay.verdicts(
-            hosts, replay.SavedFlavor(vcpus, memory_mb, extra_specs), replay.defaults(), saved_s
+        hosts, saved_s = saved_hosts.read(rows)
+        return saved_hosts.verdicts(
+            hosts,
+            saved_hosts.SavedFlavor(vcpus, memory_mb, extra_specs),
+            saved_hosts.defaults(),
+            saved_s,
         )
 
     def test_the_same_host(self):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import comparison, replay, request
+from nova_numa_pmc.scheduler import comparison, request, saved_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 class WhatIfRequest(Record):
     """A create: a flavor's size, in GiB of disk, for this many instances."""
 
-    flavor: replay.SavedFlavor
+    flavor: saved_hosts.SavedFlavor
     disk_gb: float
     instances: int
 
@@ -44,10 +44,10 @@ class WhatIfHost:
 
         :raises ValueError, TypeError, KeyError: it can't be used
         """
-        self.saved = replay.host(row)
+        self.saved = saved_hosts.host(row)
 
         def amount(name: str, least: float = 0.0) -> float:
-            return max(least, replay.amount(row, name, 0) or 0.0)
+            return max(least, saved_hosts.amount(row, name, 0) or 0.0)
 
         self.vcpus = amount('vcpus') * (self._ratio(row, 'cpu') or _CPU_RATIO)
         self.memory_mb = amount('memory_mb') * (self._ratio(row, 'ram') or _RAM_RATIO)
@@ -105,18 +105,18 @@ class WhatIfChoice(Record):
 
 
 def read_hosts(text: str) -> list[WhatIfHost]:
-    """Read rows as :func:`replay.read`.
+    """Read rows as :func:`saved_hosts.read`.
 
     :raises RowsError: says which row is wrong, and how
     """
     hosts = []
-    for number, row in enumerate(replay.rows(text), 1):
+    for number, row in enumerate(saved_hosts.rows(text), 1):
         try:
             hosts.append(WhatIfHost(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise replay.RowsError('row %d: %s' % (number, error)) from None
+            raise saved_hosts.RowsError('row %d: %s' % (number, error)) from None
     if not hosts:
-        raise replay.RowsError('no rows')
+        raise saved_hosts.RowsError('no rows')
     return hosts
 
 
@@ -126,24 +126,24 @@ def read_requests(text: str) -> list[WhatIfRequest]:
     :raises RowsError: says which request is wrong, and how
     """
     found = []
-    for number, row in enumerate(replay.rows(text), 1):
+    for number, row in enumerate(saved_hosts.rows(text), 1):
         try:
             specs = row.get('extra_specs') or {}
             found.append(
                 WhatIfRequest(
-                    replay.SavedFlavor(
+                    saved_hosts.SavedFlavor(
                         checked.named('vcpus', checked.whole, row['vcpus'], 1 << 20),
                         checked.named('memory_mb', checked.whole, row['memory_mb'], _AMOUNT_MAX),
                         {str(key): str(value) for key, value in specs.items()},
                     ),
-                    replay.amount(row, 'disk_gb', 0),
+                    saved_hosts.amount(row, 'disk_gb', 0),
                     checked.named('count', checked.whole, row.get('count', 1), _REQUESTS_MAX),
                 )
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise replay.RowsError('request %d: %s' % (number, error)) from None
+            raise saved_hosts.RowsError('request %d: %s' % (number, error)) from None
     if not found:
-        raise replay.RowsError('no requests')
+        raise saved_hosts.RowsError('no requests')
     return found
 
 
@@ -172,7 +172,7 @@ def _place(
 ) -> tuple[str | None, float | None]:
     """Give an instance its host; return the host's name and the pressure it would be left with."""
     roomy = [host for host in hosts if host.has_room(create)]
-    guest_request = request.read(replay.SavedRequest(create.flavor))
+    guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
     estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
     estimates = [
         request.estimate(host.saved, guest_request, estimate_options, now_s) for host in roomy
@@ -191,7 +191,7 @@ def _place(
     pressures = (
         comparison.pressures(estimates, guest_request.guest) if guest_request.guest else None
     )
-    penalties = replay.penalties(
+    penalties = saved_hosts.penalties(
         [host.saved for host in roomy], None if guest_request.neutral else pressures, conf
     )
     multiplier = conf['weight_multiplier']

@@ -4,15 +4,15 @@ import unittest
 
 from hypothesis import given, settings, strategies
 
-from nova_numa_pmc.scheduler import replay
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.compute_nodes import NOW_S, row
 
-FLAVOR = replay.SavedFlavor(2, 1024)
+FLAVOR = saved_hosts.SavedFlavor(2, 1024)
 
 
 def judge(rows, flavor=FLAVOR, **conf):
-    found, saved_s = replay.read(json.dumps(rows))
-    return replay.verdicts(found, flavor, {**replay.defaults(), **conf}, saved_s)
+    found, saved_s = saved_hosts.read(json.dumps(rows))
+    return saved_hosts.verdicts(found, flavor, {**saved_hosts.defaults(), **conf}, saved_s)
 
 
 def order(verdicts):
@@ -43,7 +43,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
     def test_one_node(self):
-        large = replay.SavedFlavor(4, 12_000)
+        large = saved_hosts.SavedFlavor(4, 12_000)
         rows = [row('a', 0.0, 0.0)]
         self.assertEqual(['a'], order(judge(rows, large)))
         one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
@@ -75,10 +75,10 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['a', 'b'], order(judge(rows, charge_new_guests=False)))
 
     def test_several_of_one_request_take_turns(self):
-        found, now_s = replay.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
+        found, now_s = saved_hosts.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
         counts = dict.fromkeys('abcd', 0)
         for _ in range(8):
-            best = replay.verdicts(found, FLAVOR, replay.defaults(), now_s)[0]
+            best = saved_hosts.verdicts(found, FLAVOR, saved_hosts.defaults(), now_s)[0]
             counts[best.host] += 1
             next(host for host in found if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
@@ -95,12 +95,12 @@ class ReadTest(unittest.TestCase):
     def test_an_array_and_lines(self):
         rows = [row('a', 1.0), row('b', 1.0)]
         for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
-            found, saved_s = replay.read(text)
+            found, saved_s = saved_hosts.read(text)
             self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in found], saved_s))
 
     def test_the_columns_own_name(self):
         text = json.dumps([{'hypervisor_hostname': 'a', 'metrics': []}])
-        self.assertEqual('a', replay.read(text)[0][0].host)
+        self.assertEqual('a', saved_hosts.read(text)[0][0].host)
 
     def test_what_cant_be_used(self):
         for text in (
@@ -120,8 +120,8 @@ class ReadTest(unittest.TestCase):
             '[{"host": "a", "metrics": [], "vcpus_used": NaN}]',
             '[{"host": "a", "metrics": [], "memory_mb_used": -1}]',
         ):
-            with self.subTest(text[:40]), self.assertRaises(replay.RowsError):
-                replay.read(text)
+            with self.subTest(text[:40]), self.assertRaises(saved_hosts.RowsError):
+                saved_hosts.read(text)
 
     @settings(max_examples=200, deadline=None)
     @given(
@@ -145,18 +145,18 @@ class ReadTest(unittest.TestCase):
     )
     def test_any_metrics(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
-        found, saved_s = replay.read(text)
-        (verdict,) = replay.verdicts(found, FLAVOR, replay.defaults(), saved_s)
+        found, saved_s = saved_hosts.read(text)
+        (verdict,) = saved_hosts.verdicts(found, FLAVOR, saved_hosts.defaults(), saved_s)
         self.assertTrue(verdict.passes)
 
 
 class PartsTest(unittest.TestCase):
     def test_parts(self):
-        found, _ = replay.read(json.dumps([row('a', 1.0, None)]))
-        first, second = replay.parts(found[0])
+        found, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
+        first, second = saved_hosts.parts(found[0])
         self.assertEqual(
             (0, 0.25, None, 2.0),
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual([], replay.parts(replay.SavedHost('b', [], 0, 0, 0)))
+        self.assertEqual([], saved_hosts.parts(saved_hosts.SavedHost('b', [], 0, 0, 0)))
