@@ -20,7 +20,7 @@ NUMBER_MAX = 1.7976931348623157e308
 _REQUIRED = object()
 
 
-def of(kind: type[_T], value: object) -> _T:
+def exact(kind: type[_T], value: object) -> _T:
     """Return a value of exactly this type."""
     if type(value) is not kind:
         raise ValueError('%.40r is not of the type %s' % (value, kind.__name__))

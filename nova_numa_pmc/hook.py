@@ -130,7 +130,7 @@ class HookCall:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
-        self.options = host_options.of_host(root)
+        self.options = host_options.read_below(root)
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:

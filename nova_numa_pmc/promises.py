@@ -157,7 +157,7 @@ def decide(
     problems += (*host.problems, *_ignored(guest.extra_specs))
     guest, unread = _overridden(guest, root)
     guest, beyond = promise_limit.bounded(guest, host, options.limits)
-    located, own_host = _located(guest, host), pools.of_guest(guest, host)
+    located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
     problems += unread + [beyond] * bool(beyond)
     with record or locked(options, root, timeout_s) as record:  # noqa: PLR1704 -- locked by now
         problems += reconcile(record, host, options, root, guest)

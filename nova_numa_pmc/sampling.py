@@ -89,7 +89,7 @@ class Sampler:
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         problems += host.problems
         self.pool = self._floating(host, guests, now_ns, problems)
-        host = pools.restricted(host, self.pool)
+        host = pools.with_floating_pool(host, self.pool)
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(

@@ -29,7 +29,7 @@ def usable_host(root: str, pool: pools.Pool | None = None) -> model.Topology:
     :param pool: :class:`pools.Pool`; None: as the agent has published it
     :raises TopologyError: the host can't be read
     """
-    return pools.restricted(partitioned_host(root), pool or published_pool(root))
+    return pools.with_floating_pool(partitioned_host(root), pool or published_pool(root))
 
 
 def partitioned_host(root: str) -> model.Topology:
@@ -61,7 +61,7 @@ def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> mode
 
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent published last in this boot; None: none."""
-    options = host_options.of_host(root)
+    options = host_options.read_below(root)
     try:
         found = pool_loads.read(host_options.below(root, options.state_dir))
     except StateError:

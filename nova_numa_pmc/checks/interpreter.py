@@ -67,7 +67,7 @@ class InterpreterModules(Record):
     problem: str = ''
 
 
-def of(process: Process | None, script: str = '', root: str = '/') -> str | None:
+def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
     """Return the path of the Python that runs a service, None where it isn't found.
 
     :param process: None: not running

@@ -365,7 +365,7 @@ def below(root: str, path: str) -> str:
     return os.path.join(root, path.lstrip('/'))
 
 
-def of_host(root: str) -> HostOptions:
+def read_below(root: str) -> HostOptions:
     """Return the options of the host at ``root``, as :func:`read`."""
     return read(below(root, PATH))
 

@@ -95,7 +95,7 @@ def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
     return own if whole and (guest.flavor or 'emulatorpin' in guest.placed_by) else frozenset()
 
 
-def restricted(host: model.Topology, pool: Pool | None) -> model.Topology:
+def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of the floating pool.
 
     A pool that has none of the usable CPUs (it is of before a hotplug) is ignored.
@@ -107,7 +107,7 @@ def restricted(host: model.Topology, pool: Pool | None) -> model.Topology:
     return _with_cpus(host, lambda node: usable(node) & pool.cpus)
 
 
-def of_guest(guest: model.Guest, host: model.Topology) -> model.Topology:
+def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of the pool that a guest is in."""
     allowed = guest.allowed_cpus
     if allowed is None:
@@ -120,7 +120,7 @@ def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
 
     :param nodes: node ids
     """
-    return _union(node.cpus for node in of_guest(guest, host).nodes if node.id in nodes)
+    return _union(node.cpus for node in with_guest_pool(guest, host).nodes if node.id in nodes)
 
 
 def nodes_of(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:

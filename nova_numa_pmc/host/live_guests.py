@@ -64,7 +64,7 @@ class LiveGuests:
         entries, problems = self._files.entries()
         found = []
         for name, identity, guest, problem in entries:
-            live = self._of(name, identity)
+            live = self._live_guest(name, identity)
             if guest is not None:
                 guest = guest if live is None else _merged(guest, live)
             elif problem is not None and live is not None:
@@ -79,7 +79,7 @@ class LiveGuests:
                 del kept[name]
         return guests.with_real_pins(found, self._root), problems
 
-    def _of(self, name: str, identity: Identity | None) -> model.Guest | None:
+    def _live_guest(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return libvirt's XML of this very file; else request it, once for each."""
         change = self._live.get(name)
         if (

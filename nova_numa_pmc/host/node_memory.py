@@ -68,7 +68,7 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
         return frozenset()
     from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    limits = host_options.of_host(root).limits
+    limits = host_options.read_below(root).limits
     return (
         frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
     ) - limits.guest_memory_nodes

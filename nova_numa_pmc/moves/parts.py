@@ -94,7 +94,7 @@ def within_l3(
     """
     if not pools.has_l3s(host, after.cpu_nodes):
         return after._replace(cpus=())
-    own = pools.of_guest(guest, host)
+    own = pools.with_guest_pool(guest, host)
     seen = host_view.view(own, others, limits)
     place = {
         seen.domains[at] if seen.domains else at

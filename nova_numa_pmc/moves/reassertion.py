@@ -351,7 +351,7 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     Or all of the usable ones, as before it was known which of them plain guests may use; or those
     of an L3 cache.
     """
-    wide = pools.restricted(host, None)
+    wide = pools.with_floating_pool(host, None)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
     own = pools.cpus_on(nodes, host, guest)
     return cpus in (own, pools.cpus_on(nodes, wide, guest)) or (

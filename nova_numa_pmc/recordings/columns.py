@@ -101,9 +101,9 @@ def _plain(value: Any) -> Any:
 
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     known = {
-        field: checked.of(list, columns[name])
+        field: checked.exact(list, columns[name])
         for field, name in file_names(kind).items()
-        if name in checked.of(dict, columns)
+        if name in checked.exact(dict, columns)
     }
     if len({len(column) for column in known.values()}) > 1:
         raise ValueError('columns of unequal length')
@@ -121,20 +121,20 @@ def _value(kind: int, value: Any) -> Any:
     if kind == _COUNT:
         return _node(value)
     if kind == _FLAG:
-        return checked.of(bool, value)
+        return checked.exact(bool, value)
     if kind == _TEXT:
-        return checked.of(str, value)
+        return checked.exact(str, value)
     if kind == _TEXTS:
-        return tuple(checked.of(str, text) for text in checked.of(list, value))
+        return tuple(checked.exact(str, text) for text in checked.exact(list, value))
     if kind == _SHARES:
-        return tuple((_node(node), _number(share)) for node, share in checked.of(list, value))
+        return tuple((_node(node), _number(share)) for node, share in checked.exact(list, value))
     return tuple(
         DeviceSample(
-            checked.of(str, address),
+            checked.exact(str, address),
             None if node is None else _node(node),
-            None if local is None else checked.of(bool, local),
+            None if local is None else checked.exact(bool, local),
         )
-        for address, node, local, *_ in checked.of(list, value)
+        for address, node, local, *_ in checked.exact(list, value)
     )
 
 

@@ -122,7 +122,7 @@ def _unpacked(data: bytes, position: int) -> tuple[bytes, int | None]:
 
 def _major(data: Any) -> int:
     """Return the major version of a line's format."""
-    major, *_ = checked.of(list, checked.of(dict, data).get('v'))
+    major, *_ = checked.exact(list, checked.exact(dict, data).get('v'))
     return checked.whole(major)
 
 

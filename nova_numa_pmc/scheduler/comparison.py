@@ -190,8 +190,8 @@ def _parts(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: fl
 
     Of a link there is no whole: the host's is that of the nodes used.
     """
-    cpu, bandwidth, link = _of_nodes(host, outcome, guest, traffic)
-    host_cpu, host_bandwidth = _of_host(host, guest.demand_cores, traffic)
+    cpu, bandwidth, link = _node_parts(host, outcome, guest, traffic)
+    host_cpu, host_bandwidth = _host_parts(host, guest.demand_cores, traffic)
     return (
         cpu + _WHOLE_HOST * (host_cpu - cpu),
         bandwidth + _WHOLE_HOST * (host_bandwidth - bandwidth),
@@ -199,18 +199,20 @@ def _parts(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: fl
     )
 
 
-def _of_nodes(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float) -> _Parts:
+def _node_parts(
+    host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float
+) -> _Parts:
     """Return the highest utilisations of the domains that a guest would use."""
     at = outcome[3]
     if host.usual and len(at) == 1:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        return _of_domain(known, at[0], guest.demand_cores, traffic)
+        return _domain_parts(known, at[0], guest.demand_cores, traffic)
     cores = sum(host.cores[at] for at in outcome.cpus) or 1.0
     shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
     adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
     if host.usual:
         known = host  # type: ignore[assignment]  # likewise
-        each = [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
+        each = [_domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
         nodes, _ = missing.completed(host.view().nodes)
         each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at]
@@ -218,7 +220,7 @@ def _of_nodes(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic:
     return cpu, bandwidth, link
 
 
-def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:
+def _domain_parts(host: Usual, at: int, cores: float | None, added: float) -> _Parts:
     """Return a domain's utilisations as :func:`ranking.parts`, of a host that is as usual."""
     cpu = bandwidth = 0.0
     if cores is not None:
@@ -229,7 +231,7 @@ def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Part
     return cpu, bandwidth, host.link[at] if host.link else 0.0
 
 
-def _of_host(host: Aggregates, cores: float, traffic: float) -> tuple[float, float]:
+def _host_parts(host: Aggregates, cores: float, traffic: float) -> tuple[float, float]:
     """Return the utilisations of a host's CPUs and of its memory with a guest, 0.0: unknown."""
     if host.usual:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns

@@ -48,7 +48,7 @@ def penalty(pressure: float, options: PenaltyOptions) -> float:
     return min(1.0, max(0.0, round(int(pressure / step + 1e-9) * step - floor, 9)))
 
 
-def of_host(
+def host_penalty(
     host: Host, pressure: float | None, options: PenaltyOptions, instance_uuid: str | None = None
 ) -> float:
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.

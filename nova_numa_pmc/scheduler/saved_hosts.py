@@ -265,4 +265,6 @@ def penalties(
     if pressures is None:
         return [0.0] * len(hosts)
     options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
-    return [penalty.of_host(host, pressure, options) for host, pressure in zip(hosts, pressures)]
+    return [
+        penalty.host_penalty(host, pressure, options) for host, pressure in zip(hosts, pressures)
+    ]

@@ -90,7 +90,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     ]
     pressures = comparison.pressures(estimates, guest_request.guest)
     penalties = [
-        penalty.of_host(host_state, pressure, _with_own_floor(options, host_state), instance)
+        penalty.host_penalty(host_state, pressure, _with_own_floor(options, host_state), instance)
         for host_state, pressure in zip(host_states, pressures)
     ]
     counted = [one if mode == scheduler_conf.ON else 0.0 for one, mode in zip(penalties, modes)]

@@ -241,7 +241,7 @@ def decode(line: bytes) -> HistoryEntry:
         data = json.loads(line)
         if str(data['schema']).partition('.')[0] != _MAJOR:
             raise ValueError('another schema')
-        parts = tuple(map(_part, checked.of(list, data['parts'])))
+        parts = tuple(map(_part, checked.exact(list, data['parts'])))
         if not parts:
             raise ValueError('no guest was moved')
         return HistoryEntry(
@@ -265,7 +265,7 @@ def decode(line: bytes) -> HistoryEntry:
 def _part(data: dict[str, Any]) -> Part:
     return Part(
         domain_values.uuid(_text(data['uuid'])),
-        domain_values.name(checked.of(str, data['name'])),
+        domain_values.name(checked.exact(str, data['name'])),
         _whole(data['since_ns']),
         _place(data['before']),
         _place(data['after']),

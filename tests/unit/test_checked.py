@@ -23,11 +23,11 @@ class CheckedTest(unittest.TestCase):
             self.assertLess(len(str(caught.exception)), 120)
 
     def test_exactly_a_type(self):
-        self.assertIs(True, checked.of(bool, True))
-        self.assertEqual('a', checked.of(str, 'a'))
+        self.assertIs(True, checked.exact(bool, True))
+        self.assertEqual('a', checked.exact(str, 'a'))
         for kind, value in ((int, True), (int, 1.0), (float, 1), (str, None), (list, ())):
             with self.subTest(value=value), self.assertRaises(ValueError):
-                checked.of(kind, value)
+                checked.exact(kind, value)
 
     def test_a_number(self):
         for value in (0, 0.5, 1, checked.NUMBER_MAX):

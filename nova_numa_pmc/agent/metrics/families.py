@@ -175,11 +175,11 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
             sample.elapsed_s or None,
         )
         for row in _NODE:
-            yield _of_nodes(row, sample.nodes)
+            yield _node_family(row, sample.nodes)
         reliable = [
             node._replace(cpi=node.cpi if node.cpi_reliable else None) for node in sample.nodes
         ]
-        yield _of_nodes(
+        yield _node_family(
             (
                 'cycles_per_instruction',
                 'Of everything that ran there, where that is counted reliably',
@@ -190,7 +190,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         )
     if tick.host_state is not None:
         for row in _VIEW:
-            yield _of_nodes(row, tick.host_state.view.nodes)
+            yield _node_family(row, tick.host_state.view.nodes)
     if scrape.guests and sample is not None:
         yield from _guests(sample.guests)
 
@@ -260,7 +260,7 @@ def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
     yield family
 
 
-def _of_nodes(row: _Row, nodes: Iterable[NodeSample | model.NodeView]) -> core.Metric:
+def _node_family(row: _Row, nodes: Iterable[NodeSample | model.NodeView]) -> core.Metric:
     name, text, label, parts = row
     family = core.GaugeMetricFamily(
         PREFIX + 'node_' + name, text, labels=('node', label) if label else ('node',)

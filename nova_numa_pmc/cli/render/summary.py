@@ -169,7 +169,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def of_node(
+def summarise_node(
     series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
@@ -177,7 +177,7 @@ def of_node(
     return _means([_columns(series, window, series.values['demand_cores'])])
 
 
-def of_guest(
+def summarise_guest(
     series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return likewise of a guest."""
@@ -185,7 +185,7 @@ def of_guest(
     return _means([_columns(series, window, series.values['cores'])])
 
 
-def of_host(
+def summarise_host(
     recorded: RecordedSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return likewise of all nodes together; pressure is the highest of theirs."""

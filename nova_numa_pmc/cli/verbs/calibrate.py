@@ -186,7 +186,7 @@ def kept(host: model.Topology, root: str = '/') -> _Kept:
 
     They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
     """
-    return node_memory.kept(host.nodes, host_options.of_host(root).limits)
+    return node_memory.kept(host.nodes, host_options.read_below(root).limits)
 
 
 def _reader(host: model.Topology, position: int) -> model.Node | None:

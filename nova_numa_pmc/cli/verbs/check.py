@@ -179,7 +179,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield functools.partial(check, root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
-    directory = host_options.of_host(root).state_dir
+    directory = host_options.read_below(root).state_dir
     yield lambda: published.check_published(host_options.below(root, directory), time.time())
     yield lambda: published.check_paused(host_options.below(root, directory))
     yield lambda: published.check_shared(directory, process)
@@ -288,7 +288,7 @@ def _query(
     service = _SERVICES[role]
     if ask is None or (process is not None and not process.same_root):
         return None
-    python = interpreter.of(process, '/usr/bin/' + service, args.root)
+    python = interpreter.python_of(process, '/usr/bin/' + service, args.root)
     if python is None:
         return None
     return ask(python, (process.uid, process.gid) if process else None)

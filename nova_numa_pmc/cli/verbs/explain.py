@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         from nova_numa_pmc.cli import explain_hosts
 
         return explain_hosts.run(args, guest)
-    shared = host_options.of_host(args.root)
+    shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide(guest, shared, args.root)
     places = dry_run.places(decision, shared.limits)
     kept = dry_run.memory_kept(shared.limits, args.root)

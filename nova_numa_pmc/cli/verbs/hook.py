@@ -257,13 +257,13 @@ def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
 
 def _expected(root: str) -> bytes:
     """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
-    return hook_files.render(int(host_options.of_host(root).timeout_s + 1.999))
+    return hook_files.render(int(host_options.read_below(root).timeout_s + 1.999))
 
 
 def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
     record = promises_file.read(
-        host_options.below(root, host_options.of_host(root).state_dir),
+        host_options.below(root, host_options.read_below(root).state_dir),
         promises_file.read_boot_id(root),
     )
     return sorted(

@@ -173,13 +173,19 @@ def compare(
                     for moment in (*window, recorded.first_s, recorded.last_s)
                 )
             )
-    host = WindowComparison('host', None, 'host', _two(summary.of_host, recorded, before, after))
+    host = WindowComparison(
+        'host', None, 'host', _two(summary.summarise_host, recorded, before, after)
+    )
     nodes = (
-        WindowComparison('node', number, series.name, _two(summary.of_node, series, before, after))
+        WindowComparison(
+            'node', number, series.name, _two(summary.summarise_node, series, before, after)
+        )
         for number, series in sorted(recorded.nodes.items())
     )
     guests = (
-        WindowComparison('guest', uuid, series.name, _two(summary.of_guest, series, before, after))
+        WindowComparison(
+            'guest', uuid, series.name, _two(summary.summarise_guest, series, before, after)
+        )
         for uuid, series in _by_name(recorded)
     )
     return (host, *nodes, *guests)

@@ -113,7 +113,7 @@ class Presence:
         flags = entries[7::8]
         return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
 
-    def of(self, addresses: Sequence[int]) -> list[bool]:
+    def are_present(self, addresses: Sequence[int]) -> list[bool]:
         """Return for each page of a range whether it is present; where that is denied, for none.
 
         :param addresses: of pages one after the other

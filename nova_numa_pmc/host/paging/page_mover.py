@@ -97,7 +97,7 @@ class PageMover:
             hidden = [
                 address
                 for at, (address, status, present) in enumerate(
-                    zip(addresses, statuses, presence.of(addresses))
+                    zip(addresses, statuses, presence.are_present(addresses))
                 )
                 if present
                 and (

@@ -78,19 +78,22 @@ class GuestCounters:
         if self._events is None:
             try:
                 events = self._choose()
-                first = _of(events, counted.ROLES)
+                first = _events_with_roles(events, counted.ROLES)
                 self._room = next(
                     at
                     for at, roles in enumerate(_ROOMS)
-                    if not roles or perf_event.fit_together(first + _of(first, roles), cpu)
+                    if not roles
+                    or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
                 # The kernel tries no further group in the turn of one that does not fit.
-                beside = _of(first, _ROOMS[self._room])
+                beside = _events_with_roles(first, _ROOMS[self._room])
                 self._unfit = tuple(
                     role
                     for role in dict.fromkeys(event.role for event in events)
                     if role not in counted.ROLES
-                    and not perf_event.fit_together(beside + _of(events, (role,)), cpu)
+                    and not perf_event.fit_together(
+                        beside + _events_with_roles(events, (role,)), cpu
+                    )
                 )
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
@@ -213,5 +216,5 @@ def _is_unknown(deltas: counted.Deltas | None) -> bool:
     return {delta for role, delta in deltas.items() if role in counted.ROLES} == {None}
 
 
-def _of(events: tuple[Event, ...], roles: tuple[str, ...]) -> tuple[Event, ...]:
+def _events_with_roles(events: tuple[Event, ...], roles: tuple[str, ...]) -> tuple[Event, ...]:
     return tuple(event for event in events if event.role in roles)

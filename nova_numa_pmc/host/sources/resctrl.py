@@ -93,7 +93,7 @@ class Resctrl:
         return {
             running.guest.uuid: evidence
             for running in tick.guests
-            for evidence in (self._of(running, own, moved, nodes, tick),)
+            for evidence in (self._evidence_of(running, own, moved, nodes, tick),)
             if evidence
         }
 
@@ -101,7 +101,7 @@ class Resctrl:
         """Return {node id: counts}, in lines, of the sample of this time; {}: none."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
-    def _of(
+    def _evidence_of(
         self,
         running: Running,
         groups: Mapping[str, frozenset[int]],

@@ -45,7 +45,7 @@ def _keys(known, asked):
         answer, question = our_weigher.answered(known, position, asked)
         found = answer.outcome
         asks = expecting(question, cores / max(1, question.vcpus))
-        highest = max(comparison._of_nodes(answer.host, found, asks, traffic))
+        highest = max(comparison._node_parts(answer.host, found, asks, traffic))
         others = list(found.rest) or [0.0]
         keys[position] = _digits(
             highest, TIERS.get(found.code, 3), highest, max(others), sum(others) / len(others)

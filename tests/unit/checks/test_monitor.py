@@ -154,7 +154,7 @@ class InterpreterTest(unittest.TestCase):
                 write(root, 'usr/bin/nova-compute', '#!/usr/bin/python3.11 -I\nimport nova\n')
                 add_process(root, pid, command)
                 process = processes.find(root, 'nova-compute')
-                self.assertEqual(expected, interpreter.of(process, root=root))
+                self.assertEqual(expected, interpreter.python_of(process, root=root))
 
     def test_of_its_script(self):
         for text, expected in (
@@ -168,9 +168,9 @@ class InterpreterTest(unittest.TestCase):
             with self.subTest(text):
                 write(self.root, 'usr/bin/nova-compute', text)
                 self.assertEqual(
-                    expected, interpreter.of(None, '/usr/bin/nova-compute', self.root)
+                    expected, interpreter.python_of(None, '/usr/bin/nova-compute', self.root)
                 )
-        self.assertIsNone(interpreter.of(None, '/usr/bin/absent', self.root))
+        self.assertIsNone(interpreter.python_of(None, '/usr/bin/absent', self.root))
 
     def fake_python(self, lines):
         path = os.path.join(self.root, 'python3')

@@ -188,5 +188,7 @@ class ReadTest(unittest.TestCase):
         os.makedirs(os.path.dirname(path))
         with open(path, 'w') as file:
             file.write('[state]\ndir = /run/x\n')
-        self.assertEqual('/run/x', host_options.of_host(root).state_dir)
-        self.assertEqual('/run/x', host_options.below('/', host_options.of_host(root).state_dir))
+        self.assertEqual('/run/x', host_options.read_below(root).state_dir)
+        self.assertEqual(
+            '/run/x', host_options.below('/', host_options.read_below(root).state_dir)
+        )

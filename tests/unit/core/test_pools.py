@@ -135,7 +135,7 @@ class FloatingTest(unittest.TestCase):
     def test_some_of_the_usable_cpus_whatever_is_said(self, guests, shared, dedicated):
         pool = pools.floating(host(), tuple(guests), shared, dedicated)
         self.assertTrue(pool.cpus and pool.cpus <= ALL)
-        nodes = pools.restricted(host(), pool).nodes
+        nodes = pools.with_floating_pool(host(), pool).nodes
         self.assertEqual(pool.cpus, nodes[0].cpus | nodes[1].cpus)
 
 
@@ -143,16 +143,16 @@ class GuestsPoolTest(unittest.TestCase):
     POOL = pools.Pool(frozenset((0, 1, 8, 9)), pools.NOVA)
 
     def setUp(self):
-        self.host = pools.restricted(host(), self.POOL)
+        self.host = pools.with_floating_pool(host(), self.POOL)
 
     def test_a_guest_may_use_its_own_set_or_the_floating_pool(self):
         for allowed, cpus in ((None, {0, 1}), ((0, 4, 12), {0, 4}), ((12, 13), set())):
             self.assertEqual(cpus, pools.cpus_on((0,), self.host, guest(allowed=allowed)))
 
     def test_a_pool_of_before_a_hotplug_is_ignored(self):
-        found = pools.restricted(host(), pools.Pool(frozenset((77,)), pools.AGENT))
+        found = pools.with_floating_pool(host(), pools.Pool(frozenset((77,)), pools.AGENT))
         self.assertEqual(list(NODES), [node.cpus for node in found.nodes])
-        self.assertEqual(found, pools.restricted(host(), None))
+        self.assertEqual(found, pools.with_floating_pool(host(), None))
 
     def test_who_loads_none_of_the_floating_pool(self):
         for one, apart in (

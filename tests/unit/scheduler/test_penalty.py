@@ -42,7 +42,7 @@ class PenaltyTest(unittest.TestCase):
 class UnknownTest(unittest.TestCase):
     def of(self, used, total, pressure=None):
         host = types.SimpleNamespace(host='a', vcpus_used=used, vcpus_total=total)
-        return subject.of_host(host, pressure, subject.PenaltyOptions(0.0, 0.001, 0.0))
+        return subject.host_penalty(host, pressure, subject.PenaltyOptions(0.0, 0.001, 0.0))
 
     def test_it_counts_by_what_nova_has_promised(self):
         for used, expected in ((0, 0.0), (60, 0.3), (192, 0.96), (4000, 1.0)):
@@ -71,14 +71,14 @@ class JitterTest(unittest.TestCase):
     def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, pressure):
         one = types.SimpleNamespace(host=host, vcpus_used=0, vcpus_total=8)
         least = 0.85 * subject.penalty(pressure, TERMS)
-        found = subject.of_host(one, pressure, TERMS, instance)
+        found = subject.host_penalty(one, pressure, TERMS, instance)
         self.assertTrue(least - 1e-9 <= found <= min(1.0, least + 0.15 + 1e-9))
-        self.assertEqual(found, subject.of_host(one, pressure, TERMS, instance))
+        self.assertEqual(found, subject.host_penalty(one, pressure, TERMS, instance))
 
     def test_an_order_of_hosts_below_the_floor_stays(self):
         for pressure, varied in ((0.69, False), (0.7, True), (0.0, False), (math.inf, False)):
             found = {
-                subject.of_host(
+                subject.host_penalty(
                     types.SimpleNamespace(host=f'cmp{at}', vcpus_used=0, vcpus_total=8),
                     pressure,
                     subject.PenaltyOptions(0.7),

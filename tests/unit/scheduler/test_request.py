@@ -390,7 +390,7 @@ class PenaltyTest(unittest.TestCase):
         estimates = [subject.estimate(one, guest_request, options, NOW_S) for one in hosts]
         options = penalty.PenaltyOptions(floor, jitter=0.0)
         return [
-            round(penalty.of_host(one, pressure, options), 6)
+            round(penalty.host_penalty(one, pressure, options), 6)
             for one, pressure in zip(hosts, comparison.pressures(estimates, guest_request.guest))
         ]
 
@@ -465,7 +465,8 @@ class FuzzTest(unittest.TestCase):
             ]
             pressed = comparison.pressures(estimates, guest_request.guest)
             found = [
-                penalty.of_host(odd, each, penalty.PenaltyOptions(jitter=0.0)) for each in pressed
+                penalty.host_penalty(odd, each, penalty.PenaltyOptions(jitter=0.0))
+                for each in pressed
             ]
             self.assertTrue(all(0 <= one <= 1 for one in found), at)
             self.assertEqual(calm, found[1:], at)

@@ -163,12 +163,16 @@ class MappingsTest(unittest.TestCase):
             with self.subTest((start, end)):
                 self.assertEqual(expected, there.any(start * page, end * page))
         self.assertEqual(
-            [False, False, True, False], there.of([page, 2 * page, 3 * page, 4 * page])
+            [False, False, True, False], there.are_present([page, 2 * page, 3 * page, 4 * page])
         )
-        self.assertEqual([False, False], there.of([7 * page, 8 * page]), 'the file ends there')
+        self.assertEqual(
+            [False, False], there.are_present([7 * page, 8 * page]), 'the file ends there'
+        )
         there.close()
         self.assertTrue(there.any(0, page), 'what cannot be told may be there')
-        self.assertEqual([False], there.of([3 * page]), 'what cannot be told is not touched')
+        self.assertEqual(
+            [False], there.are_present([3 * page]), 'what cannot be told is not touched'
+        )
 
     def test_our_own(self):
         found = mappings.read(os.getpid())
