@@ -66,12 +66,12 @@ __all__ = [
     'Decision',
     'cpus_of',
     'decide',
-    'followed',
     'forget',
     'locked',
     'recall',
     'reconcile',
     'record_started',
+    'updated_promise',
     'usable_host',
 ]
 
@@ -156,7 +156,7 @@ def decide(
     devices, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_ignored(guest.extra_specs))
     guest, unread = _overridden(guest, root)
-    guest, beyond = promise_limit.bounded(guest, host, options.limits)
+    guest, beyond = promise_limit.limited(guest, host, options.limits)
     located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
     problems += unread + [beyond] * bool(beyond)
     with record or locked(options, root, timeout_s) as record:  # noqa: PLR1704 -- locked by now
@@ -234,7 +234,7 @@ def record_started(
             record.put(promise._replace(started=True))
 
 
-def followed(
+def updated_promise(
     promise: model.Promise, guest: model.Guest, host: model.Topology, limits: model.Limits
 ) -> model.Promise:
     """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
@@ -243,7 +243,7 @@ def followed(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _located(promise_limit.bounded(guest, host, limits)[0], host)
+    guest = _located(promise_limit.limited(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -309,7 +309,7 @@ def reconcile(
         problems += unread
         for guest in found:
             if guest.name in unknown:
-                guest, beyond = promise_limit.bounded(guest, host, options.limits)
+                guest, beyond = promise_limit.limited(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
                 record.put(_observed(_located(guest, host), host, options, root))
     return problems
@@ -450,7 +450,7 @@ def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
     from nova_numa_pmc.state import overrides  # not where the decision is recalled
 
     try:
-        (guest,), problems = overrides.marked((guest,), root)
+        (guest,), problems = overrides.with_overrides((guest,), root)
     except StateError as error:
         return guest, [str(error)]
     return guest, problems

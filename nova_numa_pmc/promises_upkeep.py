@@ -91,7 +91,7 @@ class PromisesUpkeep:
         for guest in running:
             before = record.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.followed(before, guest, host, self.options.limits)
+                after = promises.updated_promise(before, guest, host, self.options.limits)
                 if after != before:
                     changed.append((before, after))
         if not changed:

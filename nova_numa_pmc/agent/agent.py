@@ -242,7 +242,7 @@ class Agent:
             self._guest_events.guests.read()
         )  # the sample has reported what could not be read
         # Where these are unknown, nobody is held or moved: it may be against them.
-        marked, problems = overrides.marked(found, self._root)
+        marked, problems = overrides.with_overrides(found, self._root)
         self._problem_log.problems(problems)
         return marked
 

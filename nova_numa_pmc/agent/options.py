@@ -15,6 +15,6 @@ def read(
     :raises OptionsError: the file can't be read, or a value is wrong
     """
     options = agent_conf.read(path)
-    counting, problem = calibration.completed(options.counting, calibration_path)
+    counting, problem = calibration.with_host_calibration(options.counting, calibration_path)
     problems = list(options.shared.problems) + ([problem] if problem else [])
     return options._replace(counting=counting), problems

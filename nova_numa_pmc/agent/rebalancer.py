@@ -18,7 +18,7 @@ from nova_numa_pmc.core.rebalance import (
     regrets_format,
 )
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, forgotten
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, without_guests
 from nova_numa_pmc.exceptions import MigrationError, StateError
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.state import promises_file, state_files
@@ -87,7 +87,7 @@ class Rebalancer:
         if self._regrets is None:
             self._regrets = self._load()
         if self._executor.failed:
-            self._regrets = forgotten(self._regrets, self._executor.failed)
+            self._regrets = without_guests(self._regrets, self._executor.failed)
             self._executor.failed.clear()
         if self._executor.busy or not tick.sample.elapsed_s:
             return None

@@ -113,7 +113,7 @@ class CommandContext:
         :raises StateError: the operator's overrides can't be read
         """
         found, problems = guests.read_running(self.root)
-        marked, unread = overrides.marked(found, self.root)
+        marked, unread = overrides.with_overrides(found, self.root)
         return marked, problems + unread
 
     def find(self, name: str) -> model.Guest:
@@ -177,7 +177,7 @@ class CommandContext:
         :param wait: waits this many seconds and returns whether to end
         """
         with sampling.Sampler(self.options.counting, self.root) as sampler:
-            for sample in intervals.paced(
+            for sample in intervals.sample_every(
                 lambda: sampler.sample(self._clock_ns()),
                 interval_s,
                 wait,

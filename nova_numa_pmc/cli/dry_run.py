@@ -90,7 +90,7 @@ def memory_kept(
 
     :raises TopologyError: the host can't be read
     """
-    return node_memory.kept(promises.usable_host(root).nodes, limits)
+    return node_memory.withheld(promises.usable_host(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:

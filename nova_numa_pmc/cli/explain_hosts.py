@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'flavor': flavor._asdict(),
                     'options': conf,
                     'saved_at': saved_s,
-                    'chosen': [chosen(verdicts) for verdicts in rounds],
+                    'chosen': [chosen_host(verdicts) for verdicts in rounds],
                     'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]],
                     'weighers': weighed and weighers_as_dict(weighed, passing),
                 },
@@ -80,7 +80,7 @@ def by_nova(
         return None, "Nova's other weighers are left out: --nova-conf would tell which there are"
     if len(passing) < 2:
         return None, "Nova's other weighers are left out: Nova asks none where one host is left"
-    with naming(args.hosts):
+    with errors_name_file(args.hosts):
         found = {saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))}
     try:
         # By name: the command needs no Nova, and nothing else of it may import any.
@@ -141,12 +141,12 @@ def _best(weighed: nova_weighers.Weighed, passing: list[str]) -> list[int]:
 
 def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
     """Read a file of rows; see :func:`saved_hosts.read`."""
-    with naming(path):
+    with errors_name_file(path):
         return saved_hosts.read(text_of(path))
 
 
 @contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
+def errors_name_file(path: str) -> Iterator[None]:
     """Let errors in rows name their file."""
     try:
         yield
@@ -181,7 +181,7 @@ def specs(guest: model.Guest) -> dict[str, str]:
     return {**dict(guest.extra_specs), **pinned}
 
 
-def chosen(verdicts: list[saved_hosts.Verdict]) -> str | None:
+def chosen_host(verdicts: list[saved_hosts.Verdict]) -> str | None:
     """Return the host of a round, None: none passes."""
     return verdicts[0].host if verdicts[0].passes else None
 
@@ -242,7 +242,7 @@ def render(
 
 
 def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
-    names = [chosen(verdicts) for verdicts in rounds]
+    names = [chosen_host(verdicts) for verdicts in rounds]
     counts = {name: names.count(name) for name in names if name}
     chosen_texts = [
         tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')

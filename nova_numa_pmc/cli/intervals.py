@@ -19,7 +19,7 @@ _T = TypeVar('_T')
 _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 
 
-def paced(
+def sample_every(
     take: Callable[[], _T],
     interval_s: float,
     wait: Callable[[float], bool | None],

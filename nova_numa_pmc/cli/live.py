@@ -41,7 +41,7 @@ def open_sampler() -> Sampler:
     from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
     from nova_numa_pmc.state import calibration
 
-    options, problem = calibration.completed(counters_conf.read())
+    options, problem = calibration.with_host_calibration(counters_conf.read())
     if problem:
         print('problem: %s' % problem, file=sys.stderr)
     return sampling.Sampler(options)

@@ -34,7 +34,7 @@ class UndoPlan(Record):
     left: tuple[tuple[str, str], ...]
 
 
-def chosen(
+def entries_to_undo(
     entries: list[history.HistoryEntry], move_id: str | None = None
 ) -> list[history.HistoryEntry]:
     """Return the entries to take back: those of the last command that moved guests, or one.
@@ -126,4 +126,4 @@ def _move(one: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> pl
         kind = plan_records.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = plan_records.FETCH
-    return plan_records.requested(kind, steps, 'as before move %s' % one.id)
+    return plan_records.requested_move(kind, steps, 'as before move %s' % one.id)

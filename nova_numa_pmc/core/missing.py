@@ -32,7 +32,7 @@ def upper_quartile(values: Sequence[float]) -> float:
     return sorted(values)[-(-3 * len(values) // 4) - 1]
 
 
-def completed(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:
+def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:
     """Fill in what some of a host's nodes don't know and others do.
 
     What no node knows stays unknown. A node without CPUs has no CPU pressure and one without

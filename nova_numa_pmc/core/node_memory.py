@@ -44,7 +44,7 @@ def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.
     )
 
 
-def kept(
+def withheld(
     nodes: tuple[model.Node, ...], limits: model.Limits
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, whose memory it is) of the nodes whose memory is not for guests."""

@@ -18,7 +18,7 @@ from nova_numa_pmc.host.cgroups import Groups, read_text
 from nova_numa_pmc.host.held import file_of
 
 
-def having_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
+def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
     """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
 
     :param mems: None: no node is asked for

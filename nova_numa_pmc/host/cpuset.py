@@ -23,7 +23,7 @@ from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
-from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
+from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -109,8 +109,8 @@ def confine(
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
 
-        mems = allowed_mems.having_memory(groups, mems)
-    held = current(groups)
+        mems = allowed_mems.only_with_memory(groups, mems)
+    held = read_held(groups)
     theirs = [
         name for name in contradicting(groups, held, cpus, ours.cpus) if name not in set_by_others
     ]
@@ -144,7 +144,7 @@ def release_memory(
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
+    return writes.run(groups.scope, _widening(groups, read_held(groups), mems), write)
 
 
 def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
@@ -154,7 +154,7 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChan
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    held = current(groups)
+    held = read_held(groups)
     above = _handing_over(groups, held, (held[groups.target].cpus,), 'cpus')
     chosen = [directory for directory in written(groups) if directory in held]
     if len({held[directory].cpus for directory in chosen}) > 1:
@@ -222,7 +222,9 @@ def widen_early(
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _handing_over(groups, current(groups), (cpus,), 'cpus'), write)
+    return writes.run(
+        groups.scope, _handing_over(groups, read_held(groups), (cpus,), 'cpus'), write
+    )
 
 
 def _cpu_steps(

@@ -154,7 +154,7 @@ class StatusFiles:
         """Return what :func:`read_running` does."""
         entries, problems = self.entries()
         return (
-            with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),
+            without_full_pins([guest for _, _, guest, _ in entries if guest], self._root),
             problems + [problem for *_, problem in entries if problem is not None],
         )
 
@@ -204,12 +204,12 @@ class StatusFiles:
         return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
 
 
-def with_real_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
+def without_full_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Return guests without the pins to all CPUs that they may have, which are none."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
 
     online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()
-    return [pins.without_void(guest, online) if guest.pins else guest for guest in found]
+    return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in found]
 
 
 def identity(path: str) -> Identity:

@@ -24,7 +24,7 @@ class Held(Record):
     mems: frozenset[int]
 
 
-def current(groups: Groups) -> dict[str, Held]:
+def read_held(groups: Groups) -> dict[str, Held]:
     """Read the own sets of a guest's groups.
 
     :returns: {directory: its sets} of the target and the children that still exist
@@ -63,9 +63,9 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
 def held_cpus(groups: Groups) -> frozenset[int]:
     """Return the CPUs that a guest's own groups hold it to; empty: to none.
 
-    :raises GuestGone, CpusetError: as :func:`current`
+    :raises GuestGone, CpusetError: as :func:`read_held`
     """
-    held = current(groups)
+    held = read_held(groups)
     none: frozenset[int] = frozenset()
     own = none.union(*(held[directory].cpus for directory in written(groups) if directory in held))
     above = held[groups.target].cpus if groups.version == 2 else none
@@ -83,7 +83,7 @@ def contradicting(
     A set inside of ``cpus`` or around it contradicts nothing, and neither does one that holds
     nobody, as a command of libvirt's leaves it that could not pin the thread.
 
-    :param held: as :func:`current` returns
+    :param held: as :func:`read_held` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left
     """
     return [

@@ -77,7 +77,7 @@ class LiveGuests:
         for kept in (self._live, self._requested):
             for name in kept.keys() - names:
                 del kept[name]
-        return guests.with_real_pins(found, self._root), problems
+        return guests.without_full_pins(found, self._root), problems
 
     def _live_guest(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return libvirt's XML of this very file; else request it, once for each."""

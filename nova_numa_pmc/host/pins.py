@@ -18,7 +18,7 @@ def kind(name: str) -> str:
     return KINDS[name.rstrip('0123456789')]
 
 
-def without_void(guest: Guest, online: frozenset[int]) -> Guest:
+def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
     """Return the guest without pins to all CPUs that it may have.
 
     ``virsh vcpupin GUEST N r`` leaves these: libvirt takes no pin out of a running guest's XML.

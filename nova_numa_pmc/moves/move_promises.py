@@ -70,7 +70,7 @@ class MovePromises:
         move, promised, targets = order
         found: Iterable[model.Guest] = self._files.read()[0]
         if self._who != history.PIN:
-            found, _ = overrides.marked(found, self._root)
+            found, _ = overrides.with_overrides(found, self._root)
         running = {guest.uuid: guest for guest in found}
         parts: list[MovePart] = []
         for step in move.steps:

@@ -21,7 +21,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
-from nova_numa_pmc.host.held import Held, contradicting, current, own_cpus
+from nova_numa_pmc.host.held import Held, contradicting, own_cpus, read_held
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.state import overrides, promises_file
@@ -153,7 +153,7 @@ class Reassertion:
             self._held[key] = cpus
             self._log_set_by_others(key, guest, set_by_others)
             return True
-        held = current(groups)
+        held = read_held(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
             *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
@@ -387,7 +387,7 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
 
 
 def _own(groups: cgroups.Groups) -> list[Held]:
-    held = current(groups)
+    held = read_held(groups)
     return [
         held[directory]
         for directory in ((groups.target,) if groups.covers else groups.children)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic
 from nova_numa_pmc.core.placement import ranking
-from nova_numa_pmc.core.scheduling.outcome import expecting
+from nova_numa_pmc.core.scheduling.outcome import with_cores_per_vcpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
     rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
     has_history = any(guests for guests, _ in histories)
     if has_history:
-        guest = expecting(guest, expected(histories))
+        guest = with_cores_per_vcpu(guest, expected(histories))
     traffic = expected_traffic(guest.demand_cores, guest.intensity, rate) or 0
     least = _quartiles(estimates, guest, traffic) if len(kinds) > 1 else None
     listed: list[float | None] = []
@@ -214,7 +214,7 @@ def _node_parts(
         known = host  # type: ignore[assignment]  # likewise
         each = [_domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
-        nodes, _ = missing.completed(host.view().nodes)
+        nodes, _ = missing.fill_in(host.view().nodes)
         each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at]
     cpu, bandwidth, link = map(max, zip(*each))
     return cpu, bandwidth, link
@@ -240,7 +240,7 @@ def _host_parts(host: Aggregates, cores: float, traffic: float) -> tuple[float, 
         if known.maximum and known.bandwidth:
             return cpu, (sum(known.bandwidth) + traffic) / sum(known.maximum)
         return cpu, 0.0
-    nodes, _ = missing.completed(host.view().nodes)
+    nodes, _ = missing.fill_in(host.view().nodes)
     cpus = sum(node.cores for node in nodes)
     measured = [node for node in nodes if node.bandwidth_bytes_per_sec is not None]
     maximum = sum(node.bandwidth_max_bytes_per_sec or 0.0 for node in measured)

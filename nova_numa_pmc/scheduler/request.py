@@ -12,8 +12,8 @@ from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.host_view import INTENSITY, PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.ranking import ABSURD
-from nova_numa_pmc.core.scheduling.charges import charge, relieve
-from nova_numa_pmc.core.scheduling.outcome import expecting, outcome, unseen
+from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, with_cores_per_vcpu
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.record import Record
 
@@ -173,7 +173,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
-        guest = unseen(
+        guest = expected_guest(
             int(flavor.vcpus),
             int(flavor.memory_mb),
             flavor_specs.policy,
@@ -341,12 +341,12 @@ def _estimate(
     history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)
-        guest = expecting(guest, cores_per_vcpu)
+        guest = with_cores_per_vcpu(guest, cores_per_vcpu)
     if present is not None:
-        size = unseen(*present, guest.policy, guest.intensity, cores_per_vcpu)
-        host = relieve(host, size)
+        size = expected_guest(*present, guest.policy, guest.intensity, cores_per_vcpu)
+        host = subtract_guest(host, size)
     if vcpus > 0 or memory_mb > 0:
-        host = charge(host, vcpus, memory_mb, guest, limits, cores_per_vcpu)
+        host = add_new_guests(host, vcpus, memory_mb, guest, limits, cores_per_vcpu)
     # As in outcome(): without the record's own check of its arguments.
     return tuple.__new__(
         HostEstimate,

@@ -48,7 +48,7 @@ class Calibration(Record):
     sources: tuple[tuple[str, ...], ...]
 
 
-def complete_matrix(
+def fill_matrix(
     measured_ns: Sequence[Sequence[float | None]],
     distances: Sequence[Sequence[int]],
     firmware_ns: Sequence[Sequence[float | None]],
@@ -87,7 +87,7 @@ def complete_matrix(
     )
 
 
-def complete(options: CounterOptions, calibration: Calibration) -> CounterOptions:
+def apply_to(options: CounterOptions, calibration: Calibration) -> CounterOptions:
     """Return the options with what the operator left unset taken from a calibration."""
     bandwidth = {
         node: value
@@ -103,13 +103,15 @@ def complete(options: CounterOptions, calibration: Calibration) -> CounterOption
     )
 
 
-def completed(options: CounterOptions, path: str = PATH) -> tuple[CounterOptions, str | None]:
+def with_host_calibration(
+    options: CounterOptions, path: str = PATH
+) -> tuple[CounterOptions, str | None]:
     """Return (options, problem): completed from the host's file; a bad one is a problem."""
     try:
         made = read(path)
     except CalibrationError as error:
         return options, str(error)
-    return (complete(options, made) if made else options), None
+    return (apply_to(options, made) if made else options), None
 
 
 def config_lines(calibration: Calibration) -> list[str]:

@@ -70,7 +70,9 @@ def _override(uuid: str, what: str, name: str) -> Override:
     return Override(domain_values.uuid(uuid), what, domain_values.name(name))
 
 
-def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
+def with_overrides(
+    guests: Iterable[Guest], root: str = '/'
+) -> tuple[tuple[Guest, ...], list[str]]:
     """Mark guests with the operator's overrides.
 
     :returns: (the guests, problems)

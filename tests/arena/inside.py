@@ -9,7 +9,7 @@ import numpy as np
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-from nova_numa_pmc.core.scheduling.outcome import outcome, unseen
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from tests.arena import parameters as p
 
 LIMITS = model.Limits()
@@ -22,7 +22,7 @@ def placed(fleet, host, guest):
         return _dedicated(fleet, host)
     found = outcome(
         aggregates(fleet, host),
-        unseen(int(trace.vcpus[guest]), int(trace.memory_mib[guest])),
+        expected_guest(int(trace.vcpus[guest]), int(trace.memory_mib[guest])),
         LIMITS,
     )
     return (

@@ -84,7 +84,7 @@ def exact(ask, limits):
                 for chosen, most in zip(holding, highest)
                 if most <= least
             ]
-            return ranking.ranked(ask, kept, limits)[0][0]
+            return ranking.rank_candidates(ask, kept, limits)[0][0]
     return None
 
 

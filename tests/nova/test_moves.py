@@ -29,13 +29,13 @@ class MoveTest(base.NovaTest):
         self.assertEqual('home', self.confirmed(self.server))
 
     def test_a_resize_takes_the_old_size_off_the_host_itself(self):
-        relieved, relieve = [], request.relieve
+        relieved, subtract = [], request.subtract_guest
 
         def spied(host, size):
             relieved.append((size.vcpus, size.memory_mib))
-            return relieve(host, size)
+            return subtract(host, size)
 
-        self.stub_out('nova_numa_pmc.scheduler.request.relieve', spied)
+        self.stub_out('nova_numa_pmc.scheduler.request.subtract_guest', spied)
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual({(1, 1024)}, set(relieved))
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
 
     #: Nodes that guests have no memory of, with whose it is.
-    _Kept = tuple[tuple[model.Node, model.NodeMemory], ...]
+    _Withheld = tuple[tuple[model.Node, model.NodeMemory], ...]
 
 #: A host busier than this is not disturbed, nor would the figures be right.
 BUSY_MAX_RATIO = 0.1
@@ -121,7 +121,7 @@ def run(
     """Measure and keep the result; PROBLEM where the operator declined."""
     host = read_host()
     plans = plan(host)
-    for line in intentions(plans, args.out, kept(host)):
+    for line in intentions(plans, args.out, withheld_memory(host)):
         print(line, file=sys.stderr)
     if args.dry_run:
         return exits.OK
@@ -159,7 +159,7 @@ def _print_line(line: str) -> None:
 def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
     """Return how each node that has memory which guests may have is measured."""
     plans = []
-    others = {node.id for node, _ in kept(host, root)}
+    others = {node.id for node, _ in withheld_memory(host, root)}
     for position, node in enumerate(host.nodes):
         reader = _reader(host, position)
         if not node.memory_bytes or node.id in others or reader is None:
@@ -181,12 +181,12 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
     return tuple(plans)
 
 
-def kept(host: model.Topology, root: str = '/') -> _Kept:
+def withheld_memory(host: model.Topology, root: str = '/') -> _Withheld:
     """List (node, whose memory it is) of the nodes whose memory is not for guests.
 
     They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
     """
-    return node_memory.kept(host.nodes, host_options.read_below(root).limits)
+    return node_memory.withheld(host.nodes, host_options.read_below(root).limits)
 
 
 def _reader(host: model.Topology, position: int) -> model.Node | None:
@@ -199,10 +199,10 @@ def _reader(host: model.Topology, position: int) -> model.Node | None:
     )
 
 
-def intentions(plans: tuple[NodePlan, ...], path: str, others: _Kept = ()) -> Iterator[str]:
+def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -> Iterator[str]:
     """Return what is about to be done, as lines.
 
-    :param others: the nodes that are not read, as :func:`kept` lists them
+    :param others: the nodes that are not read, as :func:`withheld_memory` lists them
     """
     from_nodes = {one.from_node for one in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
@@ -301,7 +301,7 @@ def measure(
             problems.append('node %d: %s' % (one.id, error))
     if not any(bandwidths.values()):
         raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
-    filled, sources = calibration.complete_matrix(
+    filled, sources = calibration.fill_matrix(
         latencies, host.distances, _firmware(ids, root, problems)
     )
     return calibration.Calibration(

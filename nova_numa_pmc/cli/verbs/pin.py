@@ -122,7 +122,7 @@ def _bring(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
         )
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
-    move = plan_records.requested(plan_records.MOVE, (step,), 'pinned there')
+    move = plan_records.requested_move(plan_records.MOVE, (step,), 'pinned there')
     return run_moves.make(
         command, plan_records.Plan((move,)), observed.record.promises, history.PIN, wait_s
     )

@@ -113,7 +113,9 @@ def run(
         with live.until_interrupted(), open_sampler() as sampler:
             printed: set[str] = set()
             for sample in _until(
-                args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
+                args.duration,
+                intervals.sample_every(sampler.sample, args.interval, wait, clock),
+                clock,
             ):
                 sizes.append(writer.append(sample))
                 live.print_once(sample.problems, printed, _print_line)

@@ -98,7 +98,7 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> 
         yield from intervals.replayed(samples, args.interval, wait)
         return
     with live.open_sampler() as sampler:
-        yield from intervals.paced(sampler.sample, args.interval, wait, time.monotonic)
+        yield from intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic)
 
 
 def _last(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     entries, _ = history.read(command.root)
     observed = command.look(write_promises=True)
     found = undo_plan.plan(
-        undo_plan.chosen(entries, args.move), observed.guests, observed.record.promises
+        undo_plan.entries_to_undo(entries, args.move), observed.guests, observed.record.promises
     )
     if not args.json:
         _show(found)

@@ -18,7 +18,7 @@ from nova_numa_pmc.core.host_view import (
 )
 from nova_numa_pmc.core.placement import candidates
 from nova_numa_pmc.core.placement.explain import explain
-from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, ranked
+from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, rank_candidates
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -112,7 +112,7 @@ def decide(inputs: PlacementInput, limits: model.Limits) -> TierDecision:
         )
     for code, places in candidates.tiers(inputs, lambda: costs(inputs, limits)):
         if places:
-            return TierDecision(model.Reason(code), *ranked(inputs, places, limits))
+            return TierDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
     return TierDecision(
         model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(inputs.threads))))
     )

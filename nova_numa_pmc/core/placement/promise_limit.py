@@ -13,7 +13,7 @@ from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.host_view import capacity_bytes
 
 
-def most_bytes(
+def promisable_bytes(
     host: model.Topology,
     limits: model.Limits,
     page_bytes: int | None = None,
@@ -39,7 +39,7 @@ def most_bytes(
     )
 
 
-def bounded(
+def limited(
     guest: model.Guest, host: model.Topology, limits: model.Limits
 ) -> tuple[model.Guest, str]:
     """Return a guest that needs no more than its host could give, and a warning or ''.
@@ -49,7 +49,9 @@ def bounded(
 
     :returns: the guest; the words, '' where it needs no more
     """
-    most = most_bytes(host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ())
+    most = promisable_bytes(
+        host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
+    )
     if guest.memory_bytes <= most or not most:
         return guest, ''
     has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes

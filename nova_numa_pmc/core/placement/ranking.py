@@ -45,7 +45,7 @@ class Rank:
         self.candidate, self.pressure, self.key = candidate, pressure, key
 
 
-def ranked(
+def rank_candidates(
     inputs: PlacementInput, candidates: Sequence[Candidate], limits: Limits
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
@@ -53,7 +53,7 @@ def ranked(
     :returns: (the ranks, best first; the parts of pressure that are
         assumed on some nodes, see :mod:`missing`)
     """
-    nodes, assumed = missing.completed(inputs.view.nodes)
+    nodes, assumed = missing.fill_in(inputs.view.nodes)
     single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
     rank = _rank_single if single else _rank_set
     ranks = [rank(inputs, candidate, nodes, limits) for candidate in candidates]
@@ -63,7 +63,7 @@ def ranked(
 
 def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
     """Return by position (steps of its pressure above the floor, its pressure) as it is."""
-    nodes, _ = missing.completed(inputs.view.nodes)
+    nodes, _ = missing.fill_in(inputs.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
     return [
         (steps(max(pressure, limits.pressure_floor), limits), pressure) for pressure in pressures
@@ -96,13 +96,15 @@ def _rank_single(
     )
 
 
-def left(inputs: PlacementInput, candidate: Candidate) -> tuple[list[float], list[float]]:
+def pressures_with(
+    inputs: PlacementInput, candidate: Candidate
+) -> tuple[list[float], list[float]]:
     """Return what pressures a guest would leave.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
         first)
     """
-    nodes, _ = missing.completed(inputs.view.nodes)
+    nodes, _ = missing.fill_in(inputs.view.nodes)
     return (
         _charged(inputs, candidate, nodes),
         sorted(
@@ -198,7 +200,7 @@ def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> floa
 def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
     """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
 
-    :param node: of :func:`missing.completed`: each part is known of all nodes or of none
+    :param node: of :func:`missing.fill_in`: each part is known of all nodes or of none
     """
     cpu = bandwidth = 0.0
     if node.cores and cores is not None:

@@ -103,7 +103,7 @@ def kind(steps: Change) -> str:
     return plan_records.WIDEN if at < to else plan_records.NARROW if to < at else plan_records.MOVE
 
 
-def made(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
+def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
     removed = [mover.effect for mover, _ in candidate.steps]
     added = [host_model.effect(mover, place) for mover, place in candidate.steps]

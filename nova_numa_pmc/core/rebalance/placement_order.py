@@ -44,7 +44,7 @@ class NodeOrder:
         latencies_ns: Sequence[Sequence[float]],
         limits: model.Limits,
     ) -> None:
-        self._nodes, _ = missing.completed(nodes)
+        self._nodes, _ = missing.fill_in(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 

@@ -163,7 +163,7 @@ class Move(Record):
     reasons: tuple[Reason, ...] = ()
 
 
-def requested(kind: str, steps: tuple[Step, ...], why: str) -> Move:
+def requested_move(kind: str, steps: tuple[Step, ...], why: str) -> Move:
     """Return a requested move: nothing was weighed."""
     size_bytes = sum(step.bytes for step in steps)
     return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))

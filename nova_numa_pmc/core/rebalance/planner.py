@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.core.rebalance.evaluation import MoveCandidate, distinct, gain, key, made, trial
+from nova_numa_pmc.core.rebalance.evaluation import (
+    MoveCandidate,
+    distinct,
+    gain,
+    key,
+    to_move,
+    trial,
+)
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
 from nova_numa_pmc.core.rebalance.regrets import (
     RebalanceMemory,
     Regret,
     after_interval,
-    booked,
-    caution,
+    caution_factors,
+    with_move_recorded,
 )
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -60,7 +67,7 @@ def plan(
     :param elapsed_s: length of the interval that was measured [s]
     :param now_s: a clock that does not jump [s]
     :returns: (the plan, the next regrets, on the assumption that the moves are made; else call
-        :func:`regrets.forgotten`)
+        :func:`regrets.without_guests`)
     """
     elapsed_s = min(max(0.0, elapsed_s), options.longest_tick_s)
     host_model = HostModel(situation, options)
@@ -72,8 +79,8 @@ def plan(
         best = _due(host_model, candidates, regrets, held)
         if best is None:
             break
-        chosen.append(made(host_model, best))
-        regrets = booked(regrets, chosen[-1], trial(host_model, best, now_s), now_s)
+        chosen.append(to_move(host_model, best))
+        regrets = with_move_recorded(regrets, chosen[-1], trial(host_model, best, now_s), now_s)
         host_model.apply(best.steps)
         candidates = [each for each in candidates if not best.shares(each)]
         for each in candidates:
@@ -126,7 +133,7 @@ def propose(
         )
         if best is None:
             break
-        chosen.append(made(host_model, best))
+        chosen.append(to_move(host_model, best))
         chosen_uuids.update(mover.guest.uuid for mover, _ in best.steps)
         host_model.apply(best.steps)
     return plan_records.Plan(
@@ -206,7 +213,7 @@ def _due(
 
     :param held: gets the names of the budgets that held one back
     """
-    factors, options = caution(regrets), host_model.options
+    factors, options = caution_factors(regrets), host_model.options
     while True:
         soon = _soon(host_model, candidates, regrets)
         due = []
@@ -245,7 +252,7 @@ def _soon(
     host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
-    factors = caution(regrets)
+    factors = caution_factors(regrets)
     return _cures(
         each
         for each in candidates
@@ -311,7 +318,7 @@ def _pending(
     host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> tuple[plan_records.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
-    factors = caution(regrets)
+    factors = caution_factors(regrets)
 
     def seconds(each: MoveCandidate) -> float:
         return max(0.0, _missing(each, factors)) / each.gain
@@ -324,7 +331,7 @@ def _pending(
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
             shown.append(each)
-    return tuple(made(host_model, each) for each in shown)
+    return tuple(to_move(host_model, each) for each in shown)
 
 
 def _remarks(

@@ -112,12 +112,14 @@ def after_interval(
     )
 
 
-def caution(regrets: RebalanceMemory) -> dict[str, float]:
+def caution_factors(regrets: RebalanceMemory) -> dict[str, float]:
     """Return {uuid: factor} of the guests whose moves cost more than they cost."""
     return {each.uuid: each.factor for each in regrets.cautions}
 
 
-def booked(regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float) -> RebalanceMemory:
+def with_move_recorded(
+    regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float
+) -> RebalanceMemory:
     """Return the regrets after a move.
 
     Its guests' next move costs twice as much until this one has paid for itself: a load that
@@ -152,7 +154,7 @@ def booked(regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float) -> 
     )
 
 
-def forgotten(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
+def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
     """Return the regrets without what it holds about guests: their move failed or was undone."""
     uuids = frozenset(uuids)
 

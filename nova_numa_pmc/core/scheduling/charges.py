@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
-from nova_numa_pmc.core.scheduling.outcome import outcome, traffic, unseen
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, traffic
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARTS_MAX = 8
 
 
-def charge(
+def add_new_guests(
     host: Aggregates,
     vcpus: float,
     memory_mib: float,
@@ -41,7 +41,7 @@ def charge(
     if not vcpus and not memory_mib:
         return host
     parts = max(1, min(PARTS_MAX, round(vcpus / max(1, guest.vcpus))))
-    one = unseen(
+    one = expected_guest(
         vcpus / parts,
         int(-(-memory_mib // parts)),
         intensity=guest.intensity,
@@ -60,7 +60,7 @@ def charge(
     return host
 
 
-def relieve(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
+def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
     On which nodes it is isn't known to the scheduler: its size is taken off all

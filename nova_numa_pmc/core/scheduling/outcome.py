@@ -97,10 +97,10 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Out
             # A record's own check of its arguments takes as long as the rest of this branch.
             at, pressed = (best,), (charged[best],)
             return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
-    return ask_place(host, guest, limits)
+    return general_outcome(host, guest, limits)
 
 
-def unseen(
+def expected_guest(
     vcpus: float,
     memory_mib: int,
     policy: str = model.AUTO,
@@ -111,7 +111,7 @@ def unseen(
     return ExpectedGuest(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
-def expecting(guest: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
+def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
     """Return the guest with another estimate of what it wants per vCPU [cores]."""
     vcpus, memory_mib, _, policy, intensity = guest
     return tuple.__new__(
@@ -207,7 +207,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
     )
 
 
-def ask_place(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
+def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.
@@ -224,6 +224,6 @@ def ask_place(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> O
         if not cpus:  # the guest can't run there at all
             return Outcome(decided.reason.code, (ABSURD,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
-    used, rest = ranking.left(ask, best)
+    used, rest = ranking.pressures_with(ask, best)
     at = tuple(sorted({*best.cpus, *best.mems}))
     return Outcome(decided.reason.code, tuple(used), rest, at, best.cpus, best.mems)

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from nova_numa_pmc.core.scheduling.outcome import expecting
+from nova_numa_pmc.core.scheduling.outcome import with_cores_per_vcpu
 from nova_numa_pmc.scheduler import comparison
 from tests.arena.policies import nova_weights, our_weigher
 
@@ -44,7 +44,7 @@ def _keys(known, asked):
     for position in np.flatnonzero(~usual):
         answer, question = our_weigher.answered(known, position, asked)
         found = answer.outcome
-        asks = expecting(question, cores / max(1, question.vcpus))
+        asks = with_cores_per_vcpu(question, cores / max(1, question.vcpus))
         highest = max(comparison._node_parts(answer.host, found, asks, traffic))
         others = list(found.rest) or [0.0]
         keys[position] = _digits(

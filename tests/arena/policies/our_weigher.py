@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-from nova_numa_pmc.core.scheduling.outcome import unseen
+from nova_numa_pmc.core.scheduling.outcome import expected_guest
 from nova_numa_pmc.scheduler import comparison, penalty, request, saved_hosts
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
@@ -354,7 +354,7 @@ class _Found:
 
 def answered(known, position, asked):
     """Return (the package's own answer about a host, what was asked)."""
-    question = unseen(
+    question = expected_guest(
         0 if asked.dedicated else asked.vcpus,
         0 if asked.dedicated else asked.memory_mib,
         model.SPREAD if asked.dedicated else model.AUTO,

@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from nova_numa_pmc.core.scheduling.outcome import outcome, unseen
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, penalty, request
 from tests.arena import fleet as fleets, parameters as p, policies as subject
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
@@ -139,7 +139,7 @@ class OthersTest(unittest.TestCase):
 class OursTest(unittest.TestCase):
     def pressures(self, seen, asked=ASKED):
         """Return the pressures by the package's functions alone; NaN: not known."""
-        question = unseen(asked.vcpus, asked.memory_mib)
+        question = expected_guest(asked.vcpus, asked.memory_mib)
         at = our_weigher.usable(seen)
         known = our_weigher.Known(seen.only(at))
         answers = [request.HostEstimate(None, 'blind')] * len(seen.at)
@@ -191,7 +191,9 @@ class OursTest(unittest.TestCase):
 
     def test_the_decision_behind_it_is_the_hooks(self):
         found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
-        self.assertEqual((1,), outcome(found.aggregates, unseen(8, 16384), found.limits).at)
+        self.assertEqual(
+            (1,), outcome(found.aggregates, expected_guest(8, 16384), found.limits).at
+        )
 
     def test_the_penalty_is_of_one_host_alone(self):
         stock = nova_weights.stock(view(), ASKED)

@@ -18,7 +18,7 @@ class TestPace(unittest.TestCase):
             times.append(clock.now_s)
             clock.now_s += next(left)
 
-        stream = intervals.paced(take, interval_s, clock.wait, clock)
+        stream = intervals.sample_every(take, interval_s, clock.wait, clock)
         for _ in range(len(costs) - 1):
             next(stream)
         return times
@@ -30,7 +30,9 @@ class TestPace(unittest.TestCase):
         self.assertEqual([100.0, 105.0, 122.0, 127.0], self.taken([0.0, 12.0, 1.0, 0.0]))
 
     def test_ends_when_told_while_waiting(self):
-        self.assertEqual([], list(intervals.paced(lambda: 1, 5.0, lambda _s: True, Clock())))
+        self.assertEqual(
+            [], list(intervals.sample_every(lambda: 1, 5.0, lambda _s: True, Clock()))
+        )
 
     def test_a_replay_waits_between_samples_only(self):
         waited = []

@@ -124,7 +124,7 @@ class ChosenTest(unittest.TestCase):
     ]
 
     def ids(self, *args):
-        return [int(one.id, 16) for one in undo_plan.chosen(self.ENTRIES, *args)]
+        return [int(one.id, 16) for one in undo_plan.entries_to_undo(self.ENTRIES, *args)]
 
     def test_the_last_batch_of_which_something_stands(self):
         self.assertEqual([2, 3], self.ids())
@@ -141,4 +141,4 @@ class ChosenTest(unittest.TestCase):
             (self.ENTRIES, '00000006'),
         ):
             with self.subTest(args), self.assertRaises(UndoError):
-                undo_plan.chosen(*args)
+                undo_plan.entries_to_undo(*args)

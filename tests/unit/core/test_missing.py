@@ -35,7 +35,7 @@ class QuartileTest(unittest.TestCase):
 class CompletedTest(unittest.TestCase):
     def test_what_all_know_or_nobody_does_stays(self):
         nodes = (node(0, demand_cores=1.0), node(1, demand_cores=2.0))
-        self.assertEqual((nodes, ()), missing.completed(nodes))
+        self.assertEqual((nodes, ()), missing.fill_in(nodes))
 
     def test_each_part_is_filled_in(self):
         nodes = (
@@ -48,7 +48,7 @@ class CompletedTest(unittest.TestCase):
             ),
             node(1, 8),
         )
-        found, filled = missing.completed(nodes)
+        found, filled = missing.fill_in(nodes)
         self.assertEqual(('demand', 'bandwidth', 'link'), filled)
         self.assertEqual(
             (4.0, 30, 100, 0.5),
@@ -101,7 +101,7 @@ class HidingTest(unittest.TestCase):
             least = missing.upper_quartile([self.ratio(part, one) for one in others])
             if self.ratio(part, view.nodes[at]) > least:
                 above += 1
-                assumed = missing.completed(blind.nodes)[0][at]
+                assumed = missing.fill_in(blind.nodes)[0][at]
                 self.assertAlmostEqual(least, self.ratio(part, assumed))
             else:
                 raised += self.order(blind).index(at) < self.order(view).index(at)

@@ -84,10 +84,10 @@ class KeptMemoryTest(unittest.TestCase):
 
     def test_a_promise_is_at_most_what_guests_may_have(self):
         found = host(DEVICE, SLOW)
-        self.assertEqual(32 * GIB, promise_limit.most_bytes(found, LIMITS))
-        self.assertEqual(96 * GIB, promise_limit.most_bytes(found, LIMITS, node_ids=(2,)))
+        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(found, LIMITS))
+        self.assertEqual(96 * GIB, promise_limit.promisable_bytes(found, LIMITS, node_ids=(2,)))
         asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
-        self.assertEqual(128 * GIB, promise_limit.most_bytes(found, asked))
+        self.assertEqual(128 * GIB, promise_limit.promisable_bytes(found, asked))
 
     def test_a_guest_that_numatune_binds_there_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)

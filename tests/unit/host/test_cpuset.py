@@ -9,7 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Held, current
+from nova_numa_pmc.host.held import Held, read_held
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
@@ -235,7 +235,7 @@ class ConfineTest(TreeTestCase):
                             write=tree.write,
                         )
                         self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
-                        held = current(groups)
+                        held = read_held(groups)
                         written = [tree.target] if groups.covers else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
                         if bound:
@@ -617,7 +617,7 @@ class FaultTest(TreeTestCase):
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (cpuset.confine, NODE0),
-                    (current,),
+                    (read_held,),
                     (cpuset.undo, applied.changes),
                 ):
                     with self.assertRaises(GuestGone):

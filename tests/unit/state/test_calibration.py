@@ -40,7 +40,7 @@ class TestCalibration(unittest.TestCase):
     def test_what_is_measured_stands_and_the_rest_follows_the_distances(self):
         distances = ((10, 20, 30), (20, 10, 20), (30, 20, 10))
         measured = ((60.0, 130.0, None), (None, 70.0, None), (None, None, None))
-        latencies, sources = calibration.complete_matrix(
+        latencies, sources = calibration.fill_matrix(
             measured, distances, ((99.0, None, None), (None,) * 3, (190.0, None, None))
         )
         self.assertEqual(
@@ -52,24 +52,26 @@ class TestCalibration(unittest.TestCase):
     def test_nothing_measured(self):
         self.assertEqual(
             ((80.0, 168.0), (168.0, 80.0)),
-            calibration.complete_matrix(
+            calibration.fill_matrix(
                 ((None, None),) * 2, ((10, 21), (21, 10)), ((None, None),) * 2
             )[0],
         )
 
     def test_a_file_that_can_not_be_used_is_a_problem_and_no_more(self):
         options = counters_conf.CounterOptions()
-        self.assertEqual((options, None), calibration.completed(options, self.path))
+        self.assertEqual((options, None), calibration.with_host_calibration(options, self.path))
         calibration.write(GOOD, self.path)
-        self.assertEqual(((0, 25e9),), calibration.completed(options, self.path)[0].bandwidth_max)
+        self.assertEqual(
+            ((0, 25e9),), calibration.with_host_calibration(options, self.path)[0].bandwidth_max
+        )
         with open(self.path, 'w') as file:
             file.write('{')
-        unchanged, problem = calibration.completed(options, self.path)
+        unchanged, problem = calibration.with_host_calibration(options, self.path)
         self.assertEqual(options, unchanged)
         self.assertIn('create it again', problem)
 
     def test_options_of_the_operator_go_first(self):
-        options = calibration.complete(
+        options = calibration.apply_to(
             counters_conf.CounterOptions(
                 bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)
             ),

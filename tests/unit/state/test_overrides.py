@@ -82,5 +82,5 @@ class OverridesTest(unittest.TestCase):
     def test_guests_are_marked_by_uuid(self):
         self.put(0, overrides.PIN)
         guests = [model.Guest(uuid, 'g', 1, 1) for uuid in UUIDS[:2]]
-        marked, problems = overrides.marked(guests, self.root)
+        marked, problems = overrides.with_overrides(guests, self.root)
         self.assertEqual((['pin', ''], []), ([each.override for each in marked], problems))

@@ -94,7 +94,9 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
         said = '\n'.join(
             calibrate.intentions(
-                calibrate.plan(machine, '/nowhere'), '/var/x', calibrate.kept(machine, '/nowhere')
+                calibrate.plan(machine, '/nowhere'),
+                '/var/x',
+                calibrate.withheld_memory(machine, '/nowhere'),
             )
         )
         self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)

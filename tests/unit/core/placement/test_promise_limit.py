@@ -14,21 +14,23 @@ class MostTest(unittest.TestCase):
     def test_the_capacity_of_its_nodes(self):
         host = topology(memory=(2 * GIB, 6 * GIB), unreclaimable=(GIB, 0))
         for nodes, most in (((), 8), ((0,), 2), ((1,), 6), ((9,), 8)):
-            self.assertEqual(most * GIB, promise_limit.most_bytes(host, LIMITS, node_ids=nodes))
+            self.assertEqual(
+                most * GIB, promise_limit.promisable_bytes(host, LIMITS, node_ids=nodes)
+            )
         twice = LIMITS._replace(ram_ratio=2.0)
-        self.assertEqual(16 * GIB, promise_limit.most_bytes(host, twice))
+        self.assertEqual(16 * GIB, promise_limit.promisable_bytes(host, twice))
 
     def test_its_pages(self):
         pool = model.HugePages(2 * MIB, 100, 0), model.HugePages(GIB, 1, 1)
         host = topology(huge_pages=(pool, ()))
         for page_bytes, most in ((2 * MIB, 200 * MIB), (GIB, GIB), (16 * GIB, 0)):
-            self.assertEqual(most, promise_limit.most_bytes(host, LIMITS, page_bytes))
+            self.assertEqual(most, promise_limit.promisable_bytes(host, LIMITS, page_bytes))
 
 
 class BoundedTest(unittest.TestCase):
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
-        found, why = promise_limit.bounded(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
+        found, why = promise_limit.limited(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
         self.assertEqual(asked, found._replace(memory_bytes=memory))
         return found.memory_bytes, why
 
@@ -56,7 +58,7 @@ class BoundedTest(unittest.TestCase):
                 1,
                 len(
                     {
-                        promise_limit.bounded(
+                        promise_limit.limited(
                             asked, topology(memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS
                         )
                         for own in ((0, 0), (4096, 0), (300 * MIB, GIB))

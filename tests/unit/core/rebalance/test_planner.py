@@ -6,7 +6,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner, regrets_format
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, caution, forgotten
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, caution_factors, without_guests
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
@@ -374,21 +374,21 @@ class RegretsTest(unittest.TestCase):
         host = skewed()
         plans, regrets = host.run(TERMS, 1)
         moved = {step.uuid for move in plans[0].moves for step in move.steps}
-        self.assertEqual({uuid: 2.0 for uuid in moved}, caution(regrets))
+        self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(regrets))
         # The load goes: what was moved spares nothing any more.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
         _, later = host.run(TERMS, 5, regrets=regrets)
-        self.assertEqual(moved, set(caution(later)))
+        self.assertEqual(moved, set(caution_factors(later)))
 
     def test_a_move_that_pays_restores_trust(self):
         _, regrets = skewed().run(TERMS, 20)
-        self.assertEqual({}, caution(regrets))
+        self.assertEqual({}, caution_factors(regrets))
         self.assertEqual((), regrets.trials)
 
     def test_what_failed_can_be_forgotten(self):
         plans, regrets = skewed().run(TERMS, 1)
         moved = [step.uuid for move in plans[0].moves for step in move.steps]
-        self.assertEqual((), forgotten(regrets, moved).trials)
+        self.assertEqual((), without_guests(regrets, moved).trials)
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()

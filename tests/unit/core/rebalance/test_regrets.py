@@ -135,8 +135,8 @@ class BookedTest(unittest.TestCase):
     def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
         known, factors = RebalanceMemory(), []
         for _ in range(8):
-            known = regrets.booked(known, move('a'), trial('a'), NOW_S)
-            factors.append(regrets.caution(known)['a'])
+            known = regrets.with_move_recorded(known, move('a'), trial('a'), NOW_S)
+            factors.append(regrets.caution_factors(known)['a'])
         self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
         self.assertEqual(1, len(known.trials))  # the later one, not both
 
@@ -149,18 +149,22 @@ class BookedTest(unittest.TestCase):
         before = RebalanceMemory(
             tuple(Regret(key, 1.0) for key in (of_a, of_b, of_both)), (trial('b', 'a'), trial('b'))
         )
-        after = regrets.booked(before, move('a'), trial('a'), NOW_S)
+        after = regrets.with_move_recorded(before, move('a'), trial('a'), NOW_S)
         self.assertEqual((Regret(of_b, 1.0),), after.regrets)
         self.assertEqual((trial('b'), trial('a')), after.trials)
 
     def test_each_guest_of_a_swap_counts(self):
-        after = regrets.booked(RebalanceMemory(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S)
+        after = regrets.with_move_recorded(
+            RebalanceMemory(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S
+        )
         self.assertEqual(((NOW_S, NOW_S), ()), (after.moved_s, after.changed_s))
-        self.assertEqual({'a': 2.0, 'b': 2.0}, regrets.caution(after))
+        self.assertEqual({'a': 2.0, 'b': 2.0}, regrets.caution_factors(after))
         self.assertEqual(2 * GIB, after.owed_bytes)
 
     def test_a_change_of_cpus_alone_has_a_budget_of_its_own(self):
-        after = regrets.booked(RebalanceMemory(moved_s=(1.0,)), move('a'), trial('a'), NOW_S)
+        after = regrets.with_move_recorded(
+            RebalanceMemory(moved_s=(1.0,)), move('a'), trial('a'), NOW_S
+        )
         self.assertEqual(((1.0,), (NOW_S,)), (after.moved_s, after.changed_s))
         self.assertEqual(0, after.owed_bytes)
 
@@ -173,7 +177,9 @@ def after_moves(made):
     """Return the regrets after moves of these guests, and a regret about each pair of them."""
     known = RebalanceMemory()
     for at, (uuids, size) in enumerate(made):
-        known = regrets.booked(known, move(*uuids, size=size), trial(*uuids), NOW_S + at)
+        known = regrets.with_move_recorded(
+            known, move(*uuids, size=size), trial(*uuids), NOW_S + at
+        )
         key = tuple((uuid, (1,), (1,)) for uuid in uuids)
         known = known._replace(regrets=(*known.regrets, Regret(key, 1.0)))
     return known
@@ -186,14 +192,14 @@ class PropertyTest(unittest.TestCase):
         on_trial = [uuid for each in known.trials for uuid, *_ in each.steps]
         self.assertEqual(len(on_trial), len(set(on_trial)))
         self.assertEqual(
-            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution(known))
+            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution_factors(known))
         )
         self.assertEqual(sum(size * len(uuids) for uuids, size in made), known.owed_bytes)
 
     @given(BOOKED, NAMES)
     def test_what_failed_is_forgotten_and_nothing_else(self, made, failed):
         known = after_moves(made)
-        after = regrets.forgotten(known, iter(failed))
+        after = regrets.without_guests(known, iter(failed))
         for before, kept, guests in (
             (known.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
             (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
@@ -208,8 +214,8 @@ class PropertyTest(unittest.TestCase):
     def test_time_adds_nothing(self, made, later_s):
         known = after_moves(made)
         after = settled(known, elapsed_s=0.0, now_s=NOW_S + later_s)
-        before = regrets.caution(known)
-        for uuid, factor in regrets.caution(after).items():
+        before = regrets.caution_factors(known)
+        for uuid, factor in regrets.caution_factors(after).items():
             self.assertTrue(1 < factor <= before[uuid])
         self.assertLessEqual(set(after.moved_s), set(known.moved_s))
         self.assertLessEqual(after.owed_bytes, known.owed_bytes)

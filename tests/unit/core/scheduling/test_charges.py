@@ -5,7 +5,7 @@ from nova_numa_pmc.core.scheduling import charges, outcome
 from nova_numa_pmc.core.scheduling.aggregates import aggregate
 from tests.fixtures.hosts import GIB, LIMITS, MIB, host, node
 
-SMALL = outcome.unseen(2, 1024)
+SMALL = outcome.expected_guest(2, 1024)
 
 
 def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
@@ -33,7 +33,7 @@ def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
 class ChargeTest(unittest.TestCase):
     def test_each_goes_where_it_would_have_gone(self):
         before = two(demand=(1.0, 2.0))
-        after = charges.charge(before, 6, 3072, SMALL, LIMITS)
+        after = charges.add_new_guests(before, 6, 3072, SMALL, LIMITS)
         # To node 0, then to node 1, which has fewer vCPUs at the same pressure, then to node 0.
         self.assertEqual(6, sum(after.vcpus) - sum(before.vcpus))
         self.assertEqual(3072, sum(after.promised_mib))
@@ -42,40 +42,44 @@ class ChargeTest(unittest.TestCase):
 
     def test_nothing_came(self):
         before = two()
-        self.assertIs(before, charges.charge(before, 0, 0, SMALL, LIMITS))
-        self.assertIs(before, charges.charge(before, -4, -4096, SMALL, LIMITS))
+        self.assertIs(before, charges.add_new_guests(before, 0, 0, SMALL, LIMITS))
+        self.assertIs(before, charges.add_new_guests(before, -4, -4096, SMALL, LIMITS))
 
     def test_memory_may_come_alone(self):
-        after = charges.charge(two(), 0, 2048, SMALL, LIMITS)
+        after = charges.add_new_guests(two(), 0, 2048, SMALL, LIMITS)
         self.assertEqual((2048, [1.0, 1.0]), (sum(after.promised_mib), after.demand))
 
     def test_what_fits_on_no_node_is_spread(self):
-        after = charges.charge(two(), 12, 24 * 1024, outcome.unseen(12, 24 * 1024), LIMITS)
+        after = charges.add_new_guests(
+            two(), 12, 24 * 1024, outcome.expected_guest(12, 24 * 1024), LIMITS
+        )
         self.assertEqual([12 * 1024] * 2, after.promised_mib)
 
     def test_many_are_charged_in_few_parts(self):
-        after = charges.charge(two(), 2000, 1000, SMALL, LIMITS)
+        after = charges.add_new_guests(two(), 2000, 1000, SMALL, LIMITS)
         self.assertAlmostEqual(2000, sum(after.vcpus) - 8)
         self.assertAlmostEqual(charges.PARTS_MAX, sum(after.guests) - 4)
 
     def test_the_unmeasured_is_charged_by_its_promises(self):
-        after = charges.charge(two(demand=None), 2, 1024, SMALL, LIMITS)
+        after = charges.add_new_guests(two(demand=None), 2, 1024, SMALL, LIMITS)
         self.assertIsNone(after.demand)
         self.assertEqual([4, 6], sorted(after.vcpus))
 
     def test_traffic_grows_with_the_guests(self):
         before = two(bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e10)
-        after = charges.charge(before, 2, 1024, SMALL, LIMITS)
+        after = charges.add_new_guests(before, 2, 1024, SMALL, LIMITS)
         # 1 core wanted, at 1e9 bytes per core-second of the others.
         self.assertAlmostEqual(3e9, sum(after.bandwidth))
 
 
 class RelieveTest(unittest.TestCase):
     def test_it_is_taken_off_in_proportion(self):
-        after = charges.relieve(two(promised=(3072, 1024), vcpus=(6, 2), demand=(3.0, 1.0)), SMALL)
+        after = charges.subtract_guest(
+            two(promised=(3072, 1024), vcpus=(6, 2), demand=(3.0, 1.0)), SMALL
+        )
         self.assertEqual([4.5, 1.5], after.vcpus)
         self.assertEqual([2.25, 0.75], after.demand)
 
     def test_nothing_falls_below_zero(self):
-        after = charges.relieve(two(demand=(0.1, 0.1)), outcome.unseen(64, 1 << 20))
+        after = charges.subtract_guest(two(demand=(0.1, 0.1)), outcome.expected_guest(64, 1 << 20))
         self.assertEqual(([0, 0],) * 3, (after.vcpus, after.demand, after.promised_mib))

@@ -65,7 +65,7 @@ class OutcomeTest(unittest.TestCase):
     def test_the_short_way_agrees_with_the_long_one(self, view, wanted):
         columns = aggregate(view)
         short = outcome.outcome(columns, wanted, LIMITS)
-        long = outcome.ask_place(columns, wanted, LIMITS)
+        long = outcome.general_outcome(columns, wanted, LIMITS)
         self.assertEqual(long.code, short.code)
         self.assertEqual(long.at, short.at)
         self.assertEqual(long.used, tuple(short.used))
@@ -74,22 +74,22 @@ class OutcomeTest(unittest.TestCase):
     def test_an_ordinary_host_takes_the_short_way(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.usual)
-        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
         self.assertEqual(('one_node', (0.25,), (0.0,), (0,), (0,), (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.unseen(6, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(6, 4), LIMITS)
         self.assertEqual(('span', (0.375, 0.375), []), tuple(found)[:3])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.unseen(16, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(16, 4), LIMITS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = aggregate(
             host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
         )
-        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
         self.assertEqual(('too_few_cpus', (ranking.ABSURD,)), tuple(found)[:2])

@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
 )
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Held, current
+from nova_numa_pmc.host.held import Held, read_held
 from nova_numa_pmc.host.paging import guest_mover, move_pages
 from nova_numa_pmc.host.paging.kernel_port import KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
@@ -255,14 +255,14 @@ class MigrateTest(unittest.TestCase):
                     self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
                     held = {
                         own.cpus
-                        for directory, own in current(self.groups).items()
+                        for directory, own in read_held(self.groups).items()
                         if directory != self.groups.target or self.groups.covers
                     }
                     self.assertLessEqual(
                         held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
                     )
                     mover.undo_cpus()
-                    wide = {own.cpus for own in current(self.groups).values()}
+                    wide = {own.cpus for own in read_held(self.groups).values()}
                     self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
 
     def test_cancelled_while_it_waits(self):
