@@ -28,7 +28,7 @@ COALESCE_S = 0.2
 _FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
 _GROUPS = inotify.MODIFY | inotify.CREATE
 #: How :attr:`GuestEvents.source` begins where libvirt tells nothing.
-STATUS_FILES = 'status files'
+BY_STATUS_FILES = 'status files'
 
 
 class GuestEvents:
@@ -69,9 +69,9 @@ class GuestEvents:
     def source(self) -> str:
         """Return how guests are learned of: 'libvirt', or 'status files: ' and why."""
         if self._listener is None:
-            return STATUS_FILES
+            return BY_STATUS_FILES
         why = self._listener.why
-        return '%s: %s' % (STATUS_FILES, why) if why else 'libvirt'
+        return '%s: %s' % (BY_STATUS_FILES, why) if why else 'libvirt'
 
     def collect(self) -> None:
         """Take in what was heard, without waiting."""
@@ -135,7 +135,7 @@ class GuestEvents:
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
         if self._directory is not None:
             return
-        directory = os.path.join(self._root, guests.STATUS_FILES)
+        directory = os.path.join(self._root, guests.STATUS_DIRECTORY)
         try:
             self._directory = watcher.add(directory, _FILES)
         except OSError:

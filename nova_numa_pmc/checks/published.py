@@ -65,7 +65,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
             'restart nova-numa-agent once the clock is right',
             path,
         )
-    elif published.guests_by.startswith(guest_events.STATUS_FILES):
+    elif published.guests_by.startswith(guest_events.BY_STATUS_FILES):
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,

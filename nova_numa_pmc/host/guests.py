@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Entry = tuple[str, 'Identity | None', 'model.Guest | None', 'str | None']
 
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
-STATUS_FILES = 'run/libvirt/qemu'
+STATUS_DIRECTORY = 'run/libvirt/qemu'
 
 _EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: How much of a hint that is no line of text is kept.
@@ -99,7 +99,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
     :raises StateError: they can't be listed
     """
-    directory = os.path.join(root, STATUS_FILES)
+    directory = os.path.join(root, STATUS_DIRECTORY)
     try:
         return frozenset(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
     """Return what distinguishes a guest's pid file from a later one, None: there is none."""
     try:
-        found = os.stat(os.path.join(root, STATUS_FILES, name + '.pid'))
+        found = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns
@@ -124,7 +124,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 
     :raises GuestGone: there is no such process, or it is not QEMU (yet)
     """
-    path = os.path.join(root, STATUS_FILES, guest.name + '.pid')
+    path = os.path.join(root, STATUS_DIRECTORY, guest.name + '.pid')
     try:
         pid = int(_read_bytes(path))
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
@@ -163,7 +163,7 @@ class StatusFiles:
 
         The guest is None where there is a problem, or no process.
         """
-        directory = os.path.join(self._root, STATUS_FILES)
+        directory = os.path.join(self._root, STATUS_DIRECTORY)
         before, self._parsed = self._parsed, {}
         try:
             names = sorted(os.listdir(directory))

@@ -107,7 +107,7 @@ def identify(root: str, name: str) -> Identity | None:
     :param name: libvirt's, which allows no slash
     """
     try:
-        return guests.identity(os.path.join(root, guests.STATUS_FILES, name + '.xml'))
+        return guests.identity(os.path.join(root, guests.STATUS_DIRECTORY, name + '.xml'))
     except (OSError, ValueError):
         return None
 
