@@ -269,8 +269,8 @@ class Agent:
         now_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('remembering what guests wanted'):
-            loads, pools = self._demand_records.feed(tick, self.options)
-            sample, history = sample._replace(pools=pools), self._demand_records.expected()
+            loads, pool_samples = self._demand_records.feed(tick, self.options)
+            sample, history = sample._replace(pools=pool_samples), self._demand_records.expected()
         if loads is None:  # by the interval, to which guests that just came are to be added
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns

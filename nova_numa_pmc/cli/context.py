@@ -162,11 +162,11 @@ class CommandContext:
             problems += promises.reconcile(record, host, shared, self.root)
         return ObservedHost(host, record, found, tuple(problems), pool)
 
-    def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
+    def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating(
-            usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
+            usable_cpus.partitioned_host(self.root), running, sets.shared, sets.dedicated
         )
 
     def samples(
@@ -226,11 +226,11 @@ class CommandContext:
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):
-                held = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
+                held_at = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
                     node.id for node in observed.host.nodes if node.online_cpus
                 )
-                if set(held) > set(promise.cpu_nodes):
-                    found[guest.uuid] = held
+                if set(held_at) > set(promise.cpu_nodes):
+                    found[guest.uuid] = held_at
         return found
 
     def propose(

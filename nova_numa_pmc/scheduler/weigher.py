@@ -108,12 +108,12 @@ def _log_penalties(
     estimates: Sequence[request.HostEstimate],
     penalties: Sequence[float],
 ) -> None:
-    for host_state, estimate, one in zip(host_states, estimates, penalties):
+    for host_state, estimate, penalty_value in zip(host_states, estimates, penalties):
         LOG.debug(
             'NUMA pressure of (%s, %s): penalty %.2f: %s',
             host_state.host,
             host_state.nodename,
-            one,
+            penalty_value,
             request.describe(estimate),
         )
 
@@ -123,7 +123,7 @@ def _shadow_host(
     default: float,
     weighed: WeighedObject,
     mode: str,
-    penalty: float,
+    own_penalty: float,
     counted: float,
     pressure: float | None,
     estimate: request.HostEstimate,
@@ -133,7 +133,7 @@ def _shadow_host(
     return shadow.ShadowHost(
         host_state.host,
         weighed.weight,
-        0.0 if mode == scheduler_conf.OFF else -multiplier * penalty,
+        0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
         -multiplier * counted,
         pressure,
         request.age_s(host_state, now_s),

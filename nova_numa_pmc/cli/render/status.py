@@ -91,13 +91,13 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
     )
 
 
-def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
+def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
     """Return the line that a node's memory is not for guests, and the source of that.
 
-    :param number: the node's id
+    :param node_id: the node's id
     """
     return 'node %d: its %s are %s (%s), and not for guests' % (
-        number,
+        node_id,
         scaled(size_bytes, 1024),
         node_memory.IN_WORDS[memory.kind],
         tables.printable(memory.source),
