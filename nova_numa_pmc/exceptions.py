@@ -27,7 +27,7 @@ class StateError(NumaPmcError):
     """A state file or its directory can't be trusted, read or written."""
 
 
-class StateBusy(StateError):
+class StateLocked(StateError):
     """Another process held the state's lock for longer than we may wait."""
 
 
@@ -91,9 +91,9 @@ class CalibrationError(NumaPmcError):
     """The bandwidth of memory can't be measured here, or its file not be trusted."""
 
 
-class MigrationError(NumaPmcError):
+class PageMoveError(NumaPmcError):
     """A guest's memory can't be moved; what has been moved stays where it is."""
 
 
-class MigrationRefused(MigrationError):
+class PageMoveRefused(PageMoveError):
     """The kernel lets this process move no memory of the guest: capabilities, seccomp, cpuset."""

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent.metrics.exporter import Exporter
-from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import notify
 from nova_numa_pmc.state import state_files
 
@@ -37,15 +37,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def only_agent(directory: str) -> Iterator[None]:
     """Hold the lock of the host's agent.
 
-    :raises StateBusy: another one runs
+    :raises StateLocked: another one runs
     :raises StateError: the state directory can't be trusted or made
     """
     fd = state_files.open_directory(directory, create=True)
     try:
         try:
             lock = state_files.take_lock(fd, directory, 0, LOCK)
-        except StateBusy:
-            raise StateBusy(
+        except StateLocked:
+            raise StateLocked(
                 '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
                 % os.path.join(directory, LOCK)
             ) from None

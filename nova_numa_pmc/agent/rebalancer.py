@@ -19,7 +19,7 @@ from nova_numa_pmc.core.rebalance import (
 )
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, without_guests
-from nova_numa_pmc.exceptions import MigrationError, StateError
+from nova_numa_pmc.exceptions import PageMoveError, StateError
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.state import promises_file, state_files
 
@@ -198,7 +198,7 @@ def situation(
     )
     free = []
     for node in tick.host.nodes:
-        with contextlib.suppress(MigrationError):
+        with contextlib.suppress(PageMoveError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
     return plan_records.Situation(
         seen,

@@ -36,7 +36,7 @@ class Tick(Record):
     :param record: what was promised
     :param guests: those that run
     :param host_state: what is to be published
-    :param totals: :class:`executor.Totals` at its end
+    :param totals: :class:`executor.MoveTotals` at its end
     :param failing: how many stages failed, of it and of the moves before
     :param paused: since when and why; None: guests may be moved
     :param source: by what guests are known, as :attr:`guest_events.GuestEvents.source`
@@ -49,7 +49,7 @@ class Tick(Record):
     record: Promises | None = None
     guests: tuple[model.Guest, ...] = ()
     host_state: HostState | None = None
-    totals: executor.Totals = executor.Totals()
+    totals: executor.MoveTotals = executor.MoveTotals()
     failing: int = 0
     paused: pause.Paused | None = None
     source: str = ''

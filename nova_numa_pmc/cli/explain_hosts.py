@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
 
 def by_nova(
     args: argparse.Namespace, passing: list[str], flavor: saved_hosts.SavedFlavor, saved_s: float
-) -> tuple[nova_weighers.Weighed | None, str]:
+) -> tuple[nova_weighers.NovaWeights | None, str]:
     """Ask all weighers that nova.conf names, where Nova is.
 
     :param passing: hosts that our filter passes
@@ -95,7 +95,7 @@ def by_nova(
         return None, "Nova's other weighers are left out: %s: %s" % (type(error).__name__, error)
 
 
-def weighers_as_dict(weighed: nova_weighers.Weighed, passing: list[str]) -> dict[str, Any]:
+def weighers_as_dict(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
     """Return what Nova's weighers say as plain data."""
     return {
         'chosen': passing[_best(weighed, passing)[0]],
@@ -108,7 +108,7 @@ def weighers_as_dict(weighed: nova_weighers.Weighed, passing: list[str]) -> dict
     }
 
 
-def render_weighers(weighed: nova_weighers.Weighed, passing: list[str]) -> str:
+def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
     """Return what Nova's weighers say as text: those that tell hosts apart, each in a column."""
     telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
     silent = [name for name in weighed.shares if name not in telling]
@@ -134,7 +134,7 @@ def render_weighers(weighed: nova_weighers.Weighed, passing: list[str]) -> str:
     return '\n'.join(lines)
 
 
-def _best(weighed: nova_weighers.Weighed, passing: list[str]) -> list[int]:
+def _best(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
     """List the hosts' positions, the best first."""
     return sorted(range(len(passing)), key=lambda at: -weighed.weight(at))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import progress, tables
-from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
@@ -71,17 +71,17 @@ def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_loc
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
-    :raises StateBusy: somebody else has it for longer than ``wait_s``
+    :raises StateLocked: somebody else has it for longer than ``wait_s``
     """
     taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
         taken.take(min(wait_s, _TICK_S))
-    except StateBusy as error:
+    except StateLocked as error:
         print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
         try:
             taken.take(wait_s)
-        except StateBusy as busy:
-            raise StateBusy(
+        except StateLocked as busy:
+            raise StateLocked(
                 '%s: nothing was done; try again later, wait longer (--wait), or stop the '
                 'agent\'s moves with "nova-numa-rebalance pause"' % busy
             ) from None
@@ -101,7 +101,7 @@ def make(
     :param promised, targets: as in :class:`move_promises.PlannedMove`
     :param who: one of :data:`history.APPLY`…
     :param wait_s: how long to wait for whoever else moves guests [s]
-    :raises StateBusy: somebody else has the move lock for longer
+    :raises StateLocked: somebody else has the move lock for longer
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()

@@ -33,7 +33,7 @@ from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
-from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateBusy
+from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import host_state
@@ -176,7 +176,7 @@ def _once(
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(loop.only_agent(directory))
-        except StateBusy:
+        except StateLocked:
             print(
                 'the service is running: this is measured beside it and not published',
                 file=sys.stderr,

@@ -12,7 +12,7 @@ from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attributes
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.host.domain_xml import Found
+    from nova_numa_pmc.host.domain_xml import Elements
 
 #: Memory devices that lie on a device, in a file or in the processor's reserve, none of it in the
 #: host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
@@ -36,7 +36,7 @@ _DMA_TYPES = (
 )
 
 
-def sizes(found: Found) -> tuple[int, int | None]:
+def sizes(found: Elements) -> tuple[int, int | None]:
     """Return the RAM that the guest may grow to, and what of it is plugged; None: the same.
 
     currentMemory is where the balloon stands; the guest may take the rest back at any time.
@@ -55,12 +55,12 @@ def sizes(found: Found) -> tuple[int, int | None]:
     return most_bytes - other_bytes, plugged_bytes - other_bytes
 
 
-def _size_bytes(found: Found, path: str) -> int:
+def _size_bytes(found: Elements, path: str) -> int:
     element = found[path][0]
     return values.size_bytes(path, element.text, element.attributes.get('unit'))
 
 
-def _not_ram_bytes(found: Found) -> int:
+def _not_ram_bytes(found: Elements) -> int:
     return sum(
         values.size_bytes(model, element.text, element.attributes.get('unit'))
         for model in _NOT_RAM
@@ -68,7 +68,7 @@ def _not_ram_bytes(found: Found) -> int:
     )
 
 
-def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
+def page_bytes(found: Elements, default_huge_page_bytes: int) -> int | None:
     """Return the largest huge page size that backs the guest, None: normal pages.
 
     :param default_huge_page_bytes: of ``<hugepages/>`` that names none
@@ -88,7 +88,7 @@ def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
     return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
 
 
-def is_locked(found: Found) -> bool:
+def is_locked(found: Elements) -> bool:
     """Return whether the guest's memory is locked where it lies."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
     # the firmware.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     #: The elements in use, by their paths.
-    Found = Mapping[str, list['Element']]
+    Elements = Mapping[str, list['Element']]
     #: Elements that may be below one, by their names.
     _Tree = dict[str, '_Tree']
 
@@ -200,7 +200,7 @@ def _join(path: str, name: str) -> str:
     return f'{path}/{name}' if path not in ('', 'domain', 'domstatus') else name
 
 
-def collect(xml: bytes, root: str) -> Found:
+def collect(xml: bytes, root: str) -> Elements:
     """Return the elements in use by their paths, in document order.
 
     Paths are relative to ``<domain>``, without namespaces: 'cputune/vcpupin'. The root elements
@@ -231,7 +231,7 @@ def collect(xml: bytes, root: str) -> Found:
     return collector.found
 
 
-def attributes(found: Found, path: str, name: str) -> list[str]:
+def attributes(found: Elements, path: str, name: str) -> list[str]:
     """Return the values of an attribute of all elements at a path."""
     return [
         element.attributes[name] for element in found.get(path, ()) if name in element.attributes

@@ -27,7 +27,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nova_numa_pmc.host.domain_xml import Found
+    from nova_numa_pmc.host.domain_xml import Elements
 
     #: Of a file: inode, time of its last change [ns], size [bytes].
     Identity = tuple[int, int, int]
@@ -255,20 +255,20 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
     )
 
 
-def _id(found: Found) -> int | None:
+def _id(found: Elements) -> int | None:
     digits = found['domain'][0].attributes.get('id', '')
     # It only names the guest: an odd one is no reason to leave it out.
     return int(digits) if is_number(digits, 9) else None
 
 
-def _word(found: Found, path: str, name: str) -> str | None:
+def _word(found: Elements, path: str, name: str) -> str | None:
     """Return one of libvirt's own words, None where it has none."""
     words = _attributes(found, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
 
-def _tids(found: Found) -> tuple[int, ...]:
+def _tids(found: Elements) -> tuple[int, ...]:
     """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
     return tuple(
         sorted(
@@ -281,7 +281,7 @@ def _tids(found: Found) -> tuple[int, ...]:
     )
 
 
-def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
+def _guest(found: Elements, default_huge_page_bytes: int) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(found)
     memory_bytes, plugged_bytes = domain_memory.sizes(found)
     specs = _extra_specs(found)
@@ -311,13 +311,13 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
     )
 
 
-def _text(found: Found, path: str) -> str:
+def _text(found: Elements, path: str) -> str:
     if path not in found:
         raise DomainError(f'<domain> has no <{path}>')
     return found[path][0].text
 
 
-def _vcpus(found: Found) -> tuple[int, int | None, frozenset[int] | None]:
+def _vcpus(found: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     """Return the vCPUs at start, the most (None: the same) and the CPUs allowed (None: any)."""
     if 'vcpu' not in found:
         return 1, None, None
@@ -331,11 +331,11 @@ def _vcpus(found: Found) -> tuple[int, int | None, frozenset[int] | None]:
     return current, most if most != current else None, allowed
 
 
-def _pinned_cpus(found: Found) -> frozenset[int] | None:
+def _pinned_cpus(found: Elements) -> frozenset[int] | None:
     return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
 
 
-def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
+def _pins(found: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
     pins, listed = [], 0
     for path, kind, number in _PINS:
@@ -355,7 +355,7 @@ def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
     return tuple(sorted(pins))
 
 
-def _mem_nodes(found: Found) -> tuple[int, ...]:
+def _mem_nodes(found: Elements) -> tuple[int, ...]:
     nodes = values.cpuset(
         'numatune',
         _attributes(found, 'numatune/memory', 'nodeset')
@@ -365,7 +365,7 @@ def _mem_nodes(found: Found) -> tuple[int, ...]:
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
 
 
-def _is_strict(found: Found) -> bool:
+def _is_strict(found: Elements) -> bool:
     """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
     return {
         *_attributes(found, 'numatune/memory', 'mode'),
@@ -373,7 +373,7 @@ def _is_strict(found: Found) -> bool:
     } <= {'strict', 'restrictive'}
 
 
-def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
+def _placed_by(found: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     """Return who else has placed the guest, by the element or the flavor's extra spec."""
     placed = []
     if 'numatune/memory' in found or 'numatune/memnode' in found:
@@ -390,7 +390,7 @@ def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(placed)
 
 
-def _devices(found: Found) -> tuple[str, ...]:
+def _devices(found: Elements) -> tuple[str, ...]:
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
     for path in (
@@ -408,7 +408,7 @@ def _devices(found: Found) -> tuple[str, ...]:
     return tuple(sorted(addresses))
 
 
-def _host_devices(found: Found) -> tuple[str, ...]:
+def _host_devices(found: Elements) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
     names = _attributes(found, 'devices/interface/source', 'dev') + [
         path
@@ -419,18 +419,18 @@ def _host_devices(found: Found) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
-def _iothreads(found: Found) -> int:
+def _iothreads(found: Elements) -> int:
     if 'iothreads' not in found:
         return 0
     return values.integer('iothreads', found['iothreads'][0].text, 0, _MAX_VCPUS)
 
 
-def _flavor(found: Found) -> str | None:
+def _flavor(found: Elements) -> str | None:
     names = _attributes(found, 'metadata/instance/flavor', 'name')
     return values.label('flavor', names[0]) if names else None
 
 
-def _extra_specs(found: Found) -> dict[str, str]:
+def _extra_specs(found: Elements) -> dict[str, str]:
     specs: dict[str, str] = {}
     for element in found.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
         key = values.label('extra spec', element.attributes.get('name', ''))

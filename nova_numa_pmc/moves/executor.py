@@ -17,7 +17,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
-from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
+from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
@@ -40,7 +40,7 @@ MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
 _COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REFUSED: REFUSED}
 
 
-class Totals(Record):
+class MoveTotals(Record):
     """Counts of moves since the agent began.
 
     :param ended: {(kind of :data:`plan_records.KINDS`, one of :data:`RESULTS`): moves that ended
@@ -96,9 +96,9 @@ class MoveExecutor:
         return bool(self._queue or self._parts)
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> MoveTotals:
         """Return what has been moved until now."""
-        return Totals(self._ended, self._moved_bytes, len(self._parts))
+        return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
     def waiting(self) -> int:
@@ -175,24 +175,24 @@ class MoveExecutor:
         for part in self._parts:
             part.mover.cancel()
 
-    def _start(self, order: PlannedMove) -> None:
+    def _start(self, planned: PlannedMove) -> None:
         """Promise the new places and write the CPUs."""
-        self._move, self._id = order.move, history.new_id()
+        self._move, self._id = planned.move, history.new_id()
         self.widened.begin()
         try:
-            self._parts = self._promised(order)
+            self._parts = self._promised(planned)
             for part in self._parts:
                 part.mover.step()
         except Exception as error:
             self._give_up(error)
             return
         for part in self._parts:
-            self.widened.note(order.move.kind, part)
+            self.widened.note(planned.move.kind, part)
 
-    def _promised(self, order: PlannedMove) -> tuple[MovePart, ...]:
+    def _promised(self, planned: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = promises.usable_host(self._root, self.pool)
-        parts = self.promises.parts(order, host)
+        parts = self.promises.parts(planned, host)
         # Before the promises are: a kill leaves no move that the history does not know. And not
         # under their lock: a start of a guest must not wait for a disk.
         self._write_history(
@@ -208,7 +208,7 @@ class MoveExecutor:
             words = ', '.join(
                 '%s: %s' % (part.step.name, progress_text(part.mover.progress)) for part in left
             )
-            self._give_up(MigrationError('most of its memory stays where it was (%s)' % words))
+            self._give_up(PageMoveError('most of its memory stays where it was (%s)' % words))
             return
         for part in self._parts:
             progress = part.mover.progress

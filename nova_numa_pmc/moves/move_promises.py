@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import promises
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
-from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, promised_after, within_l3
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.promises_format import Promises
 
 
-class Refused(MigrationError):
+class MoveRefused(PageMoveError):
     """A planned move is not made: what it was planned on holds no longer."""
 
 
@@ -62,12 +62,12 @@ class MovePromises:
         self._who, self._port = who, port
         self._files = guests.StatusFiles(root)
 
-    def parts(self, order: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
+    def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move's guests; nothing is promised or written yet.
 
-        :raises GuestGone, Refused, CpusetError, MigrationError: it is not to be made
+        :raises GuestGone, MoveRefused, CpusetError, PageMoveError: it is not to be made
         """
-        move, promised, targets = order
+        move, promised, targets = planned
         found: Iterable[model.Guest] = self._files.read()[0]
         if self._who != history.PIN:
             found, _ = overrides.with_overrides(found, self._root)
@@ -79,13 +79,13 @@ class MovePromises:
                 raise GuestGone('guest %s: ended before it was moved' % step.name)
             why_not = eligibility.why_not_now(guest)
             if why_not:
-                raise Refused(
+                raise MoveRefused(
                     'guest %s: %s'
                     % (step.name, why_not if guest.override else guest.job or guest.state)
                 )
             before = promised.get(step.uuid)
             if before is None:
-                raise Refused('guest %s: nothing is promised to it' % step.name)
+                raise MoveRefused('guest %s: nothing is promised to it' % step.name)
             after = targets.get(step.uuid) or promised_after(move, step, before)
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.step.uuid: part.after for part in parts}}
@@ -103,12 +103,12 @@ class MovePromises:
     def promise(self, parts: Sequence[MovePart], host: model.Topology) -> None:
         """Record the promises of a move's guests, all or none.
 
-        :raises Refused: others have changed since, or the room is taken
+        :raises MoveRefused: others have changed since, or the room is taken
         """
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
             for part in parts:
                 if record.promises.get(part.step.uuid) != part.before:
-                    raise Refused('guest %s: its promise has changed since' % part.step.name)
+                    raise MoveRefused('guest %s: its promise has changed since' % part.step.name)
                 record.put(part.after)
             self._check_room(parts, record, host)
 
@@ -135,7 +135,7 @@ class MovePromises:
                 else pools.cpus_on(step.to_nodes, host, guest)
             )
             if not cpus:
-                raise Refused(
+                raise MoveRefused(
                     'guest %s: none of the CPUs allowed to it is on these nodes now' % step.name
                 )
         if not step.mem_nodes:
@@ -164,7 +164,7 @@ class MovePromises:
         wanted = {node for part in parts for node in part.step.mem_nodes}
         for node in seen.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:
-                raise Refused(
+                raise MoveRefused(
                     'node %d has no room left for %s'
                     % (node.id, ', '.join(part.step.name for part in parts))
                 )

@@ -36,7 +36,7 @@ _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local
 _RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
 
-class Weighed(Record):
+class NovaWeights(Record):
     """What Nova's weighers say of the hosts of a request.
 
     :param shares: weigher → what it adds to each host's weight, in the order of nova.conf
@@ -53,7 +53,7 @@ class Weighed(Record):
 
 def weigh(
     rows: Sequence[Mapping[str, Any]], flavor: SavedFlavor, files: Sequence[str], now_s: float
-) -> Weighed:
+) -> NovaWeights:
     """Weigh hosts with each configured weigher.
 
     Our jitter is left out, as the instance's uuid is not known.
@@ -85,7 +85,7 @@ def weigh(
             raise
         except Exception as error:  # of any weigher, which may want what rows don't tell
             failed[each.__name__] = f'{type(error).__name__}: {error}'[:200]
-    return Weighed(shares, failed)
+    return NovaWeights(shares, failed)
 
 
 def _configure(files: Sequence[str]) -> None:

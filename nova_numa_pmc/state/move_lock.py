@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class MoveLock:
     def take(self, timeout_s: float = 0.0) -> None:
         """Take it, or keep it.
 
-        :raises StateBusy: somebody else has it for longer than ``timeout_s``; says who
+        :raises StateLocked: somebody else has it for longer than ``timeout_s``; says who
         :raises StateError: the state directory can't be trusted or made
         """
         if self._lock is not None:
@@ -43,8 +43,8 @@ class MoveLock:
         fd = state_files.open_directory(self.directory, create=True)
         try:
             self._lock = state_files.take_lock(fd, self.directory, timeout_s, LOCK)
-        except StateBusy:
-            raise StateBusy('%s is moving guests' % self._holder()) from None
+        except StateLocked:
+            raise StateLocked('%s is moving guests' % self._holder()) from None
         finally:
             os.close(fd)
         try:
@@ -91,7 +91,7 @@ class AgentMoveLock:
         self._move_lock.directory = directory
         try:
             self._move_lock.take()
-        except StateBusy as error:
+        except StateLocked as error:
             if not self._waiting:
                 self._log.info('%s: meanwhile the agent neither holds nor moves any', error)
             self._waiting = True

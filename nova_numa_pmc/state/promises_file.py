@@ -46,7 +46,7 @@ class locked(Promises):  # noqa: N801 -- a context manager, used like a function
     :param boot_id: of the running kernel; what another boot wrote doesn't count
     :ivar problem: why the file there was set aside as ``promises.bad``, else None
 
-    :raises StateBusy: another process holds the lock for longer than ``timeout_s``
+    :raises StateLocked: another process holds the lock for longer than ``timeout_s``
     :raises StateError: the directory can't be trusted or the file not be written
     """
 

@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
 
 
@@ -88,7 +88,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
     bound; locks here are held for a few milliseconds, so that a few questions suffice.
 
     :returns: a file descriptor; closing it releases the lock
-    :raises StateBusy: another process holds it for longer than ``timeout_s``
+    :raises StateLocked: another process holds it for longer than ``timeout_s``
     :raises StateError: the file can't be trusted or made
     """
     path = os.path.join(directory, name)
@@ -110,7 +110,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
             except BlockingIOError:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    raise StateBusy(
+                    raise StateLocked(
                         '%s: locked by another process for over %g s: see fuser(1)'
                         % (path, timeout_s)
                     ) from None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, run_moves
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
-from nova_numa_pmc.exceptions import CpusetError, MigrationError
+from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.state import history, overrides
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         uuid, name = guest.uuid, guest.name
         outcome = _bring(command, guest, args.node, args.wait)
         if outcome and outcome.exit_code == exits.PROBLEM:
-            raise MigrationError(
+            raise PageMoveError(
                 'guest %s: not pinned: %s'
                 % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
             )
@@ -96,12 +96,12 @@ def _bring(
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
-    :raises MigrationError: it can't be there
+    :raises PageMoveError: it can't be there
     """
     observed = command.look(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
-        raise MigrationError(
+        raise PageMoveError(
             'node %d has no CPUs for guests; nodes that have: %s'
             % (node_id, ', '.join(str(node.id) for node in observed.host.nodes if node.cpus))
         )
@@ -118,7 +118,7 @@ def _bring(
     # It replaces an earlier override.
     fixed = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or fixed:
-        raise MigrationError(
+        raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
         )
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)

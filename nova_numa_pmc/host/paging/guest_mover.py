@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
-from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
@@ -108,7 +108,7 @@ class GuestMove:
 
     ``step()`` until ``progress.state`` is not MOVING any more; wait ``wait_s`` between two.
     Whatever it raises ends the move: GuestGone, CpusetError and PinnedByOthers (of the
-    CPUs: what was written is undone), MigrationError.
+    CPUs: what was written is undone), PageMoveError.
 
     :ivar progress: after the last step
     :ivar applied: of the CPUs, None: not yet
@@ -141,10 +141,10 @@ class GuestMove:
         :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
         :param clock: returns seconds that never go back
         :raises GuestGone: it has ended, or its pid is another process's
-        :raises MigrationError: a node has no memory
+        :raises PageMoveError: a node has no memory
         """
         if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
-            raise MigrationError(
+            raise PageMoveError(
                 '%s: no node was requested, or shares for only some' % groups.target
             )
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
@@ -205,7 +205,7 @@ class GuestMove:
             yield
             try:
                 state = yield from self._walk_until_done()
-            except MigrationRefused:
+            except PageMoveRefused:
                 if not self._is_little():
                     raise
                 state = self._narrow()
@@ -412,7 +412,7 @@ def run(
     :param sleep: waits this many seconds
     :param report: called after each step
     :returns: the last progress
-    :raises GuestGone, CpusetError, MigrationError: as :class:`GuestMove`
+    :raises GuestGone, CpusetError, PageMoveError: as :class:`GuestMove`
     """
     while mover.progress.state == MOVING:
         progress = mover.step()

@@ -14,7 +14,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
 
     :param huge: it has pages of a pool
     :raises GuestGone: there is no such process any more
-    :raises MigrationError: the file can't be read or understood
+    :raises PageMoveError: the file can't be read or understood
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
     sizes = _pool_page_bytes(os.path.join(root, 'proc/%d/numa_maps' % pid)) if huge else {}
@@ -62,7 +62,7 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
             if not 0 <= start < end < 1 << 64 or (start | end) % PAGE_BYTES or len(mode) != 4:
                 raise ValueError
         except (ValueError, IndexError):
-            raise MigrationError('%s: not a mapping: %.80r' % (path, line)) from None
+            raise PageMoveError('%s: not a mapping: %.80r' % (path, line)) from None
         name = fields[5] if len(fields) > 5 else ''
         if mode.startswith('rw') and not _is_device(name):
             if relocated and relocated[1:] == (start, name):
@@ -77,13 +77,13 @@ def start_ticks(pid: int, root: str = '/') -> int:
     """Return when a process started [ticks since boot]; this shows that a pid was reused.
 
     :raises GuestGone: it is gone, or a zombie whose memory is
-    :raises MigrationError: the file can't be understood
+    :raises PageMoveError: the file can't be understood
     """
     path = os.path.join(root, 'proc/%d/stat' % pid)
     text = ''.join(_lines(path))
     fields = text.rpartition(')')[2].split()
     if not (len(fields) > 19 and fields[19].isdecimal()):
-        raise MigrationError('%s: contains no start time: %.80r' % (path, text))
+        raise PageMoveError('%s: contains no start time: %.80r' % (path, text))
     if fields[0] in 'ZX':
         raise GuestGone('%s: the process has ended' % path)
     return int(fields[19])
@@ -155,7 +155,7 @@ def _pool_page_bytes(path: str) -> dict[int, int]:
                 raise ValueError
             sizes[int(words[0], 16)] = size
         except (ValueError, StopIteration):
-            raise MigrationError('%s: not a mapping: %.80r' % (path, line)) from None
+            raise PageMoveError('%s: not a mapping: %.80r' % (path, line)) from None
     return sizes
 
 
@@ -167,12 +167,12 @@ def _lines(path: str) -> Iterator[str]:
             for line in iter(lambda: file.readline(65536), ''):
                 left -= len(line)
                 if left < 0:
-                    raise MigrationError('%s: larger than 16 MiB' % path)
+                    raise PageMoveError('%s: larger than 16 MiB' % path)
                 yield line
     except OSError as e:
         gone = e.errno in (errno.ENOENT, errno.ESRCH)
         if gone:
             raise GuestGone('%s: the process has ended' % path) from None
-        raise MigrationError(
+        raise PageMoveError(
             "%s: %s: reading another user's process needs CAP_SYS_PTRACE" % (path, e.strerror or e)
         ) from None

@@ -22,7 +22,7 @@ import platform
 from array import array
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
@@ -52,7 +52,7 @@ def locate(pid: int, addresses: array[int]) -> array[int]:
     :param addresses: array('Q'), multiples of the page size
     :returns: array('i') of node ids, or negative errnos: -ENOENT where no page is present,
         -EFAULT where the zero page or no memory is mapped; see :func:`touch`
-    :raises GuestGone, MigrationError: as :func:`move`
+    :raises GuestGone, PageMoveError: as :func:`move`
     """
     statuses = array('i', (UNREPORTED,)) * len(addresses)
     _call(pid, addresses, None, statuses, 0)
@@ -72,8 +72,8 @@ def move(
         kernel stopped at pages that would not move, an errno, and :data:`UNREPORTED` for those
         from there on, whether or not they moved
     :raises GuestGone: there is no such process any more
-    :raises MigrationRefused: the kernel lets us move nothing of it
-    :raises MigrationError: another error; pages may have moved
+    :raises PageMoveRefused: the kernel lets us move nothing of it
+    :raises PageMoveError: another error; pages may have moved
     """
     statuses = array('i', (UNREPORTED,)) * len(addresses)
     nodes = array('i', (node,)) * len(addresses)
@@ -159,8 +159,8 @@ def _call(
     if code in (errno.ESRCH, errno.EINVAL):
         raise GuestGone(message)
     if code in _REMEDIES:
-        raise MigrationRefused('%s: %s' % (message, _REMEDIES[code]))
-    raise MigrationError(message)
+        raise PageMoveRefused('%s: %s' % (message, _REMEDIES[code]))
+    raise PageMoveError(message)
 
 
 _bound: list[MovePages] = []
@@ -184,7 +184,7 @@ def _bind() -> MovePages:
         return prototype(('move_pages', _py_libnuma()))
     number = _SYSCALLS.get(platform.machine())
     if number is None:
-        raise MigrationRefused(
+        raise PageMoveRefused(
             '%s: the system call number of move_pages is unknown: install py-libnuma'
             % platform.machine()
         )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc.exceptions import MigrationError, TopologyError
+from nova_numa_pmc.exceptions import PageMoveError, TopologyError
 from nova_numa_pmc.host.files import meminfo_bytes, path_of
 
 _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
@@ -15,18 +15,18 @@ def available_bytes(node: int, root: str = '/') -> int:
     Half, as the kernel assumes of MemAvailable at the least (si_mem_available() in
     mm/show_mem.c), which it does not report per node.
 
-    :raises MigrationError: there is no such node with memory, or its file is not understood
+    :raises PageMoveError: there is no such node with memory, or its file is not understood
     """
     path = 'sys/devices/system/node/node%d/meminfo' % node
     try:
         found = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
-        raise MigrationError(str(error)) from None
+        raise PageMoveError(str(error)) from None
     path = path_of(root, path)
     if found is None:
-        raise MigrationError('%s: No such file or directory: no node to move memory to' % path)
+        raise PageMoveError('%s: No such file or directory: no node to move memory to' % path)
     if found.get(_TOTAL) == 0:
-        raise MigrationError('%s: node %d has no memory to move any to' % (path, node))
+        raise PageMoveError('%s: node %d has no memory to move any to' % (path, node))
     if _FREE not in found:
-        raise MigrationError('%s: no MemFree in it' % path)
+        raise PageMoveError('%s: no MemFree in it' % path)
     return found[_FREE] + sum(found.get(name, 0) for name in _CACHES) // 2

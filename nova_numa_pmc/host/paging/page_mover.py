@@ -68,7 +68,7 @@ class PageMover:
 
         :param mapping: that holds the range
         :param presence: of the process
-        :raises GuestGone, MigrationError: as :func:`move_pages.move`
+        :raises GuestGone, PageMoveError: as :func:`move_pages.move`
         """
         addresses = array('Q', range(start, end, mapping.page_bytes))
         statuses = self._located(addresses, mapping, presence)

@@ -4,7 +4,7 @@
 import os
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import StateBusy
+from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import move_lock, overrides, pause
 from tests.cases.rebalancing import LOG, RebalancingCase
 from tests.fixtures import host
@@ -75,7 +75,7 @@ class TurnsTest(CommandedCase):
     def test_a_command_waits_while_the_agent_moves(self):
         made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         self.until_moved(made)
-        with self.assertRaisesRegex(StateBusy, 'nova-numa-agent'):
+        with self.assertRaisesRegex(StateLocked, 'nova-numa-agent'):
             command.take()
         self.finish(made)
         with command:

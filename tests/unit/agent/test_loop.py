@@ -19,7 +19,7 @@ from nova_numa_pmc.conf import (
     metrics as metrics_conf,
 )
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import OptionsError, StateBusy
+from nova_numa_pmc.exceptions import OptionsError, StateLocked
 from nova_numa_pmc.state import history, host_state, pause
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
@@ -267,6 +267,6 @@ class OnlyAgentTest(unittest.TestCase):
             directory = os.path.join(directory, 'state')
             for _ in range(2):
                 with loop.only_agent(directory):
-                    with self.assertRaisesRegex(StateBusy, 'another nova-numa-agent is running'):
+                    with self.assertRaisesRegex(StateLocked, 'another nova-numa-agent is running'):
                         with loop.only_agent(directory):
                             pass

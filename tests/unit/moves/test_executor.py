@@ -66,7 +66,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
         self.assertEqual(set(), self.moving.failed)
         self.assertEqual(
-            executor.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096), self.moving.totals
+            executor.MoveTotals({('swap', 'made'): 1}, 2 * PAGES * 4096), self.moving.totals
         )
 
     def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
@@ -156,7 +156,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
         self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
         self.assertEqual(
-            executor.Totals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
+            executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
 
     def test_a_group_that_others_pinned(self):
@@ -178,7 +178,7 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
         self.assertIn('no room left', logs.output[0])
-        self.assertEqual(executor.Totals({('move', 'refused'): 1}), self.moving.totals)
+        self.assertEqual(executor.MoveTotals({('move', 'refused'): 1}), self.moving.totals)
         self.assertEqual(self.HOME, found[1])
 
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):

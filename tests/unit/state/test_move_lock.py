@@ -6,7 +6,7 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.state import move_lock
 
 LOG = logging.getLogger('nova_numa_pmc.move_lock')
@@ -28,13 +28,13 @@ class MoveLockTest(unittest.TestCase):
         first.take()
         first.take()  # kept
         with self.assertRaisesRegex(
-            StateBusy, r'^apply \(process %d\) is moving guests' % os.getpid()
+            StateLocked, r'^apply \(process %d\) is moving guests' % os.getpid()
         ):
             second.take()
         first.end()
         first.end()
         second.take()
-        with self.assertRaisesRegex(StateBusy, '^undo '):
+        with self.assertRaisesRegex(StateLocked, '^undo '):
             first.take()
 
     def test_a_holder_that_did_not_say_who_it_is(self):
@@ -43,7 +43,7 @@ class MoveLockTest(unittest.TestCase):
             first.take()
             with open(os.path.join(self.directory, move_lock.LOCK), 'wb') as file:
                 file.write(text)
-            with self.assertRaisesRegex(StateBusy, '^another process is moving guests'):
+            with self.assertRaisesRegex(StateLocked, '^another process is moving guests'):
                 self.lock().take()
             first.end()
 
@@ -56,7 +56,7 @@ class MoveLockTest(unittest.TestCase):
             command.end()
             self.assertEqual([True, True], [ours.take(self.directory) for _ in range(2)])
         self.assertEqual(2, len(logs.output), logs.output)
-        with self.assertRaisesRegex(StateBusy, '^nova-numa-agent '):
+        with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
             command.take()
 
     def test_where_no_lock_is_to_be_had_the_agent_goes_on_and_a_command_does_not(self):

@@ -12,7 +12,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.model import Promise
 from nova_numa_pmc.state import promises_file, promises_format
 
@@ -255,7 +255,7 @@ class LockedTest(StateTestCase):
 
     def test_a_wait_ends(self):
         with self.locked():
-            with self.assertRaisesRegex(StateBusy, 'lock: locked by another process'):
+            with self.assertRaisesRegex(StateLocked, 'lock: locked by another process'):
                 with self.locked(timeout_s=0.003):
                     self.fail('entered twice')
         self.record()
@@ -432,7 +432,7 @@ class CrowdTest(StateTestCase):
     def test_descriptors_are_closed_on_every_way_out(self):
         before = os.listdir('/proc/self/fd')
         self.record()
-        with contextlib.suppress(StateBusy), self.locked(), self.locked(timeout_s=0):
+        with contextlib.suppress(StateLocked), self.locked(), self.locked(timeout_s=0):
             pass
         os.truncate(self.file, 1)
         with contextlib.suppress(StateError):

@@ -88,7 +88,7 @@ FULL = Tick(
         (0.17, 0.17),
         'guests',
     ),
-    executor.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
+    executor.MoveTotals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
     2,
     source='libvirt',
 )

@@ -13,7 +13,7 @@ from nova_numa_pmc.cli import exits, run_moves
 from nova_numa_pmc.cli.undo_plan import UndoError
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import StateBusy, UnknownGuest
+from nova_numa_pmc.exceptions import StateLocked, UnknownGuest
 from nova_numa_pmc.state import history, move_lock, overrides
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES
@@ -141,7 +141,7 @@ class ApplyTest(OperatingCase):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
             other.take()
             with self.assertRaisesRegex(
-                StateBusy, 'rebalance undo .* is moving guests: nothing was'
+                StateLocked, 'rebalance undo .* is moving guests: nothing was'
             ):
                 self.run_it('apply', '--yes', '--wait', '0.1')
         self.assertEqual([], self.moved())
@@ -156,13 +156,13 @@ class ApplyTest(OperatingCase):
         waiting.start()
         other.end()
         waiting.join(60)
-        with mine[0], self.assertRaises(StateBusy):
+        with mine[0], self.assertRaises(StateLocked):
             other.take()
 
     def test_beside_the_agent(self):
         made = self.open(agent_conf.ON)
         self.now_s = self.until_moved(made)
-        with self.assertRaisesRegex(StateBusy, 'nova-numa-agent .* pause'):
+        with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
             self.run_it('apply', '--yes', '--wait', '0.1')
         self.finish(made)
         self.assertEqual(1, len(self.moved()))

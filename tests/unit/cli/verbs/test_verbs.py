@@ -9,7 +9,7 @@ import time
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, OptionsError, UnknownGuest
+from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, UnknownGuest
 from nova_numa_pmc.state import host_state, overrides, pause
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
@@ -135,10 +135,10 @@ class PinTest(OperatingCase):
         self.assertEqual([], self.entries())
 
     def test_where_it_can_not_be(self):
-        with self.assertRaisesRegex(MigrationError, 'nodes that have: 0, 1'):
+        with self.assertRaisesRegex(PageMoveError, 'nodes that have: 0, 1'):
             self.run_it('pin', host.name_of(1), '--node', '7')
         self.kernel.memories[4001].pinned = set(range(PAGES))
-        with self.assertRaisesRegex(MigrationError, 'not pinned: most of its memory stays'):
+        with self.assertRaisesRegex(PageMoveError, 'not pinned: most of its memory stays'):
             self.run_it('pin', host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
 

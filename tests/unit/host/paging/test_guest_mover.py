@@ -15,8 +15,8 @@ from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
     CpusetError,
     GuestGone,
-    MigrationError,
-    MigrationRefused,
+    PageMoveError,
+    PageMoveRefused,
     PinnedByOthers,
 )
 from nova_numa_pmc.host import cgroups, cpuset
@@ -321,7 +321,7 @@ class MigrateTest(unittest.TestCase):
         self.guest([AWAY] * 40)
 
         def denied(*_args):
-            raise MigrationRefused('denied')
+            raise PageMoveRefused('denied')
 
         self.memory.locate = denied
         written = []
@@ -346,11 +346,11 @@ class MigrateTest(unittest.TestCase):
         self.guest([AWAY] * pages)
 
         def denied(*_args):
-            raise MigrationRefused('denied')
+            raise PageMoveRefused('denied')
 
         self.memory.locate = denied
         mover = self.mover()
-        with self.assertRaisesRegex(MigrationRefused, 'denied'):
+        with self.assertRaisesRegex(PageMoveRefused, 'denied'):
             self.run_to_end(mover)
         self.assertEqual(guest_mover.FAILED, mover.progress.state)
         self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
@@ -385,7 +385,7 @@ class MigrateTest(unittest.TestCase):
     def test_nodes_without_memory_and_odd_requests(self):
         self.guest([AWAY] * 10)
         for mems, mem_bytes in (((9,), ()), ((), ()), ((0, 1), (5,))):
-            with self.subTest(mems=mems), self.assertRaises(MigrationError):
+            with self.subTest(mems=mems), self.assertRaises(PageMoveError):
                 self.mover(mems=mems, mem_bytes=mem_bytes)
 
     def test_pins_of_others_stop_it_before_any_page(self):

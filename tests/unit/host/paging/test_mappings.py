@@ -9,7 +9,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host.paging import mappings
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES, Mapping
 
@@ -106,7 +106,7 @@ class MappingsTest(unittest.TestCase):
             '\n',
         ):
             self.put('maps', text)
-            with self.subTest(text[:20]), self.assertRaisesRegex(MigrationError, 'proc/7/maps'):
+            with self.subTest(text[:20]), self.assertRaisesRegex(PageMoveError, 'proc/7/maps'):
                 mappings.read(7, self.root)
         self.put('maps', QEMU)
         for size in (
@@ -117,12 +117,12 @@ class MappingsTest(unittest.TestCase):
             ' kernelpagesize_kB=0',
         ):
             self.put('numa_maps', '7f0080000000 default huge N0=1%s\n' % size)
-            with self.subTest(size), self.assertRaisesRegex(MigrationError, 'numa_maps'):
+            with self.subTest(size), self.assertRaisesRegex(PageMoveError, 'numa_maps'):
                 mappings.read(7, self.root, huge=True)
 
     def test_too_large(self):
         self.put('maps', b'a' * ((16 << 20) + 1))
-        with self.assertRaises(MigrationError):
+        with self.assertRaises(PageMoveError):
             mappings.read(7, self.root)
 
     @given(st.binary(max_size=200))
@@ -136,7 +136,7 @@ class MappingsTest(unittest.TestCase):
         ):
             try:
                 ask()
-            except (MigrationError, GuestGone) as e:
+            except (PageMoveError, GuestGone) as e:
                 self.assertIn(self.root, str(e))
 
     def test_start(self):

@@ -10,7 +10,7 @@ import unittest
 from array import array
 from unittest import mock
 
-from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host.paging import mappings, move_pages
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from nova_numa_pmc.host.paging.page_mover import PageMover
@@ -45,7 +45,7 @@ class KernelTest(unittest.TestCase):
 
     def test_an_absent_node_is_an_error(self):
         for node in (ABSENT_NODE, -1, (1 << 31) - 1):
-            with self.subTest(node), self.assertRaisesRegex(MigrationRefused, 'no such node'):
+            with self.subTest(node), self.assertRaisesRegex(PageMoveRefused, 'no such node'):
                 move_pages.move(self.child.pid, self.pages, node)
         self.assertGreaterEqual(min(self.nodes()), 0)
 
@@ -70,7 +70,7 @@ class KernelTest(unittest.TestCase):
                 mock.patch.dict(sys.modules, {'numa': module}),
             ):
                 self.assertEqual(expected, list(self.nodes()))
-                with self.assertRaises(MigrationRefused):
+                with self.assertRaises(PageMoveRefused):
                     move_pages.move(self.child.pid, self.pages, ABSENT_NODE)
 
     def test_another_distribution_named_numa(self):
@@ -135,12 +135,12 @@ class RefusalTest(unittest.TestCase):
 
         pages = array('Q', [PAGE_BYTES])
         for code, kind, said in (
-            (errno.EPERM, MigrationRefused, 'CAP_SYS_NICE'),
-            (errno.EACCES, MigrationRefused, 'widen'),
-            (errno.ENOSYS, MigrationRefused, 'seccomp'),
+            (errno.EPERM, PageMoveRefused, 'CAP_SYS_NICE'),
+            (errno.EACCES, PageMoveRefused, 'widen'),
+            (errno.ENOSYS, PageMoveRefused, 'seccomp'),
             (errno.ESRCH, GuestGone, 'process 5'),
             (errno.EINVAL, GuestGone, 'process 5'),
-            (errno.E2BIG, MigrationError, 'node 3'),
+            (errno.E2BIG, PageMoveError, 'node 3'),
         ):
             with (
                 self.subTest(said),
@@ -157,6 +157,6 @@ class RefusalTest(unittest.TestCase):
             mock.patch.object(move_pages, '_bound', []),
             mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError),
             mock.patch('platform.machine', return_value='vax'),
-            self.assertRaisesRegex(MigrationRefused, 'vax'),
+            self.assertRaisesRegex(PageMoveRefused, 'vax'),
         ):
             move_pages.locate(5, array('Q', [PAGE_BYTES]))

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc.exceptions import MigrationError
+from nova_numa_pmc.exceptions import PageMoveError
 from nova_numa_pmc.host.paging import node_room
 
 
@@ -31,13 +31,13 @@ class NodeRoomTest(unittest.TestCase):
 
     def test_a_node_without_memory(self):
         self.put('Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
-        with self.assertRaisesRegex(MigrationError, 'node 1 has no memory'):
+        with self.assertRaisesRegex(PageMoveError, 'node 1 has no memory'):
             node_room.available_bytes(1, self.root)
 
     def test_absent_and_malformed(self):
-        with self.assertRaisesRegex(MigrationError, 'node7'):
+        with self.assertRaisesRegex(PageMoveError, 'node7'):
             node_room.available_bytes(7, self.root)
         for text in ('', 'Node 1 MemFree:\n', 'Node 1 MemFree: x kB\n', 'Node 1 MemTotal: 1 kB\n'):
             self.put(text)
-            with self.subTest(text), self.assertRaisesRegex(MigrationError, 'node1/meminfo'):
+            with self.subTest(text), self.assertRaisesRegex(PageMoveError, 'node1/meminfo'):
                 node_room.available_bytes(1, self.root)
