@@ -82,7 +82,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
 def run(
     name: str,
     operation: str,
-    stdin: int,
+    stdin_fd: int,
     root: str,
     leave_behind: LeaveBehind | None = None,
     lines: journal.JournalLines | None = None,
@@ -90,7 +90,7 @@ def run(
     """Run one operation, waiting for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt gives it
-    :param stdin: descriptor of the domain's XML
+    :param stdin_fd: descriptor of the domain's XML
     :param root: where the host's file systems begin
     :param leave_behind: called with a function that goes on for longer than the operation;
         None: it is not wanted
@@ -102,11 +102,11 @@ def run(
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
         return 0
-    xml = _read(stdin)
+    xml = _read(stdin_fd)
     if operation == 'started':
-        answer = hook_worker.run(lambda: call.work(xml), call.time_left_s(), call.report)
+        answer = hook_worker.run(lambda: call.perform(xml), call.time_left_s(), call.report)
     else:
-        answer = call.work(xml)
+        answer = call.perform(xml)
     if answer is None:
         call.log(journal.WARNING, 'not finished in time: libvirt continues without it')
     if answer == _OK or not call.options.strict or operation != 'start':
@@ -145,7 +145,7 @@ class HookCall:
             left_s = min(left_s, max(alarm_s - _ENDING_S, alarm_s / 2))
         return left_s
 
-    def work(self, xml: bytes) -> bytes:
+    def perform(self, xml: bytes) -> bytes:
         """Do the operation; return the answer to the process that waits for it."""
         try:
             return _OPERATIONS[self.operation](self, xml)
@@ -208,7 +208,7 @@ class HookCall:
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
-def _promise(call: HookCall, xml: bytes) -> bytes:
+def _on_start(call: HookCall, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
@@ -249,13 +249,13 @@ def _hold_early(
         call.report_early(error)
 
 
-def _free(call: HookCall, xml: bytes) -> bytes:
+def _on_stopped(call: HookCall, xml: bytes) -> bytes:
     """Forget the promise, by the name: the XML need not be readable for that."""
     promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
-def _hold(call: HookCall, xml: bytes) -> bytes:
+def _on_started(call: HookCall, xml: bytes) -> bytes:
     from nova_numa_pmc import hook_started  # half of all imports, for this operation only
 
     hook_started.hold(call, xml)
@@ -263,12 +263,12 @@ def _hold(call: HookCall, xml: bytes) -> bytes:
 
 
 _OPERATIONS = {
-    'start': _promise,
-    'migrate': _promise,
-    'restore': _promise,
-    'started': _hold,
-    'stopped': _free,
-    'release': _free,
+    'start': _on_start,
+    'migrate': _on_start,
+    'restore': _on_start,
+    'started': _on_started,
+    'stopped': _on_stopped,
+    'release': _on_stopped,
 }
 
 
@@ -311,10 +311,10 @@ def _label(root: str) -> str:
         return 'none'
 
 
-def _read(stdin: int) -> bytes:
+def _read(stdin_fd: int) -> bytes:
     parts, size = [], 0
     while size <= domain_xml.MAX_BYTES:
-        part = os.read(stdin, 1 << 16)
+        part = os.read(stdin_fd, 1 << 16)
         if not part:
             break
         parts.append(part)

@@ -83,11 +83,11 @@ class EarlyHold:
                     cpuset.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
-            return not self._is_done_each(self._groups, now_s)
+            return not self._narrow_children(self._groups, now_s)
         except GuestGone:
             return False
 
-    def is_over(self) -> bool:
+    def has_start_ended(self) -> bool:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
         directory = host_options.below(self._root, self._options.state_dir)
         try:
@@ -112,7 +112,7 @@ class EarlyHold:
         except (CpusetError, GuestGone):
             return None  # the file is being written, or QEMU not executed yet
 
-    def _is_done_each(self, groups: cgroups.Groups, now_s: float) -> bool:
+    def _narrow_children(self, groups: cgroups.Groups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
         children = cgroups.children(groups.target)
         seen = tuple((child, self._own(child), bool(_tasks(child))) for child in children)
@@ -162,7 +162,7 @@ def run(
     while hold.step(now_s) and now_s - began_s < grace_s:
         if now_s - looked_s >= OVER_POLL_S:
             looked_s = now_s
-            if hold.is_over():
+            if hold.has_start_ended():
                 return
         sleep(POLL_S if now_s - began_s < PATIENT_AFTER_S else PATIENT_POLL_S)
         now_s = clock()

@@ -49,7 +49,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         by_node, pool = memory_by_node(guest, groups, call.root)
-        decision = beside_memory(
+        decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since its start somebody has overridden it, or taken them
@@ -70,7 +70,9 @@ def hold(call: HookCall, xml: bytes) -> None:
             call.lock_timeout_s(),
         )
         raise
-    call.log_decision(decision, _before(applied), _after(applied, decision.promise, by_node))
+    call.log_decision(
+        decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
+    )
     try:
         promises.record_started(
             decision.promise._replace(bound=applied.memory == cpuset.BOUND),
@@ -107,7 +109,7 @@ def memory_by_node(
     return by_node, pool
 
 
-def beside_memory(
+def decide_beside_memory(
     guest: model.Guest,
     decision: promises.Decision,
     by_node: Mapping[int, int],
@@ -167,7 +169,7 @@ def _apply(
     )
 
 
-def _before(applied: cpuset.ConfineResult) -> str:
+def _cpus_before_text(applied: cpuset.ConfineResult) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
@@ -175,7 +177,7 @@ def _before(applied: cpuset.ConfineResult) -> str:
     return ''
 
 
-def _after(
+def _memory_text(
     applied: cpuset.ConfineResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes

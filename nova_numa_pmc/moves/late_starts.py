@@ -98,7 +98,7 @@ class LateStarts:
         decision = promises.decide(guest, self.options, self._root, LOCK_TIMEOUT_S)
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)
-            decision = hook_started.beside_memory(
+            decision = hook_started.decide_beside_memory(
                 guest,
                 decision,
                 hook_started.memory_by_node(guest, groups, self._root)[0],

@@ -194,7 +194,7 @@ class OverTest(EarlyCase):
         hold = self.start()
         for number in range(2, 5):
             self.start(number)
-            self.assertFalse(hold.is_over())
+            self.assertFalse(hold.has_start_ended())
 
 
 class HookTest(EarlyCase):
