@@ -92,22 +92,24 @@ class Sampler:
         host = pools.with_floating_pool(host, self.pool)
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
-        found = self._ladder.sample(
+        ladder_sample = self._ladder.sample(
             SourceTick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
         )
-        problems += found.problems
+        problems += ladder_sample.problems
         guest_samples = tuple(
             measurements.guest_sample(
-                one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems)
+                running_guest,
+                ladder_sample.evidence.get(running_guest.guest.uuid),
+                self._device_nodes(running_guest.guest, problems),
             )
-            for one in guests
+            for running_guest in guests
         )
         moved = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = (
             counts
             or moved
             or measurements.counts_of_guests(
-                guests, found.evidence, [node.id for node in host.nodes]
+                guests, ladder_sample.evidence, [node.id for node in host.nodes]
             )
         )
         uses = [
@@ -127,7 +129,7 @@ class Sampler:
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
-            found.source,
+            ladder_sample.source,
             nodes,
             guest_samples,
             tuple(dict.fromkeys(problems)),
@@ -163,7 +165,10 @@ class Sampler:
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
         return pools.floating(
-            host, tuple(one.guest for one in guests), sets.shared, sets.dedicated
+            host,
+            tuple(running_guest.guest for running_guest in guests),
+            sets.shared,
+            sets.dedicated,
         )
 
     def _cpu_use(
@@ -181,10 +186,10 @@ class Sampler:
         there: others' waiting is no demand. None in them: unknown.
         """
         before, self._times = self._times, cpu_times.read(self._root)
-        busy, stolen = (cpu_times.passed(*each, elapsed_ns) for each in zip(before, self._times))
+        busy, stolen = (cpu_times.passed(*pair, elapsed_ns) for pair in zip(before, self._times))
         waiting: dict[int, float] = {}
-        for one in guests:
-            for cpu, cores in one.waiting_by_cpu.items():
+        for running_guest in guests:
+            for cpu, cores in running_guest.waiting_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
         def wanted(cpus: frozenset[int]) -> float | None:
@@ -204,7 +209,9 @@ class Sampler:
                     for node in host.nodes
                 ),
             )
-            for cpus in pools.own_sets(tuple(one.guest for one in guests), host)
+            for cpus in pools.own_sets(
+                tuple(running_guest.guest for running_guest in guests), host
+            )
         )
         return (
             {node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
@@ -260,8 +267,8 @@ class Sampler:
             return nodes
         seen = host_view.view(host, record.promises.values(), self._options.limits)
         return tuple(
-            node._replace(promised_bytes=one.promised_bytes)
-            for node, one in zip(nodes, seen.nodes)
+            node._replace(promised_bytes=node_view.promised_bytes)
+            for node, node_view in zip(nodes, seen.nodes)
         )
 
     def _capacities(
@@ -321,8 +328,8 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
     The host's times are in ticks of 10 ms, theirs are finer.
     """
     ran = {node: 0.0 for node in busy}
-    for one in guests:
-        for node, cores in one.cores_by_node.items():
+    for running_guest in guests:
+        for node, cores in running_guest.cores_by_node.items():
             ran[node] = ran.get(node, 0.0) + cores
     return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
 

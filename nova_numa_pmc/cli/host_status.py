@@ -212,10 +212,10 @@ def guests(
         wants = {}
         problems.append(str(error))
     moved = {
-        (part.uuid, part.since_ns, part.after): one
-        for one in entries
-        if one.stands
-        for part in one.parts
+        (part.uuid, part.since_ns, part.after): entry
+        for entry in entries
+        if entry.stands
+        for part in entry.parts
     }
     return tuple(
         _standing(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))

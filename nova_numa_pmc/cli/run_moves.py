@@ -48,9 +48,9 @@ class RunResult(Record):
     @property
     def exit_code(self) -> int:
         """Return the exit code of the command."""
-        if not self.not_begun and all(one.result == history.DONE for one in self.entries):
+        if not self.not_begun and all(entry.result == history.DONE for entry in self.entries):
             return exits.OK
-        return exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM
+        return exits.PARTLY if any(entry.stands for entry in self.entries) else exits.PROBLEM
 
 
 class _MessagePrinter(logging.Handler):
@@ -181,7 +181,7 @@ def _cancel_if_busy(
 
 def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
     """Return lines on what remains in place."""
-    stands = [one for one in outcome.entries if one.stands]
+    stands = [entry for entry in outcome.entries if entry.stands]
     if outcome.signal:
         print_line(
             'ended by signal %d: moves that were mostly done are kept, the others were taken back'
@@ -193,17 +193,17 @@ def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None
         % (
             len(stands),
             tried,
-            tables.scaled(sum(one.moved_bytes for one in outcome.entries), 1024),
+            tables.scaled(sum(entry.moved_bytes for entry in outcome.entries), 1024),
         )
     )
-    for one in outcome.entries:
-        if one.result != history.DONE:
+    for entry in outcome.entries:
+        if entry.result != history.DONE:
             print_line(
                 '%s: %s: %s'
                 % (
-                    ', '.join(part.name for part in one.parts),
-                    one.result.replace('_', ' '),
-                    one.why,
+                    ', '.join(part.name for part in entry.parts),
+                    entry.result.replace('_', ' '),
+                    entry.why,
                 )
             )
     if stands:
@@ -214,7 +214,7 @@ def outcome_data(outcome: RunResult) -> dict[str, Any]:
     """Return an outcome as plain data."""
     return {
         'batch': outcome.batch,
-        'entries': [history.to_data(one) for one in outcome.entries],
+        'entries': [history.to_data(entry) for entry in outcome.entries],
         'not_begun': outcome.not_begun,
         'signal': outcome.signal,
     }

@@ -44,7 +44,7 @@ def entries_to_undo(
     :raises UndoError: there are none
     """
     if move_id is not None:
-        found = [one for one in entries if one.id == move_id]
+        found = [entry for entry in entries if entry.id == move_id]
         if not found:
             raise UndoError(
                 'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
@@ -54,13 +54,13 @@ def entries_to_undo(
                 'move %s was not made, or was taken back at once: %s' % (move_id, found[-1].why)
             )
         return found[-1:]
-    standing = [one for one in entries if one.batch and one.stands]
+    standing = [entry for entry in entries if entry.batch and entry.stands]
     if not standing:
         raise UndoError(
             'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
             'moves, and undo --move ID takes back one of them'
         )
-    return [one for one in standing if one.batch == standing[-1].batch]
+    return [entry for entry in standing if entry.batch == standing[-1].batch]
 
 
 def plan(
@@ -77,9 +77,9 @@ def plan(
     guests = {guest.uuid: guest for guest in running}
     planned, left = [], []
     targets: dict[str, model.Promise] = {}
-    for one in reversed(entries):
+    for entry in reversed(entries):
         steps = []
-        for part in one.parts:
+        for part in entry.parts:
             promise = promised.get(part.uuid)
             why = _why_left(part, guests.get(part.uuid), promise)
             if why or promise is None or part.uuid in targets:
@@ -88,7 +88,7 @@ def plan(
             targets[part.uuid] = promise._replace(**part.before._asdict())
             steps.append(_step(part))
         if steps:
-            planned.append(_move(one, tuple(steps)))
+            planned.append(_move(entry, tuple(steps)))
     return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
 
 
@@ -120,10 +120,10 @@ def _step(part: history.Part) -> plan_records.Step:
     )
 
 
-def _move(one: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> plan_records.Move:
+def _move(entry: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> plan_records.Move:
     kind = plan_records.MOVE
-    if one.kind == plan_records.SWAP and len(steps) == len(one.parts):
+    if entry.kind == plan_records.SWAP and len(steps) == len(entry.parts):
         kind = plan_records.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = plan_records.FETCH
-    return plan_records.requested_move(kind, steps, 'as before move %s' % one.id)
+    return plan_records.requested_move(kind, steps, 'as before move %s' % entry.id)

@@ -36,18 +36,20 @@ _DMA_TYPES = (
 )
 
 
-def sizes(found: Elements) -> tuple[int, int | None]:
+def sizes(elements: Elements) -> tuple[int, int | None]:
     """Return the RAM that the guest may grow to, and what of it is plugged; None: the same.
 
     currentMemory is where the balloon stands; the guest may take the rest back at any time.
 
     :raises DomainError: there is none, or a size is none
     """
-    if 'memory' not in found:
+    if 'memory' not in elements:
         raise DomainError('<domain> has no <memory>')
-    plugged_bytes = _size_bytes(found, 'memory')
-    most_bytes = max(plugged_bytes, _size_bytes(found, 'maxMemory') if 'maxMemory' in found else 0)
-    other_bytes = _not_ram_bytes(found)
+    plugged_bytes = _size_bytes(elements, 'memory')
+    most_bytes = max(
+        plugged_bytes, _size_bytes(elements, 'maxMemory') if 'maxMemory' in elements else 0
+    )
+    other_bytes = _not_ram_bytes(elements)
     if other_bytes >= plugged_bytes:
         raise DomainError('memory: its devices alone take all of it: no RAM is left')
     if most_bytes == plugged_bytes:
@@ -55,28 +57,28 @@ def sizes(found: Elements) -> tuple[int, int | None]:
     return most_bytes - other_bytes, plugged_bytes - other_bytes
 
 
-def _size_bytes(found: Elements, path: str) -> int:
-    element = found[path][0]
+def _size_bytes(elements: Elements, path: str) -> int:
+    element = elements[path][0]
     return values.size_bytes(path, element.text, element.attributes.get('unit'))
 
 
-def _not_ram_bytes(found: Elements) -> int:
+def _not_ram_bytes(elements: Elements) -> int:
     return sum(
         values.size_bytes(model, element.text, element.attributes.get('unit'))
         for model in _NOT_RAM
-        for element in found.get(f'{MEMORY_SIZES}/{model}', ())
+        for element in elements.get(f'{MEMORY_SIZES}/{model}', ())
     )
 
 
-def page_bytes(found: Elements, default_huge_page_bytes: int) -> int | None:
+def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
     """Return the largest huge page size that backs the guest, None: normal pages.
 
     :param default_huge_page_bytes: of ``<hugepages/>`` that names none
     :raises DomainError: a size is none
     """
-    if 'memoryBacking/hugepages' not in found:
+    if 'memoryBacking/hugepages' not in elements:
         return None
-    pages = found.get('memoryBacking/hugepages/page', ())
+    pages = elements.get('memoryBacking/hugepages/page', ())
     if not pages:
         return default_huge_page_bytes
     largest_bytes = max(
@@ -88,14 +90,16 @@ def page_bytes(found: Elements, default_huge_page_bytes: int) -> int | None:
     return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
 
 
-def is_locked(found: Elements) -> bool:
+def is_locked(elements: Elements) -> bool:
     """Return whether the guest's memory is locked where it lies."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
     # the firmware.
     return (
-        'memoryBacking/locked' in found
-        or 'launchSecurity' in found
+        'memoryBacking/locked' in elements
+        or 'launchSecurity' in elements
         or any(
-            kind in kinds for path, kinds in _DMA_TYPES for kind in attributes(found, path, 'type')
+            kind in kinds
+            for path, kinds in _DMA_TYPES
+            for kind in attributes(elements, path, 'type')
         )
     )

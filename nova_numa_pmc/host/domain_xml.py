@@ -231,8 +231,10 @@ def collect(xml: bytes, root: str) -> Elements:
     return collector.found
 
 
-def attributes(found: Elements, path: str, name: str) -> list[str]:
+def attributes(elements: Elements, path: str, name: str) -> list[str]:
     """Return the values of an attribute of all elements at a path."""
     return [
-        element.attributes[name] for element in found.get(path, ()) if name in element.attributes
+        element.attributes[name]
+        for element in elements.get(path, ())
+        if name in element.attributes
     ]

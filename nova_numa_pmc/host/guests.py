@@ -229,99 +229,100 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | None:
-    found = domain_xml.collect(xml, 'domstatus')
-    digits = found['domstatus'][0].attributes.get('pid', '')
+    elements = domain_xml.collect(xml, 'domstatus')
+    digits = elements['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
         return None
     pid = values.integer('pid', digits, 1, 1 << 31)
-    guest = _guest(found, default_huge_page_bytes)._replace(
+    guest = _guest(elements, default_huge_page_bytes)._replace(
         pid=pid,
-        vcpu_tids=_tids(found),
-        state=_word(found, 'domstatus', 'state'),
-        job=_word(found, 'job', 'async'),
-        id=_id(found),
+        vcpu_tids=_tids(elements),
+        state=_word(elements, 'domstatus', 'state'),
+        job=_word(elements, 'job', 'async'),
+        id=_id(elements),
     )
-    if 'numad' not in found:
+    if 'numad' not in elements:
         return guest
     # What numad advised at this start; the domain's XML says only placement='auto'.
-    advice = found['numad'][0].attributes
+    advice = elements['numad'][0].attributes
     nodes = values.cpuset('numad nodeset', [advice.get('nodeset', '')])
     cpus = values.cpuset('numad cpuset', [advice.get('cpuset', '')])
     return guest._replace(
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
-        mem_bound=guest.mem_bound or bool(nodes and not guest.mem_nodes and _is_strict(found)),
+        mem_bound=guest.mem_bound or bool(nodes and not guest.mem_nodes and _is_strict(elements)),
         pinned_cpus=guest.pinned_cpus or cpus or None,
     )
 
 
-def _id(found: Elements) -> int | None:
-    digits = found['domain'][0].attributes.get('id', '')
+def _id(elements: Elements) -> int | None:
+    digits = elements['domain'][0].attributes.get('id', '')
     # It only names the guest: an odd one is no reason to leave it out.
     return int(digits) if is_number(digits, 9) else None
 
 
-def _word(found: Elements, path: str, name: str) -> str | None:
+def _word(elements: Elements, path: str, name: str) -> str | None:
     """Return one of libvirt's own words, None where it has none."""
-    words = _attributes(found, path, name)
+    words = _attributes(elements, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
 
-def _tids(found: Elements) -> tuple[int, ...]:
+def _tids(elements: Elements) -> tuple[int, ...]:
     """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
     return tuple(
         sorted(
             {
                 values.integer('vcpu pid', digits, 1, 1 << 31)
-                for digits in _attributes(found, 'vcpus/vcpu', 'pid')
+                for digits in _attributes(elements, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
         )
     )
 
 
-def _guest(found: Elements, default_huge_page_bytes: int) -> model.Guest:
-    vcpus, vcpus_max, allowed_cpus = _vcpus(found)
-    memory_bytes, plugged_bytes = domain_memory.sizes(found)
-    specs = _extra_specs(found)
+def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
+    vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
+    memory_bytes, plugged_bytes = domain_memory.sizes(elements)
+    specs = _extra_specs(elements)
     return model.Guest(
-        uuid=values.uuid(_text(found, 'uuid')),
-        name=values.name(_text(found, 'name')),
+        uuid=values.uuid(_text(elements, 'uuid')),
+        name=values.name(_text(elements, 'name')),
         vcpus=vcpus,
         memory_bytes=memory_bytes,
         vcpus_max=vcpus_max,
         allowed_cpus=allowed_cpus,
-        placed_by=_placed_by(found, specs),
-        mem_nodes=_mem_nodes(found),
-        mem_bound=any(_attributes(found, 'numatune/memory', 'nodeset')) and _is_strict(found),
-        page_bytes=domain_memory.page_bytes(found, default_huge_page_bytes),
-        locked=domain_memory.is_locked(found),
-        devices=_devices(found),
-        iothreads=_iothreads(found),
+        placed_by=_placed_by(elements, specs),
+        mem_nodes=_mem_nodes(elements),
+        mem_bound=any(_attributes(elements, 'numatune/memory', 'nodeset'))
+        and _is_strict(elements),
+        page_bytes=domain_memory.page_bytes(elements, default_huge_page_bytes),
+        locked=domain_memory.is_locked(elements),
+        devices=_devices(elements),
+        iothreads=_iothreads(elements),
         extra_specs=tuple(
             item for item in sorted(specs.items()) if item[0].startswith(_EXTRA_SPEC_PREFIX)
         ),
-        pinned_cpus=_pinned_cpus(found),
-        pins=_pins(found),
-        flavor=_flavor(found),
-        preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
-        host_devices=_host_devices(found),
+        pinned_cpus=_pinned_cpus(elements),
+        pins=_pins(elements),
+        flavor=_flavor(elements),
+        preallocated='immediate' in _attributes(elements, 'memoryBacking/allocation', 'mode'),
+        host_devices=_host_devices(elements),
         plugged_bytes=plugged_bytes,
     )
 
 
-def _text(found: Elements, path: str) -> str:
-    if path not in found:
+def _text(elements: Elements, path: str) -> str:
+    if path not in elements:
         raise DomainError(f'<domain> has no <{path}>')
-    return found[path][0].text
+    return elements[path][0].text
 
 
-def _vcpus(found: Elements) -> tuple[int, int | None, frozenset[int] | None]:
+def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     """Return the vCPUs at start, the most (None: the same) and the CPUs allowed (None: any)."""
-    if 'vcpu' not in found:
+    if 'vcpu' not in elements:
         return 1, None, None
-    element = found['vcpu'][0]
+    element = elements['vcpu'][0]
     most = values.integer('vcpu', element.text, 1, _MAX_VCPUS)
     current = values.integer(
         'vcpu current', element.attributes.get('current', element.text), 1, most
@@ -331,15 +332,15 @@ def _vcpus(found: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     return current, most if most != current else None, allowed
 
 
-def _pinned_cpus(found: Elements) -> frozenset[int] | None:
-    return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
+def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
+    return values.cpuset('vcpupin', _attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
 
 
-def _pins(found: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
+def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
     pins, listed = [], 0
     for path, kind, number in _PINS:
-        for element in found.get(path, ()):
+        for element in elements.get(path, ()):
             cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
             name = (
                 kind
@@ -355,42 +356,42 @@ def _pins(found: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     return tuple(sorted(pins))
 
 
-def _mem_nodes(found: Elements) -> tuple[int, ...]:
+def _mem_nodes(elements: Elements) -> tuple[int, ...]:
     nodes = values.cpuset(
         'numatune',
-        _attributes(found, 'numatune/memory', 'nodeset')
-        + _attributes(found, 'numatune/memnode', 'nodeset'),
+        _attributes(elements, 'numatune/memory', 'nodeset')
+        + _attributes(elements, 'numatune/memnode', 'nodeset'),
     )
-    masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
+    masks = [element.text for element in elements.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
 
 
-def _is_strict(found: Elements) -> bool:
+def _is_strict(elements: Elements) -> bool:
     """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
     return {
-        *_attributes(found, 'numatune/memory', 'mode'),
-        *_attributes(found, 'numatune/memnode', 'mode'),
+        *_attributes(elements, 'numatune/memory', 'mode'),
+        *_attributes(elements, 'numatune/memnode', 'mode'),
     } <= {'strict', 'restrictive'}
 
 
-def _placed_by(found: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
+def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     """Return who else has placed the guest, by the element or the flavor's extra spec."""
     placed = []
-    if 'numatune/memory' in found or 'numatune/memnode' in found:
+    if 'numatune/memory' in elements or 'numatune/memnode' in elements:
         placed.append('numatune')
     if 'auto' in (
-        _attributes(found, 'vcpu', 'placement')
-        + _attributes(found, 'numatune/memory', 'placement')
+        _attributes(elements, 'vcpu', 'placement')
+        + _attributes(elements, 'numatune/memory', 'placement')
     ):
         placed.append('numad')
-    placed += [name for path, name in _PLACED_BY if path in found]
+    placed += [name for path, name in _PLACED_BY if path in elements]
     if specs.get('hw:cpu_policy') in _DEDICATED_POLICIES:
         placed.append('dedicated')
     placed += sorted(key for key in specs if key.startswith('hw:numa_'))
     return tuple(placed)
 
 
-def _devices(found: Elements) -> tuple[str, ...]:
+def _devices(elements: Elements) -> tuple[str, ...]:
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
     for path in (
@@ -400,7 +401,7 @@ def _devices(found: Elements) -> tuple[str, ...]:
         'devices/disk',
         domain_xml.IMAGES,
     ):
-        for element in found.get(f'{path}/source/address', ()):
+        for element in elements.get(f'{path}/source/address', ()):
             attributes = element.attributes
             # Addresses of USB, SCSI and mediated devices have none of these.
             if 'slot' in attributes and 'function' in attributes:
@@ -408,31 +409,31 @@ def _devices(found: Elements) -> tuple[str, ...]:
     return tuple(sorted(addresses))
 
 
-def _host_devices(found: Elements) -> tuple[str, ...]:
+def _host_devices(elements: Elements) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
-    names = _attributes(found, 'devices/interface/source', 'dev') + [
+    names = _attributes(elements, 'devices/interface/source', 'dev') + [
         path
-        for path in _attributes(found, 'devices/disk/source', 'dev')
+        for path in _attributes(elements, 'devices/disk/source', 'dev')
         if path.startswith('/dev/')
     ]
     # They are shown only: an odd one is no reason to leave the guest alone.
     return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
-def _iothreads(found: Elements) -> int:
-    if 'iothreads' not in found:
+def _iothreads(elements: Elements) -> int:
+    if 'iothreads' not in elements:
         return 0
-    return values.integer('iothreads', found['iothreads'][0].text, 0, _MAX_VCPUS)
+    return values.integer('iothreads', elements['iothreads'][0].text, 0, _MAX_VCPUS)
 
 
-def _flavor(found: Elements) -> str | None:
-    names = _attributes(found, 'metadata/instance/flavor', 'name')
+def _flavor(elements: Elements) -> str | None:
+    names = _attributes(elements, 'metadata/instance/flavor', 'name')
     return values.label('flavor', names[0]) if names else None
 
 
-def _extra_specs(found: Elements) -> dict[str, str]:
+def _extra_specs(elements: Elements) -> dict[str, str]:
     specs: dict[str, str] = {}
-    for element in found.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
+    for element in elements.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
         key = values.label('extra spec', element.attributes.get('name', ''))
         if key in specs:
             raise DomainError(f'the extra spec {key!a} occurs twice')

@@ -66,14 +66,15 @@ class CacheWidening:
         )
         before, self._waited = self._waited, {}
         widened: dict[str, model.Promise] = {}
-        for key, found in guests.items():
-            waits = sum(each for each, _ in found)  # which is in what is wanted of the nodes, too
+        for key, waiters in guests.items():
+            # Which is in what is wanted of the nodes, too.
+            waits = sum(waiting for waiting, _ in waiters)
             spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
             waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
             if waited < ENOUGH_CORE_SEC:
                 self._waited[key] = waited
                 continue
-            most, promise = max(found, key=lambda each: (each[0], each[1].uuid))
+            most, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             after = promise._replace(cpus=())
             promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
             widened[promise.uuid] = after
@@ -98,7 +99,7 @@ class CacheWidening:
 
         One that has grown beyond its cache has all CPUs of its nodes already.
         """
-        found, waits = [], {each.uuid: each.waiting_cores for each in sample.guests}
+        found, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
             promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
             if (

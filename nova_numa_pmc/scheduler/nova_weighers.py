@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import weigher
+from nova_numa_pmc.scheduler.weigher import NUMAPressureWeigher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,20 +71,20 @@ def weigh(
     spec, hosts = _spec(flavor), [_host_state(row) for row in rows]
     shares: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
-    for each in classes:
+    for weigher_class in classes:
         try:
-            one = each()
-            if isinstance(one, weigher.NUMAPressureWeigher):
-                one.clock = lambda: now_s
-            found = {
+            weigher = weigher_class()
+            if isinstance(weigher, NUMAPressureWeigher):
+                weigher.clock = lambda: now_s
+            by_host = {
                 weighed.obj.nodename: weighed.weight
-                for weighed in handler.get_weighed_objects([one], hosts, spec)
+                for weighed in handler.get_weighed_objects([weigher], hosts, spec)
             }
-            shares[each.__name__] = [found[host.nodename] for host in hosts]
+            shares[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
         except cfg.Error:
             raise
         except Exception as error:  # of any weigher, which may want what rows don't tell
-            failed[each.__name__] = f'{type(error).__name__}: {error}'[:200]
+            failed[weigher_class.__name__] = f'{type(error).__name__}: {error}'[:200]
     return NovaWeights(shares, failed)
 
 
@@ -128,13 +128,13 @@ def _spec(flavor: SavedFlavor) -> nova_objects.RequestSpec:
 def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
     """Make the HostState that the scheduler would make of a row."""
     name = row.get('host') or row['hypervisor_hostname']
-    found = {key: int(row.get(key) or 0) for key in _INTS}
+    amounts = {key: int(row.get(key) or 0) for key in _INTS}
     reported, stats = row.get('metrics') or '[]', row.get('stats') or {}
     if type(stats) is str:
         stats = json.loads(stats)
     free_disk_gb = row.get('free_disk_gb')
     if free_disk_gb is None:
-        free_disk_gb = found['local_gb'] - found['local_gb_used']
+        free_disk_gb = amounts['local_gb'] - amounts['local_gb_used']
     compute = objects.ComputeNode(
         host=name,
         hypervisor_hostname=row.get('hypervisor_hostname') or name,
@@ -147,7 +147,7 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
         pci_device_pools=None,
         numa_topology=None,
         updated_at=None,
-        free_ram_mb=found['memory_mb'] - found['memory_mb_used'],
+        free_ram_mb=amounts['memory_mb'] - amounts['memory_mb_used'],
         free_disk_gb=int(free_disk_gb),
         disk_available_least=row.get('disk_available_least'),
         stats={key: str(value) for key, value in stats.items()},
@@ -156,7 +156,7 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
             f'{kind}_allocation_ratio': float(row.get(f'{kind}_allocation_ratio') or ratio)
             for kind, ratio in _RATIOS.items()
         },
-        **found,
+        **amounts,
     )
     state = host_manager.HostState(
         compute.host, compute.hypervisor_hostname, row.get('cell') or None

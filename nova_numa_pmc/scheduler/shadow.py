@@ -48,8 +48,8 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
     first few.
     """
     guest = guest_request.guest
-    would = sorted(candidates, key=lambda each: -(each.others + each.share))
-    chosen = max(candidates, key=lambda each: each.others + each.counted)
+    would = sorted(candidates, key=lambda candidate: -(candidate.others + candidate.share))
+    chosen = max(candidates, key=lambda candidate: candidate.others + candidate.counted)
     data = {
         'version': VERSION,
         'at': round(now_s),
@@ -57,16 +57,16 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
         'vcpus': guest and guest.vcpus,
         'memory_mb': guest and guest.memory_mib,
         'hosts': len(candidates),
-        'unknown': sum(each.pressure is None for each in candidates),
+        'unknown': sum(candidate.pressure is None for candidate in candidates),
         'changed': would[0].host != chosen.host,
         'chosen': _host_data(chosen),
-        'top': [_host_data(each) for each in would[:_TOP]],
+        'top': [_host_data(candidate) for candidate in would[:_TOP]],
     }
     return MARK + json.dumps(data, separators=(',', ':'))
 
 
 def _host_data(candidate: ShadowHost) -> dict[str, Any]:
-    found = candidate.estimate.outcome
+    outcome = candidate.estimate.outcome
     pressure, age_s = candidate.pressure, candidate.age_s
     return {
         'host': candidate.host[:_NAME_MAX],
@@ -75,5 +75,5 @@ def _host_data(candidate: ShadowHost) -> dict[str, Any]:
         # JSON has no infinity: no CPU there that guests may use.
         'pressure': None if pressure is None else round(min(pressure, 1e6), 3),
         'age_s': None if age_s is None else round(age_s),
-        'why': (candidate.estimate.unknown or '')[:40] if found is None else found.code,
+        'why': (candidate.estimate.unknown or '')[:40] if outcome is None else outcome.code,
     }

@@ -84,9 +84,9 @@ def _decision(data: Any) -> ShadowDecision:
         _name(data['chosen']),
         _name(data['top'][0]),
         {
-            _name(each): checked.named('pressure', checked.number, each['pressure'], _PRESSURE_MAX)
-            for each in named
-            if each['pressure'] is not None
+            _name(host): checked.named('pressure', checked.number, host['pressure'], _PRESSURE_MAX)
+            for host in named
+            if host['pressure'] is not None
         },
     )
 
@@ -101,26 +101,26 @@ def _name(data: Any) -> str:
 def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
     """Sum decisions up."""
     known, broken = [], 0
-    for each in found:
-        if each is None:
+    for decision in found:
+        if decision is None:
             broken += 1
         else:
-            known.append(each)
-    known.sort(key=lambda each: each.taken_s)
+            known.append(decision)
+    known.sort(key=lambda decision: decision.taken_s)
     seen: dict[str, tuple[list[float], list[float]]] = {}
-    for each in known:
-        for host, pressure in each.pressures.items():
+    for decision in known:
+        for host, pressure in decision.pressures.items():
             times, pressures = seen.setdefault(host, ([], []))
-            times.append(each.taken_s)
+            times.append(decision.taken_s)
             pressures.append(pressure)
-    changed = [each for each in known if each.changed]
+    changed = [decision for decision in known if decision.changed]
     later = {
         seconds: _means(
             (
-                _at(seen, each.chosen, each.taken_s, seconds),
-                _at(seen, each.preferred, each.taken_s, seconds),
+                _at(seen, decision.chosen, decision.taken_s, seconds),
+                _at(seen, decision.preferred, decision.taken_s, seconds),
             )
-            for each in changed
+            for decision in changed
         )
         for seconds in LATER_S
     }
@@ -130,8 +130,8 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
         known[0].taken_s if known else 0.0,
         known[-1].taken_s if known else 0.0,
         _means(
-            (each.pressures.get(each.chosen), each.pressures.get(each.preferred))
-            for each in changed
+            (decision.pressures.get(decision.chosen), decision.pressures.get(decision.preferred))
+            for decision in changed
         ),
         {seconds: means for seconds, means in later.items() if means},
         broken,
@@ -150,10 +150,16 @@ def _at(
 
 
 def _means(pairs: Iterable[tuple[float | None, float | None]]) -> MeanPressures | None:
-    known = [(one, other) for one, other in pairs if one is not None and other is not None]
+    known = [
+        (chosen, preferred)
+        for chosen, preferred in pairs
+        if chosen is not None and preferred is not None
+    ]
     if not known:
         return None
     count = len(known)
     return MeanPressures(
-        count, sum(one for one, _ in known) / count, sum(other for _, other in known) / count
+        count,
+        sum(chosen for chosen, _ in known) / count,
+        sum(preferred for _, preferred in known) / count,
     )

@@ -200,16 +200,16 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     for line in b'\n'.join(texts).split(b'\n'):
         if line:
             try:
-                one = decode(line)
+                entry = decode(line)
             except ValueError:
                 broken += 1
                 continue
-            if one.id in begun:
-                entries[begun.pop(one.id)] = one
+            if entry.id in begun:
+                entries[begun.pop(entry.id)] = entry
             else:
-                entries.append(one)
-            if one.result == BEGUN:
-                begun[one.id] = len(entries) - 1
+                entries.append(entry)
+            if entry.result == BEGUN:
+                begun[entry.id] = len(entries) - 1
     return entries, broken
 
 

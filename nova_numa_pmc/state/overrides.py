@@ -56,11 +56,11 @@ def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
         if not line or line[0] == '#':
             continue
         try:
-            one = _override(*line.split(' ', 2))
+            override = _override(*line.split(' ', 2))
         except (DomainError, TypeError):
             problems.append('%s: line %d is not "UUID pin|ignore NAME": left out' % (path, number))
         else:
-            found[one.uuid] = one
+            found[override.uuid] = override
     return found, problems
 
 
@@ -121,7 +121,7 @@ def _change(uuid: str, override: Override | None, root: str) -> Override | None:
                     fd,
                     directory,
                     FILE,
-                    ''.join('%s %s %s\n' % each for each in found.values()).encode(
+                    ''.join('%s %s %s\n' % entry for entry in found.values()).encode(
                         'utf-8', 'surrogateescape'
                     ),
                     durable=True,

@@ -140,15 +140,15 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
     headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
     rows = [
         (
-            tables.printable(one.guest.name),
-            tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
-            _held(one.held_nodes),
-            _memory(one.bytes_by_node),
-            percent(one.home_ratio),
-            _wants(one.wants),
-            tables.printable(why(one, now_s, boottime_s)),
+            tables.printable(status.guest.name),
+            tables.UNKNOWN if status.guest.id is None else str(status.guest.id),
+            _held(status.held_nodes),
+            _memory(status.bytes_by_node),
+            percent(status.home_ratio),
+            _wants(status.wants),
+            tables.printable(why(status, now_s, boottime_s)),
         )
-        for one in guests
+        for status in guests
     ]
     return tables.Table(
         'guests',
@@ -158,50 +158,50 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
     )
 
 
-def why(one: GuestStatus, now_s: float, boottime_s: float) -> str:
+def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
     """Return one line on why a guest is where it is, and what keeps it there."""
-    promise = one.promise
-    if one.problem:
-        return one.problem
+    promise = status.promise
+    if status.problem:
+        return status.problem
     if promise is None:
         return 'no promise'
-    parts = [_origin(one, promise, now_s, boottime_s)]
+    parts = [_origin(status, promise, now_s, boottime_s)]
     wider = (
         promise.cpu_nodes
-        and one.held_nodes is not None
-        and (set(one.held_nodes) != set(promise.cpu_nodes))
+        and status.held_nodes is not None
+        and (set(status.held_nodes) != set(promise.cpu_nodes))
     )
-    if one.pinned:
+    if status.pinned:
         parts.append(
             'pinned by others and left alone: '
-            + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in one.pinned)
+            + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in status.pinned)
         )
     elif wider and promise.origin == model.PLACED:
-        spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
+        spans = not status.held_nodes or set(status.held_nodes) > set(promise.cpu_nodes)
         parts.append(('widened from ' if spans else 'not on ') + name_nodes(promise.cpu_nodes))
-    if promise.memory_bytes < one.guest.memory_bytes:
+    if promise.memory_bytes < status.guest.memory_bytes:
         parts.append(
             'promised %s of the %s that it may grow to'
             % (
                 tables.scaled(promise.memory_bytes, 1024),
-                tables.scaled(one.guest.memory_bytes, 1024),
+                tables.scaled(status.guest.memory_bytes, 1024),
             )
         )
-    if one.fixed and one.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
-        parts.append(eligibility.WORDS[one.fixed])
+    if status.fixed and status.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
+        parts.append(eligibility.WORDS[status.fixed])
     return '; '.join(parts)
 
 
-def _origin(one: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float) -> str:
-    if promise.origin == model.PINNED or (one.guest.placed_by and not one.pinned):
+def _origin(status: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float) -> str:
+    if promise.origin == model.PINNED or (status.guest.placed_by and not status.pinned):
         return 'placed by others' + (
-            ': ' + ', '.join(one.guest.placed_by) if one.guest.placed_by else ''
+            ': ' + ', '.join(status.guest.placed_by) if status.guest.placed_by else ''
         )
-    if one.moved:
+    if status.moved:
         return 'moved by %s %s ago: %s' % (
-            one.moved.who,
-            age(now_s - one.moved.taken_s),
-            one.moved.why,
+            status.moved.who,
+            age(now_s - status.moved.taken_s),
+            status.moved.why,
         )
     if promise.origin == model.FLOATING or not promise.cpu_nodes:
         return 'floats'
@@ -249,22 +249,22 @@ def to_data(
         'nodes': [node._asdict() for node in nodes],
         'guests': [
             {
-                'uuid': one.guest.uuid,
-                'name': one.guest.name,
-                'id': one.guest.id,
-                'held_nodes': one.held_nodes,
-                'bytes_by_node': one.bytes_by_node,
-                'home_ratio': one.home_ratio,
-                'override': one.guest.override,
-                'fixed': one.fixed,
-                'demand_cores': one.wants.demand.figures() if one.wants else {},
-                'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
-                'pinned': {name: format_cpulist(cpus) for name, cpus in one.pinned},
-                'promise': one.promise and one.promise._asdict(),
-                'moved': one.moved and one.moved.id,
-                'why': why(one, now_s, boottime_s),
+                'uuid': status.guest.uuid,
+                'name': status.guest.name,
+                'id': status.guest.id,
+                'held_nodes': status.held_nodes,
+                'bytes_by_node': status.bytes_by_node,
+                'home_ratio': status.home_ratio,
+                'override': status.guest.override,
+                'fixed': status.fixed,
+                'demand_cores': status.wants.demand.figures() if status.wants else {},
+                'bandwidth_bytes_per_sec': status.wants.traffic.figures() if status.wants else {},
+                'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
+                'promise': status.promise and status.promise._asdict(),
+                'moved': status.moved and status.moved.id,
+                'why': why(status, now_s, boottime_s),
             }
-            for one in guests
+            for status in guests
         ],
         'not_running': [each._asdict() for each in absent],
         'problems': list(problems),

@@ -54,12 +54,14 @@ def run(args: argparse.Namespace) -> int:
     if args.guest:
         wanted = {args.guest, *_uuid_of(args.guest, args.root)}
         entries = [
-            one for one in entries if any(wanted & {part.name, part.uuid} for part in one.parts)
+            entry
+            for entry in entries
+            if any(wanted & {part.name, part.uuid} for part in entry.parts)
         ]
     entries = entries[-args.last :] if args.last else entries
     if args.json:
-        for one in entries:
-            print(json.dumps(history.to_data(one)))
+        for entry in entries:
+            print(json.dumps(history.to_data(entry)))
     else:
         print('\n'.join(tables.text(table(entries))) if entries else 'no guest was moved')
     if broken:
@@ -80,19 +82,19 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
     rows = [
         (
-            one.id,
-            intervals.clock_time(one.taken_s, with_date=True),
-            one.who,
+            entry.id,
+            intervals.clock_time(entry.taken_s, with_date=True),
+            entry.who,
             part.name,
             _nodes(part.before),
             _nodes(part.after),
             tables.scaled(part.moved_bytes, 1024),
-            '%.1f s' % one.seconds,
-            one.result.replace('_', ' '),
-            one.why,
+            '%.1f s' % entry.seconds,
+            entry.result.replace('_', ' '),
+            entry.why,
         )
-        for one in entries
-        for part in one.parts
+        for entry in entries
+        for part in entry.parts
     ]
     return tables.Table(
         'history',

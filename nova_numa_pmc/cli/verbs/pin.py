@@ -55,7 +55,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         if outcome and outcome.exit_code == exits.PROBLEM:
             raise PageMoveError(
                 'guest %s: not pinned: %s'
-                % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
+                % (
+                    name,
+                    ''.join(entry.why for entry in outcome.entries) or 'interrupted by a signal',
+                )
             )
     record_override(
         command,

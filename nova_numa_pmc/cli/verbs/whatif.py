@@ -83,42 +83,42 @@ def as_dict(found: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]) ->
     return {
         'options': conf,
         'instances': len(found),
-        'changed': sum(each.changed for each in found),
-        'without_room': sum(each.host is None for each in found),
-        'without_room_otherwise': sum(each.without is None for each in found),
-        'pressure': _mean(each.pressure for each in found),
-        'pressure_without': _mean(each.pressure_without for each in found),
-        'choices': [{**each._asdict(), 'changed': each.changed} for each in found],
+        'changed': sum(choice.changed for choice in found),
+        'without_room': sum(choice.host is None for choice in found),
+        'without_room_otherwise': sum(choice.without is None for choice in found),
+        'pressure': _mean(choice.pressure for choice in found),
+        'pressure_without': _mean(choice.pressure_without for choice in found),
+        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in found],
     }
 
 
 def render(found: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     """Return the comparison as lines of text."""
-    changed = [each for each in found if each.changed]
+    changed = [choice for choice in found if choice.changed]
     lines = [
         '%d instances; %d would get another host (%.1f %%)'
         % (len(found), len(changed), 100 * len(changed) / max(1, len(found))),
         'mean of the pressure that they would leave on their hosts: %s, without the weigher %s'
         % (
-            tables.number(_mean(each.pressure for each in found)),
-            tables.number(_mean(each.pressure_without for each in found)),
+            tables.number(_mean(choice.pressure for choice in found)),
+            tables.number(_mean(choice.pressure_without for choice in found)),
         ),
     ]
     refused = [
-        sum(each.host is None for each in found),
-        sum(each.without is None for each in found),
+        sum(choice.host is None for choice in found),
+        sum(choice.without is None for choice in found),
     ]
     if any(refused):
         lines.append('no host had room for %d, without the weigher for %d' % tuple(refused))
     rows = [
         (
-            str(each.request),
-            tables.printable(each.without or '-'),
-            tables.number(each.pressure_without),
-            tables.printable(each.host or '-'),
-            tables.number(each.pressure),
+            str(choice.request),
+            tables.printable(choice.without or '-'),
+            tables.number(choice.pressure_without),
+            tables.printable(choice.host or '-'),
+            tables.number(choice.pressure),
         )
-        for each in changed[:_SHOWN]
+        for choice in changed[:_SHOWN]
     ]
     if rows:
         headings = ('request', 'without', 'pressure', 'with', 'pressure')

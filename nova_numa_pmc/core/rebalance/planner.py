@@ -82,12 +82,14 @@ def plan(
         chosen.append(to_move(host_model, best))
         regrets = with_move_recorded(regrets, chosen[-1], trial(host_model, best, now_s), now_s)
         host_model.apply(best.steps)
-        candidates = [each for each in candidates if not best.shares(each)]
-        for each in candidates:
-            each.fresh = False
-    candidates = [each for each in candidates if _refreshed(host_model, each)]
+        candidates = [candidate for candidate in candidates if not best.shares(candidate)]
+        for candidate in candidates:
+            candidate.fresh = False
+    candidates = [candidate for candidate in candidates if _refreshed(host_model, candidate)]
     regrets = regrets._replace(
-        regrets=tuple(Regret(key(host_model, each.steps), each.regret) for each in candidates)
+        regrets=tuple(
+            Regret(key(host_model, candidate.steps), candidate.regret) for candidate in candidates
+        )
     )
     return plan_records.Plan(
         tuple(chosen),
@@ -121,14 +123,15 @@ def propose(
             if chosen_uuids.isdisjoint(mover.guest.uuid for mover, _ in steps)
         ]
         paying = [
-            each
-            for each in candidates
-            if each.gain >= host_model.min_gain and each.gain * horizon_s > each.cost
+            candidate
+            for candidate in candidates
+            if candidate.gain >= host_model.min_gain
+            and candidate.gain * horizon_s > candidate.cost
         ]
         cures = _cures(paying)
         best = min(
-            (each for each in paying if not _superfluous(each, cures)),
-            key=lambda each: each.order(horizon_s),
+            (candidate for candidate in paying if not _superfluous(candidate, cures)),
+            key=lambda candidate: candidate.order(horizon_s),
             default=None,
         )
         if best is None:
@@ -149,7 +152,7 @@ def _with_regrets(
     host_model: HostModel, regrets: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
-    recalled = [(_recalled(host_model, each.key), each.core_sec) for each in regrets.regrets]
+    recalled = [(_recalled(host_model, regret.key), regret.core_sec) for regret in regrets.regrets]
     known = {}
     for steps, core_sec in recalled:
         if steps:
@@ -159,7 +162,12 @@ def _with_regrets(
     candidates = _weighed(
         host_model, distinct(proposals(host_model), remembered), known, elapsed_s
     )
-    candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9), each.order(HORIZON_S)))
+    candidates.sort(
+        key=lambda candidate: (
+            -candidate.regret / max(candidate.cost, 1e-9),
+            candidate.order(HORIZON_S),
+        )
+    )
     return candidates[:MOST_REGRETS]
 
 
@@ -217,16 +225,16 @@ def _due(
     while True:
         soon = _soon(host_model, candidates, regrets)
         due = []
-        for each in candidates:
-            if _gains(host_model, each) and _missing(each, factors) <= 0:
-                over = _budget_exceeded(each, regrets, options)
+        for candidate in candidates:
+            if _gains(host_model, candidate) and _missing(candidate, factors) <= 0:
+                over = _budget_exceeded(candidate, regrets, options)
                 if over:
                     held.add(over)
                 else:
-                    due.append(each)
+                    due.append(candidate)
         best = min(
-            (each for each in due if not _superfluous(each, soon)),
-            key=lambda each: each.order(HORIZON_S),
+            (candidate for candidate in due if not _superfluous(candidate, soon)),
+            key=lambda candidate: candidate.order(HORIZON_S),
             default=None,
         )
         if best is None or best.fresh:
@@ -254,21 +262,21 @@ def _soon(
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = caution_factors(regrets)
     return _cures(
-        each
-        for each in candidates
-        if each.gain >= host_model.min_gain
-        and _missing(each, factors) <= BRIDGE_S * each.gain
-        and _budget_exceeded(each, regrets, host_model.options) != 'moves_per_hour'
+        candidate
+        for candidate in candidates
+        if candidate.gain >= host_model.min_gain
+        and _missing(candidate, factors) <= BRIDGE_S * candidate.gain
+        and _budget_exceeded(candidate, regrets, host_model.options) != 'moves_per_hour'
     )
 
 
 def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it."""
     best: dict[tuple[int, ...], float] = {}
-    for each in candidates:
-        if each.kind in (plan_records.MOVE, plan_records.SWAP):
-            for mover, _ in each.steps:
-                best[mover.at] = max(each.gain, best.get(mover.at, 0.0))
+    for candidate in candidates:
+        if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
+            for mover, _ in candidate.steps:
+                best[mover.at] = max(candidate.gain, best.get(mover.at, 0.0))
     return best
 
 
@@ -320,18 +328,22 @@ def _pending(
     """Show what is not due, one candidate per guest, the soonest first."""
     factors = caution_factors(regrets)
 
-    def seconds(each: MoveCandidate) -> float:
-        return max(0.0, _missing(each, factors)) / each.gain
+    def seconds(candidate: MoveCandidate) -> float:
+        return max(0.0, _missing(candidate, factors)) / candidate.gain
 
     shown: list[MoveCandidate] = []
     soon = _soon(host_model, candidates, regrets)
     gaining = [
-        each for each in candidates if _gains(host_model, each) and not _superfluous(each, soon)
+        candidate
+        for candidate in candidates
+        if _gains(host_model, candidate) and not _superfluous(candidate, soon)
     ]
-    for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
-        if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
-            shown.append(each)
-    return tuple(to_move(host_model, each) for each in shown)
+    for candidate in sorted(
+        gaining, key=lambda candidate: (seconds(candidate), candidate.order(HORIZON_S))
+    ):
+        if len(shown) < MOST_PENDING and not any(candidate.shares(other) for other in shown):
+            shown.append(candidate)
+    return tuple(to_move(host_model, candidate) for candidate in shown)
 
 
 def _remarks(

@@ -91,7 +91,7 @@ def after_interval(
 
     :param host_model: of now
     """
-    trials, cautions = [], {each.uuid: each for each in regrets.cautions}
+    trials, cautions = [], {caution.uuid: caution for caution in regrets.cautions}
     for trial in regrets.trials:
         spared = _spared(trial, host_model)
         if spared is None or not 0 <= now_s - trial.since_s <= HOUR_S:
@@ -114,7 +114,7 @@ def after_interval(
 
 def caution_factors(regrets: RebalanceMemory) -> dict[str, float]:
     """Return {uuid: factor} of the guests whose moves cost more than they cost."""
-    return {each.uuid: each.factor for each in regrets.cautions}
+    return {caution.uuid: caution.factor for caution in regrets.cautions}
 
 
 def with_move_recorded(
@@ -127,7 +127,7 @@ def with_move_recorded(
 
     :param trial: to open
     """
-    factors = {each.uuid: each for each in regrets.cautions}
+    factors = {caution.uuid: caution for caution in regrets.cautions}
     uuids = {step.uuid for step in made.steps}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
@@ -135,15 +135,15 @@ def with_move_recorded(
     count = (now_s,) * len(made.steps)
     return regrets._replace(
         regrets=tuple(
-            each
-            for each in regrets.regrets
-            if not uuids.intersection(uuid for uuid, *_ in each.key)
+            regret
+            for regret in regrets.regrets
+            if not uuids.intersection(uuid for uuid, *_ in regret.key)
         ),
         trials=(
             *tuple(
-                each
-                for each in regrets.trials
-                if not uuids.intersection(uuid for uuid, *_ in each.steps)
+                opened
+                for opened in regrets.trials
+                if not uuids.intersection(uuid for uuid, *_ in opened.steps)
             ),
             trial,
         ),
@@ -160,10 +160,12 @@ def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceM
 
     return regrets._replace(
         regrets=tuple(
-            each for each in regrets.regrets if uuids.isdisjoint(uuid for uuid, *_ in each.key)
+            regret
+            for regret in regrets.regrets
+            if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
         ),
         trials=tuple(
-            each for each in regrets.trials if uuids.isdisjoint(uuid for uuid, *_ in each.steps)
+            trial for trial in regrets.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.steps)
         ),
     )
 
@@ -195,13 +197,13 @@ def _eased(
 ) -> tuple[Caution, ...]:
     """Halve what is an hour old; drop what is back at 1 or about guests that have gone."""
     kept = []
-    for each in cautions:
-        if not 0 <= now_s - each.since_s <= HOUR_S:
-            each = each._replace(factor=each.factor / 2, since_s=now_s)
-        if each.factor > 1 and each.uuid in host_model.movers:
-            kept.append(each)
+    for caution in cautions:
+        if not 0 <= now_s - caution.since_s <= HOUR_S:
+            caution = caution._replace(factor=caution.factor / 2, since_s=now_s)
+        if caution.factor > 1 and caution.uuid in host_model.movers:
+            kept.append(caution)
     return tuple(kept)
 
 
 def _within_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
-    return tuple(each for each in times if 0 <= now_s - each < HOUR_S)
+    return tuple(at_s for at_s in times if 0 <= now_s - at_s < HOUR_S)

@@ -41,7 +41,7 @@ def add_new_guests(
     if not vcpus and not memory_mib:
         return host
     parts = max(1, min(PARTS_MAX, round(vcpus / max(1, guest.vcpus))))
-    one = expected_guest(
+    mean_guest = expected_guest(
         vcpus / parts,
         int(-(-memory_mib // parts)),
         intensity=guest.intensity,
@@ -49,11 +49,11 @@ def add_new_guests(
     )
     host = host.copy()
     for _ in range(parts):
-        positions = outcome(host, one, limits).at
+        positions = outcome(host, mean_guest, limits).at
         cores = sum(host.cores[at] for at in positions)
         _add(
             host,
-            one,
+            mean_guest,
             {at: host.cores[at] / cores if cores else 1 / len(positions) for at in positions},
         )
         host.rotation = (host.rotation + 1) % len(host.cores)
@@ -72,17 +72,17 @@ def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     return host
 
 
-def _add(host: Aggregates, one: ExpectedGuest, shares: Mapping[int, float]) -> None:
+def _add(host: Aggregates, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or take them off where negative; never below 0."""
-    added = traffic(host, one) or 0
+    added = traffic(host, guest) or 0
     for at, share in shares.items():
-        host.vcpus[at] = max(0, host.vcpus[at] + share * one.vcpus)
+        host.vcpus[at] = max(0, host.vcpus[at] + share * guest.vcpus)
         host.guests[at] = max(0, host.guests[at] + share)
-        host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * one.memory_mib))
+        host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * guest.memory_mib))
         wanted = host.demand[at] if host.demand else None
         if host.demand and wanted is not None:
             # As rounded as where nodes are merged, so that a tie falls the same way.
-            host.demand[at] = max(0, round(wanted + share * one.demand_cores, 6))
+            host.demand[at] = max(0, round(wanted + share * guest.demand_cores, 6))
         served = host.bandwidth[at] if host.bandwidth else None
         if host.bandwidth and served is not None:
             host.bandwidth[at] = max(0, served + share * added)
