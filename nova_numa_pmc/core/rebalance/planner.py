@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key, RebalanceMemory
+    from nova_numa_pmc.core.rebalance.regrets import Key
 
 #: Regrets kept between ticks, and candidates shown that are not due.
 MOST_REGRETS, MOST_PENDING = 256, 8
