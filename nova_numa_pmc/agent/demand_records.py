@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FILE = 'demand'
 #: How much is measured between two writes, and at least before the one at the end [s].
-SAVE_EVERY_S, SAVE_LEAST_S = 300.0, 30.0
+SAVE_EVERY_S, MIN_SAVE_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
 
@@ -78,7 +78,7 @@ class DemandRecords:
         """Write what was measured since the last time, unless it is hardly anything."""
         if self.histories is None or not options.publish:
             return
-        if self.histories.clock_s >= self._saved_s + SAVE_LEAST_S:
+        if self.histories.clock_s >= self._saved_s + MIN_SAVE_S:
             self.save(durable=True)
 
     def save(self, durable: bool = False) -> None:

@@ -28,7 +28,7 @@ LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
 _CHECK_S = 1.0
 #: The agent has the move lock for less than that in a tick, and then it is not worth telling [s].
-_TICK_S = 0.5
+_QUIET_WAIT_S = 0.5
 
 
 class RunResult(Record):
@@ -75,7 +75,7 @@ def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_loc
     """
     taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
-        taken.take(min(wait_s, _TICK_S))
+        taken.take(min(wait_s, _QUIET_WAIT_S))
     except StateLocked as error:
         print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
         try:

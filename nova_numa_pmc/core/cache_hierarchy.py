@@ -16,7 +16,7 @@ from nova_numa_pmc.core.memory_domains import labelled, near
 #: CPUs that show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
 #: Most nodes that AMD makes of a socket by its memory controllers (NPS4).
-_MOST_BY_CONTROLLERS = 4
+_MAX_BY_CONTROLLERS = 4
 _DISTANCE_MAX = 255
 
 
@@ -42,7 +42,7 @@ def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
     return labelled(
         [
             at
-            if socket is None or sockets.count(socket) <= _MOST_BY_CONTROLLERS
+            if socket is None or sockets.count(socket) <= _MAX_BY_CONTROLLERS
             else ('socket', socket)
             for at, socket in enumerate(sockets)
         ]

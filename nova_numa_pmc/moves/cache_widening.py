@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 #: A guest is widened once those of its cache have waited this long beside idle CPUs [core-seconds]
 #: (assumed: a few times what the cold caches of such a change cost).
-ENOUGH_CORE_SEC = 10.0
+WIDEN_AFTER_CORE_SEC = 10.0
 #: Waiting of one cache that is noise [cores].
 NOISE_CORES = 0.1
 #: A sample speaks for no longer than this, however late the next is [s].
-LONGEST_S = 60.0
+MAX_INTERVAL_S = 60.0
 
 
 class CacheWidening:
@@ -57,7 +57,7 @@ class CacheWidening:
         guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
-        elapsed_s = min(tick.sample.elapsed_s or 0.0, LONGEST_S)
+        elapsed_s = min(tick.sample.elapsed_s or 0.0, MAX_INTERVAL_S)
         cores = dict(
             zip(
                 (node.id for node in tick.host.nodes),
@@ -71,7 +71,7 @@ class CacheWidening:
             waits = sum(waiting for waiting, _ in waiters)
             spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
             waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
-            if waited < ENOUGH_CORE_SEC:
+            if waited < WIDEN_AFTER_CORE_SEC:
                 self._waited[key] = waited
                 continue
             most, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
 #: that QEMU and libvirt share stay there anyhow.
-FEW_BYTES, FEW_RATIO = 256 << 10, 0.01
+NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO = 256 << 10, 0.01
 #: As long as libvirt waits for the hook by default ([hook] timeout_s): by the second tick.
 PATIENCE_NS = 2 * 10**9
 
@@ -181,7 +181,7 @@ class LateStarts:
         except CpusetError:
             return 0
         off_bytes = sum(size for node, size in by_node.items() if node not in promise.mem_nodes)
-        few_bytes = max(FEW_BYTES, FEW_RATIO * sum(by_node.values()))
+        few_bytes = max(NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO * sum(by_node.values()))
         return off_bytes if off_bytes > few_bytes else 0
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: nodes that the guest would use. What a guest meets at its start is its node's; what it meets
 #: later, when its host has moved guests and others have come, the host's. With ``make arena``
 #: shares of 0.6 to 1 take as much off what guests lose, and 0 a third of that.
-_WHOLE_HOST = 0.8
+_HOST_SHARE = 0.8
 #: Parts that fewer hosts know than one in this many are taken from nobody.
 _FEWEST = 8
 _NO_HISTORY = 0, 0.0
@@ -135,8 +135,8 @@ def _highest(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: 
             (where,), cores, wanted = at, known.cores, guest[2]
             cpu = (demand[where] + wanted) / cores[where]
             used = (bandwidth[where] + traffic) / maximum[where]
-            cpu += _WHOLE_HOST * ((sum(demand) + wanted) / sum(cores) - cpu)
-            used += _WHOLE_HOST * ((sum(bandwidth) + traffic) / sum(maximum) - used)
+            cpu += _HOST_SHARE * ((sum(demand) + wanted) / sum(cores) - cpu)
+            used += _HOST_SHARE * ((sum(bandwidth) + traffic) / sum(maximum) - used)
             return max(cpu, used)
     return max(_parts(host, outcome, guest, traffic))
 
@@ -193,8 +193,8 @@ def _parts(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: fl
     cpu, bandwidth, link = _node_parts(host, outcome, guest, traffic)
     host_cpu, host_bandwidth = _host_parts(host, guest.demand_cores, traffic)
     return (
-        cpu + _WHOLE_HOST * (host_cpu - cpu),
-        bandwidth + _WHOLE_HOST * (host_bandwidth - bandwidth),
+        cpu + _HOST_SHARE * (host_cpu - cpu),
+        bandwidth + _HOST_SHARE * (host_bandwidth - bandwidth),
         link,
     )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
-_FEW_BYTES, _FEW_SHARE = 16 << 20, 0.01
+_NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE = 16 << 20, 0.01
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -138,5 +138,5 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     except CpusetError:
         return False
     return sum(by_node.values()) - by_node.get(node_id, 0) > max(
-        _FEW_BYTES, _FEW_SHARE * sum(by_node.values())
+        _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE * sum(by_node.values())
     )

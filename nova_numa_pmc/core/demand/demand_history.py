@@ -23,7 +23,7 @@ MINUTES_S, DAY_S = 900.0, 86400.0
 #: What a node is wanted for in all intervals of this time is sustained, whatever came before [s].
 SUSTAINED_S = 120.0
 #: No interval counts for more: what came before it is not to vanish behind one figure [s].
-LONGEST_INTERVAL_S = 600.0
+MAX_INTERVAL_S = 600.0
 #: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
 KNOWN_S = 300.0
 #: Guests that are gone are remembered for this long [s], as they may come back, and this many.
@@ -177,7 +177,7 @@ class Histories:
         :param guests: by uuid, those that run
         :param promises: by uuid
         """
-        seconds = min(sample.elapsed_s, LONGEST_INTERVAL_S)
+        seconds = min(sample.elapsed_s, MAX_INTERVAL_S)
         if not seconds > 0:
             return
         self.clock_s += seconds

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     _Amount = TypeVar('_Amount', int, float)
 
 #: A starved guest's accesses are scaled up to what it wants to run, by at most this factor.
-MOST_UNCLIPPED = 4.0
+MAX_UNCLIPPED = 4.0
 #: Accesses per core that runs where nobody counts them (assumed, and low: the remote ones alone
 #: of the measured host that this project began with were 1.3 million per second and core, and
 #: one miss in 2,500 instructions, of 2.5 · 10⁹ per second, makes a million). Memory that lies
@@ -158,7 +158,7 @@ class Layout:
         mover.movable = not guest.fixed and bool(mover.at)
         more = 1.0
         if guest.served_cores:
-            more = min(MOST_UNCLIPPED, max(1.0, mover.demand / guest.served_cores))
+            more = min(MAX_UNCLIPPED, max(1.0, mover.demand / guest.served_cores))
         runs = mover.demand if guest.served_cores is None else max(0.0, guest.served_cores)
         lines = guest.lines_per_sec
         mover.counted = lines is not None

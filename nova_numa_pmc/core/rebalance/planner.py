@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.regrets import Key
 
 #: Regrets kept between ticks, and candidates shown that are not due.
-MOST_REGRETS, MOST_PENDING = 256, 8
+MAX_REGRETS, MAX_PENDING = 256, 8
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
 #: CPUs are not widened where a move is due within this time: it would only delay the cure [s].
 BRIDGE_S = 60.0
 #: Moves that :func:`propose` lists at most.
-MOST_PROPOSED = 200
+MAX_PROPOSED = 200
 
 
 def plan(
@@ -116,7 +116,7 @@ def propose(
     before = host_model.host_loss.loss()
     chosen: list[plan_records.Move] = []
     chosen_uuids: set[str] = set()
-    while len(chosen) < MOST_PROPOSED:
+    while len(chosen) < MAX_PROPOSED:
         candidates = [
             MoveCandidate(host_model, steps, gain(host_model, steps))
             for steps in distinct(proposals(host_model)).values()
@@ -168,7 +168,7 @@ def _with_regrets(
             candidate.order(HORIZON_S),
         )
     )
-    return candidates[:MOST_REGRETS]
+    return candidates[:MAX_REGRETS]
 
 
 def _weighed(
@@ -341,7 +341,7 @@ def _pending(
     for candidate in sorted(
         gaining, key=lambda candidate: (seconds(candidate), candidate.order(HORIZON_S))
     ):
-        if len(shown) < MOST_PENDING and not any(candidate.shares(other) for other in shown):
+        if len(shown) < MAX_PENDING and not any(candidate.shares(other) for other in shown):
             shown.append(candidate)
     return tuple(to_move(host_model, candidate) for candidate in shown)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: What rounding may be in a difference of pressures.
 _NOISE = 1e-6
 #: Policies by which a guest goes to one node where one has room.
-_WHOLE = model.AUTO, model.ONE_NODE
+_ONE_NODE_POLICIES = model.AUTO, model.ONE_NODE
 
 
 class ExpectedGuest(Record):
@@ -70,7 +70,7 @@ class Outcome(Record):
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host."""
     _, _, wanted, policy, intensity = guest
-    if host.usual and policy in _WHOLE and limits.pressure_step > 0:
+    if host.usual and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
         # Without maxima there is no utilisation that traffic could add to.
         added = None

@@ -92,7 +92,7 @@ def pressures(view, asked):
     hosts, places = view.at[at], Places.of(view.fleet, asked)
     places.renew(view, at, asked)
     cores, traffic = estimate(places.rate[hosts], view.known_guests[at], view.known_sum[at], asked)
-    share, known = comparison._WHOLE_HOST, view.fleet.hosts
+    share, known = comparison._HOST_SHARE, view.fleet.hosts
     parts = (
         (places.demand, places.host_demand, places.cpus, cores, known.cores),
         (places.traffic, places.host_traffic, places.memory, traffic, known.bandwidth),
