@@ -57,11 +57,6 @@ def read(root: str = '/') -> CpuTimes:
     return CpuTimes(busy, stolen) if busy else CpuTimes()
 
 
-def busy_ns(root: str = '/') -> dict[int, int] | None:
-    """Return {CPU: ns that it ran something, cumulative}; None: not reported."""
-    return read(root).busy_ns
-
-
 def _numbers(words: list[str]) -> list[int] | None:
     return [int(word) for word in words] if all(map(is_number, words)) else None
 

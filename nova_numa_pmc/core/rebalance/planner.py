@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.proposals import Change
     from nova_numa_pmc.core.rebalance.regrets import Key, RebalanceMemory
 
-#: Regrets kept between ticks, and candidates shown that are not due.
-MOST_REGRETS, MOST_PENDING = 256, 8
+#: Regrets kept between ticks.
+MOST_REGRETS = 256
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
 #: CPUs are not widened where a move is due within this time: it would only delay the cure [s].
@@ -83,11 +83,7 @@ def plan(
         regrets=tuple(Regret(key(host_model, each.steps), each.regret) for each in candidates)
     )
     return plan_records.Plan(
-        tuple(chosen),
-        _pending(host_model, candidates, regrets),
-        before,
-        host_model.host_loss.loss(),
-        _remarks(host_model, regrets, held),
+        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, regrets, held)
     ), regrets
 
 
@@ -131,7 +127,6 @@ def propose(
         host_model.apply(best.steps)
     return plan_records.Plan(
         tuple(chosen),
-        (),
         before,
         host_model.host_loss.loss(),
         _remarks(host_model, RebalanceMemory(), ()),
@@ -305,26 +300,6 @@ def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0
-
-
-def _pending(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
-) -> tuple[plan_records.Move, ...]:
-    """Show what is not due, one candidate per guest, the soonest first."""
-    factors = caution(regrets)
-
-    def seconds(each: MoveCandidate) -> float:
-        return max(0.0, _missing(each, factors)) / each.gain
-
-    shown: list[MoveCandidate] = []
-    soon = _soon(host_model, candidates, regrets)
-    gaining = [
-        each for each in candidates if _gains(host_model, each) and not _superfluous(each, soon)
-    ]
-    for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
-        if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
-            shown.append(each)
-    return tuple(made(host_model, each) for each in shown)
 
 
 def _remarks(

@@ -20,7 +20,7 @@ from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
-from nova_numa_pmc.host.paging.page_mover import PageMover, thp_bytes
+from nova_numa_pmc.host.paging.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -67,13 +67,8 @@ class Progress(Record):
         memory that QEMU has not mapped
     :param refused: (errno's name, pages) that did not move in the last walk;
         :class:`page_mover.MovedPages` explains the names
-    :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
+    :param elapsed_s: since the first step
     :param wait_s: how long to wait before the next step, which does nothing before
-    :param walks: how often the guest's memory has been gone through
-    :param thp_before_bytes, thp_bytes: its transparent huge pages before and after, None:
-        unknown. They are split where the node has no room for one in a piece
-    :param mems_write: what a write of ``cpuset.mems`` did to the memory (``cpuset.BOUND``…),
-        None: there was none
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
@@ -82,12 +77,7 @@ class Progress(Record):
     left_bytes: int | None = None
     refused: tuple[tuple[str, int], ...] = ()
     elapsed_s: float = 0.0
-    busy_s: float = 0.0
     wait_s: float = 0.0
-    walks: int = 0
-    thp_before_bytes: int | None = None
-    thp_bytes: int | None = None
-    mems_write: str | None = None
     left_at_first_bytes: int | None = None
 
     @property
@@ -96,11 +86,6 @@ class Progress(Record):
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
-
-    @property
-    def rate_bytes_per_sec(self) -> float | None:
-        """Return the bytes moved per second so far, None before the first."""
-        return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
 
 
 class GuestMove:
@@ -192,13 +177,7 @@ class GuestMove:
 
     def _run(self) -> Iterator[None]:
         off_bytes = self._off_bytes()
-        self._report(
-            self.progress._replace(
-                left_bytes=off_bytes,
-                left_at_first_bytes=off_bytes,
-                thp_before_bytes=thp_bytes(self._groups),
-            )
-        )
+        self._report(self.progress._replace(left_bytes=off_bytes, left_at_first_bytes=off_bytes))
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -213,14 +192,7 @@ class GuestMove:
                 state = PARTLY
         if self._bind and self._ours.cpus and state in (DONE, PARTLY):
             self._write_mems(stay_bound=True)
-        self._report(
-            self.progress._replace(
-                state=state,
-                left_bytes=self._off_bytes(),
-                wait_s=0.0,
-                thp_bytes=thp_bytes(self._groups),
-            )
-        )
+        self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
 
     def _unseen(self) -> bool:
         """Return whether much stayed that no walk has met: what it met not is no refusal."""
@@ -241,12 +213,10 @@ class GuestMove:
     def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
         state = DONE
-        for walk in range(1, _WALKS + 1):
+        for _ in range(_WALKS):
             moved_before = self.progress.moved_bytes
             self._refused, self._refused_bytes = {}, 0
-            self._report(
-                self.progress._replace(walks=walk, left_bytes=self._off_bytes(), refused=())
-            )
+            self._report(self.progress._replace(left_bytes=self._off_bytes(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = self._by_node() or {}
@@ -319,11 +289,9 @@ class GuestMove:
         target: int,
         presence: mappings.Presence,
     ) -> MovedPages:
-        began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, presence)
-        now_s = self._clock()
         # What does not move has been tried, several times: it costs as well.
-        bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)
+        bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
@@ -335,7 +303,6 @@ class GuestMove:
                 moved_bytes=progress.moved_bytes + moved.moved_bytes,
                 wait_s=0.0,
                 left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
-                busy_s=progress.busy_s + max(0.0, now_s - began_s),
                 refused=tuple(sorted(self._refused.items())),
             )
         )
@@ -360,7 +327,7 @@ class GuestMove:
         return PARTLY if left_bytes else DONE
 
     def _write_mems(self, stay_bound: bool) -> cpuset.ConfineResult:
-        written = cpuset.confine(
+        return cpuset.confine(
             self._groups,
             self._ours.cpus,
             frozenset(self._mems),
@@ -369,8 +336,6 @@ class GuestMove:
             pool_by_node=self._pool_by_node(),
             write=self._port.write,
         )
-        self._report(self.progress._replace(mems_write=written.memory))
-        return written
 
     def _check_alive(self) -> None:
         if mappings.start_ticks(self._groups.pid, self._root) != self._since:
@@ -400,24 +365,3 @@ class GuestMove:
     def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
         self.progress = progress._replace(elapsed_s=elapsed_s)
-
-
-def run(
-    mover: GuestMove,
-    sleep: Callable[[float], object] = time.sleep,
-    report: Callable[[Progress], object] | None = None,
-) -> Progress:
-    """Step to the end of a move.
-
-    :param sleep: waits this many seconds
-    :param report: called after each step
-    :returns: the last progress
-    :raises GuestGone, CpusetError, MigrationError: as :class:`GuestMove`
-    """
-    while mover.progress.state == MOVING:
-        progress = mover.step()
-        if report:
-            report(progress)
-        if progress.wait_s:
-            sleep(progress.wait_s)
-    return mover.progress

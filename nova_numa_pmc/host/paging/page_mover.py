@@ -22,7 +22,6 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.host.cgroups import Groups
     from nova_numa_pmc.host.paging.mappings import Mapping, Presence
 
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
@@ -182,24 +181,6 @@ class PageMover:
             ),
             len(addresses),
         )
-
-
-def thp_bytes(groups: Groups) -> int | None:
-    """Read how much of a guest's memory is transparent huge pages.
-
-    Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
-
-    :returns: bytes, None: the kernel doesn't report it
-    """
-    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
-    if groups.memory is None:
-        return None
-    try:
-        lines = cgroups.read_text(os.path.join(groups.memory, 'memory.stat')).splitlines()
-        sizes = dict(line.split(' ') for line in lines)
-        return sum(int(sizes[name]) for name in wanted if name in sizes)
-    except (OSError, ValueError):
-        return None
 
 
 def _huge_page_bytes(root: str) -> int:
