@@ -249,12 +249,3 @@ def test_a_guest_that_ends_meanwhile(lab):
     )
     print(done.stdout[-800:])
     assert 'GuestGone' in done.stdout
-
-
-def test_bound_in_the_end(lab):
-    """The last write holds memory to the node, and moves no more than is allowed for one."""
-    guest_on_node_1(lab)
-    ended = ask(lab, bind=True)
-    assert ended['state'] in ('done', 'partly')
-    found = lab.guests.report()['w']
-    assert (found['cpus'], found['mems']) == (['0-1'], ['0'])

@@ -18,7 +18,7 @@ from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
-from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
+from nova_numa_pmc.host.paging import mappings, node_room
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.page_mover import PageMover
 from nova_numa_pmc.record import Record
@@ -104,12 +104,8 @@ class GuestMove:
         groups: cgroups.Groups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
-        mem_bytes: Collection[int] = (),
         ours: Held | None = None,
-        bind: bool = False,
-        page_bytes: int | None = None,
         limits: PagingLimits | None = None,
-        since: int | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
         port: KernelPort = HOST,
@@ -119,27 +115,20 @@ class GuestMove:
         :param mems: node ids that the memory goes to, not empty
         :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
             written either unless ``ours`` tells them
-        :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
         :param ours: what the hook or an earlier move left: what may be changed
-        :param bind: hold ``cpuset.mems`` at ``mems`` in the end
-        :param page_bytes: its huge page size, None: normal pages
-        :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
         :param clock: returns seconds that never go back
-        :raises GuestGone: it has ended, or its pid is another process's
+        :raises GuestGone: it has ended
         :raises MigrationError: a node has no memory
         """
-        if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
-            raise MigrationError(
-                '%s: no node was requested, or shares for only some' % groups.target
-            )
+        if not mems:
+            raise MigrationError('%s: no node was requested' % groups.target)
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
-        self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
+        self._mems, self._cpus = tuple(mems), cpus
         self._ours = ours or Held(frozenset(), frozenset())
-        self._bind, self._page_bytes, self._limits = bind, page_bytes, limits or PagingLimits()
+        self._limits = limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
-        self._since = mappings.start_ticks(groups.pid, root) if since is None else since
-        self._check_alive()
+        self._since = mappings.start_ticks(groups.pid, root)
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, port)
         self._cancelled = False
         self._began_s: float | None = None
@@ -190,8 +179,6 @@ class GuestMove:
                 state = self._narrow()
             if state == DONE and self._unseen():
                 state = PARTLY
-        if self._bind and self._ours.cpus and state in (DONE, PARTLY):
-            self._write_mems(stay_bound=True)
         self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
 
     def _unseen(self) -> bool:
@@ -219,10 +206,8 @@ class GuestMove:
             self._report(self.progress._replace(left_bytes=self._off_bytes(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
-            self._present = self._by_node() or {}
-            self._wanted = page_choice.shares(
-                self._mems, self._mem_bytes, sum(self._present.values())
-            )
+            self._present = cgroups.memory_by_node(self._groups) or {}
+            self._wanted = page_choice.shares(self._mems, (), sum(self._present.values()))
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
@@ -248,7 +233,7 @@ class GuestMove:
                 if not presence.any(start, end):
                     yield
                     continue
-                target = self._target(mapping)
+                target = self._target()
                 if target is None:
                     return FULL
                 moved = self._move(bucket, mapping, start, end, target, presence)
@@ -261,22 +246,21 @@ class GuestMove:
         return PARTLY if self._refused else DONE
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
-        for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
-            step_bytes = max(self._limits.batch_bytes, mapping.page_bytes)
-            for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
+        for mapping in mappings.read(self._groups.pid, self._root):
+            for start, end in page_choice.windows(
+                mapping.start, mapping.end, self._limits.batch_bytes
+            ):
                 yield mapping, start, end
 
-    def _target(self, mapping: mappings.Mapping) -> int | None:
+    def _target(self) -> int | None:
         room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
-        # A pool's pages don't come from free memory.
         return page_choice.next_target(
             self._wanted,
             self._present,
             [
                 node
                 for node in self._mems
-                if mapping.page_bytes > mappings.PAGE_BYTES
-                or node_room.available_bytes(node, self._root) >= room_bytes
+                if node_room.available_bytes(node, self._root) >= room_bytes
             ],
         )
 
@@ -319,23 +303,20 @@ class GuestMove:
     def _narrow(self) -> str:
         """Let one write bring over what is little, where move_pages is denied."""
         off_bytes = self._off_bytes() or 0
-        left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
+        written = cpuset.confine(
+            self._groups,
+            self._ours.cpus,
+            frozenset(self._mems),
+            ours=self._ours,
+            pool_by_node={},
+            write=self._port.write,
+        )
+        left_bytes = written.left_bytes or 0
         progress = self.progress
         self._report(
             progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
         )
         return PARTLY if left_bytes else DONE
-
-    def _write_mems(self, stay_bound: bool) -> cpuset.ConfineResult:
-        return cpuset.confine(
-            self._groups,
-            self._ours.cpus,
-            frozenset(self._mems),
-            stay_bound=stay_bound,
-            ours=self._ours,
-            pool_by_node=self._pool_by_node(),
-            write=self._port.write,
-        )
 
     def _check_alive(self) -> None:
         if mappings.start_ticks(self._groups.pid, self._root) != self._since:
@@ -343,19 +324,8 @@ class GuestMove:
                 '%s: the process has ended and its id has been reused' % self._groups.proc
             )
 
-    def _by_node(self) -> dict[int, int] | None:
-        """Return {node id: bytes} of what can be moved, None: the kernel doesn't report it."""
-        by_node = cgroups.memory_by_node(self._groups)
-        if by_node is not None:
-            for node, size in self._pool_by_node().items():
-                by_node[node] = by_node.get(node, 0) + size
-        return by_node
-
-    def _pool_by_node(self) -> dict[int, int]:
-        return hugetlb.bytes_by_node(self._groups.pid, self._root) if self._page_bytes else {}
-
     def _off_bytes(self) -> int | None:
-        by_node = self._by_node()
+        by_node = cgroups.memory_by_node(self._groups)
         return (
             None
             if by_node is None

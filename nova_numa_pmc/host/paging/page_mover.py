@@ -69,30 +69,28 @@ class PageMover:
         :param presence: of the process
         :raises GuestGone, MigrationError: as :func:`move_pages.move`
         """
-        addresses = array('Q', range(start, end, mapping.page_bytes))
-        statuses = self._located(addresses, mapping, presence)
+        addresses = array('Q', range(start, end, PAGE_BYTES))
+        statuses = self._located(addresses, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
             return MovedPages()
         shared = mapping.shared and self._may_share
-        taken: frozenset[int] = frozenset()
-        if mapping.page_bytes == PAGE_BYTES:
-            taken = self._move_huge(addresses, statuses, target, shared)
+        taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
         refused_pages = sum(refused.values())
         return MovedPages(
-            (len(away) - refused_pages) * mapping.page_bytes,
+            (len(away) - refused_pages) * PAGE_BYTES,
             tuple(sorted(refused.items())),
-            refused_pages * mapping.page_bytes,
+            refused_pages * PAGE_BYTES,
         )
 
-    def _located(self, addresses: array[int], mapping: Mapping, presence: Presence) -> array[int]:
+    def _located(self, addresses: array[int], presence: Presence) -> array[int]:
         """Return the node of each page, also of those that wait for a NUMA hinting fault.
 
         A huge page that waits answers as the zero page does; a touch is for all of it.
         """
         statuses = self._port.locate(self._pid, addresses)
-        if mapping.page_bytes == PAGE_BYTES and not _ABSENT.isdisjoint(statuses):
+        if not _ABSENT.isdisjoint(statuses):
             hidden = [
                 address
                 for at, (address, status, present) in enumerate(

@@ -3,7 +3,7 @@
 """Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
 
 Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "mib_per_sec",
-"cancel_after_mib", "undo", "bind"}`` writes a line of JSON for each step, the last with what
+"cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with what
 came of it. ``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way:
 "migratepages", "narrow", or "none": nothing), while others write cgroup.procs and start
 scopes; it answers with one JSON object.
@@ -42,11 +42,7 @@ def move(request):
     terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
     mover = guest_mover.GuestMove(
-        groups,
-        (request['node'],),
-        parse_cpulist(cpus) if cpus else None,
-        limits=terms,
-        bind=request.get('bind', False),
+        groups, (request['node'],), parse_cpulist(cpus) if cpus else None, limits=terms
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 

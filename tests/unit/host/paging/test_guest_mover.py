@@ -233,13 +233,6 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
 
-    def test_memory_is_divided_as_promised(self):
-        self.guest([2] * 160)
-        end = self.run_to_end(self.mover(mems=(0, 1), mem_bytes=(3 << 30, 1 << 30)))
-        self.assertEqual(guest_mover.DONE, end.state)
-        self.assertAlmostEqual(120, self.memory.nodes.count(0), delta=16)
-        self.assertAlmostEqual(40, self.memory.nodes.count(1), delta=16)
-
     def test_a_full_node_of_two_is_passed_by(self):
         self.guest([2] * 64, room={0: 0})
         end = self.run_to_end(self.mover(mems=(0, 1)))
@@ -310,16 +303,16 @@ class MigrateTest(unittest.TestCase):
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
-    def test_a_bound_guest_is_widened_and_bound_again(self):
+    def test_a_bound_guest_is_widened(self):
         self.guest([AWAY] * 40)
         ours = Held(frozenset({2, 3}), frozenset({AWAY}))
         cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
-        mover = self.mover(ours=ours, bind=True)
+        mover = self.mover(ours=ours)
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
         self.assertEqual(guest_mover.DONE, end.state)
-        self.assertEqual(str(HOME), self.tree.held('mems'))
+        self.assertEqual('0-1', self.tree.held('mems'))
 
     def test_without_the_call_a_write_brings_over_what_is_little(self):
         self.guest([AWAY] * 40)
@@ -378,16 +371,11 @@ class MigrateTest(unittest.TestCase):
                 self.assertEqual(guest_mover.FAILED, mover.progress.state)
                 self.assertEqual(guest_mover.FAILED, mover.step().state)
 
-    def test_another_process_has_its_id(self):
-        self.guest([AWAY] * 10)
-        with self.assertRaises(GuestGone):
-            self.mover(since=START - 1)
-
     def test_nodes_without_memory_and_odd_requests(self):
         self.guest([AWAY] * 10)
-        for mems, mem_bytes in (((9,), ()), ((), ()), ((0, 1), (5,))):
+        for mems in ((9,), ()):
             with self.subTest(mems=mems), self.assertRaises(MigrationError):
-                self.mover(mems=mems, mem_bytes=mem_bytes)
+                self.mover(mems=mems)
 
     def test_pins_of_others_stop_it_before_any_page(self):
         self.guest([AWAY] * 10)
@@ -443,28 +431,3 @@ class MigrateTest(unittest.TestCase):
         # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
         self.assertEqual((guest_mover.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
         self.assertEqual(0, child.end(), 'its memory changed')
-
-    def test_pages_of_a_pool(self):
-        """Each moves by its first address, from the target's pool and not its free memory."""
-
-        def tell():
-            self.tree.put(
-                'proc/%d/numa_maps' % self.tree.pid,
-                '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
-                % self.memory.nodes[-1],
-            )
-
-        def move(**memory):
-            self.guest([AWAY] * 512 * 4, huge=512, **memory)
-            self.tree.put_bytes({})
-            self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
-            self.memory.tell = tell
-            tell()
-            return self.run_to_end(self.mover(page_bytes=2 << 20))
-
-        end = move()
-        self.assertEqual((guest_mover.DONE, 8 << 20), (end.state, end.moved_bytes))
-        self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
-        end = move(pinned=(0,))  # one page, but a quarter of it all
-        self.assertEqual((guest_mover.PARTLY, 6 << 20), (end.state, end.moved_bytes))
-        self.assertEqual((('EAGAIN', 1),), end.refused)
