@@ -25,36 +25,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from types import TracebackType
-    from typing import Protocol
 
     from nova_numa_pmc.conf.host_options import HostOptions
-
-    class WritablePromises(Protocol):
-        """The promises file to decide in: :class:`promises_file.locked`, or a draft of it.
-
-        :ivar problem: why the record could not be read, else None
-        """
-
-        promises: dict[str, model.Promise]
-        rotation: int
-        problem: str | None
-
-        def put(self, promise: model.Promise) -> None:
-            """Record a promise, in place of the guest's earlier one."""
-
-        def drop(self, uuid: str) -> None:
-            """Forget a guest's promise."""
-
-        def __enter__(self) -> WritablePromises: ...
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-            /,
-        ) -> None: ...
 
 
 #: Our script as ``hook install`` puts it (``hook_files`` is too slow to import here).
@@ -137,7 +109,7 @@ def decide(
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
-    record: WritablePromises | None = None,
+    record: promises_file.PromisesDraft | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
@@ -271,7 +243,7 @@ def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None
 
 
 def reconcile(
-    record: WritablePromises,
+    record: promises_file.PromisesDraft,
     host: model.Topology,
     options: HostOptions,
     root: str,

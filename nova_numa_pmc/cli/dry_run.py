@@ -14,6 +14,7 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state.promises_file import PromisesDraft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,38 +36,18 @@ class PossiblePlace(Record):
     key: dict[str, Any]
 
 
-class DraftPromises(promises_file.Promises):
-    """The promises file as it is, to decide in without a lock and without writing.
+def draft(options: HostOptions, root: str) -> PromisesDraft:
+    """Read the promises as they are, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
-
-    :ivar problem: why the record could not be read, else None
     """
-
-    def __init__(self, options: HostOptions, root: str) -> None:
-        self.problem: str | None = None
-        try:
-            record = promises_file.read(
-                host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
-            )
-        except StateError as error:
-            record, self.problem = None, str(error)
-        record = record or promises_file.Promises()
-        super().__init__(record.promises, record.rotation)
-
-    def put(self, promise: model.Promise) -> None:
-        """Take a promise into the draft, in place of the guest's earlier one."""
-        self.promises[promise.uuid] = promise
-
-    def drop(self, uuid: str) -> None:
-        """Take a promise out of the draft."""
-        self.promises.pop(uuid, None)
-
-    def __enter__(self) -> DraftPromises:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    try:
+        record = promises_file.read(
+            host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
+        )
+    except StateError as error:
+        return PromisesDraft(problem=str(error))
+    return PromisesDraft(record.promises, record.rotation) if record else PromisesDraft()
 
 
 def decide(
@@ -78,9 +59,9 @@ def decide(
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
-    draft = DraftPromises(options, root)
-    recorded = draft.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, record=draft), recorded
+    record = draft(options, root)
+    recorded = record.promises.get(guest.uuid)
+    return promises.decide(guest, options, root, 0, record=record), recorded
 
 
 def memory_kept(

@@ -16,6 +16,7 @@ from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock, promises_file
+from nova_numa_pmc.state.promises_format import Promises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,7 +172,7 @@ def _mind(
     try:
         record = (
             promises_file.read(command.directory, promises_file.read_boot_id(command.root))
-            or promises_file.Promises()
+            or Promises()
         )
     except NumaPmcError as error:
         LOG.warning('%s', error)
