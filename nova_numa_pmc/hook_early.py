@@ -89,7 +89,7 @@ class EarlyHold:
 
     def is_over(self) -> bool:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
-        directory = host_options.below(self._root, self._options.state_dir)
+        directory = self._options.state_path(self._root)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = found.st_ino, found.st_mtime_ns, found.st_size

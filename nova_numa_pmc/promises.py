@@ -12,13 +12,13 @@ import os
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.state.promises_format import Promises
 from nova_numa_pmc.usable_cpus import usable_host
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -41,6 +41,7 @@ __all__ = [
     'followed',
     'forget',
     'locked',
+    'read',
     'recall',
     'reconcile',
     'record_started',
@@ -73,7 +74,18 @@ class Decision(Record):
 def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
     return promises_file.locked(
-        host_options.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
+        options.state_path(root), timeout_s, promises_file.read_boot_id(root)
+    )
+
+
+def read(options: HostOptions, root: str) -> Promises:
+    """Read the promises of the host at ``root`` without a lock.
+
+    :raises StateError: names the file and the remedy
+    """
+    return (
+        promises_file.read(options.state_path(root), promises_file.read_boot_id(root))
+        or Promises()
     )
 
 
@@ -84,9 +96,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
     """
     try:
         promise = promises_file.read_one(
-            host_options.below(root, options.state_dir),
-            guest.uuid,
-            promises_file.read_boot_id(root),
+            options.state_path(root), guest.uuid, promises_file.read_boot_id(root)
         )
     except StateError:
         return None  # deciding makes the record anew, and reports why
@@ -350,11 +360,7 @@ def _evidence(
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
-        host_options.below(root, options.state_dir),
-        promises_file.read_boot_id(root),
-        _boottime_ns(),
-        cpus,
-        apart,
+        options.state_path(root), promises_file.read_boot_id(root), _boottime_ns(), cpus, apart
     )
 
 

@@ -11,7 +11,6 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
@@ -145,7 +144,7 @@ class PromisesUpkeep:
     def _unlocked(self) -> Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
-        directory = host_options.below(self._root, self.options.state_dir)
+        directory = self.options.state_path(self._root)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = (
@@ -160,9 +159,7 @@ class PromisesUpkeep:
         if identity is not None and self._kept and self._kept[0] == identity:
             return self._kept[1]
         try:
-            record = (
-                promises_file.read(directory, promises_file.read_boot_id(self._root)) or Promises()
-            )
+            record = promises.read(self.options, self._root)
         except StateError:
             return None  # it is set aside, and reported, under the lock
         self._kept = identity, record  # what replaces it meanwhile has another identity

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model, promises, promises_upkeep, sampling
 from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
@@ -248,7 +248,7 @@ class Agent:
 
     @property
     def _directory(self) -> str:
-        return host_options.below(self._root, self.options.shared.state_dir)
+        return self.options.shared.state_path(self._root)
 
     def _collect(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause.look(self._directory))

@@ -80,7 +80,7 @@ class CommandContext:
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
         self.shared = host_options.of_host(root)
-        self.directory = host_options.below(root, self.shared.state_dir)
+        self.directory = self.shared.state_path(root)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import memory_domains, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
 from nova_numa_pmc.state.promises_file import PromisesDraft
 
 if TYPE_CHECKING:
@@ -42,12 +40,10 @@ def draft(options: HostOptions, root: str) -> PromisesDraft:
     A start that goes on meanwhile isn't waited for: this shows one moment.
     """
     try:
-        record = promises_file.read(
-            host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
-        )
+        record = promises.read(options, root)
     except StateError as error:
         return PromisesDraft(problem=str(error))
-    return PromisesDraft(record.promises, record.rotation) if record else PromisesDraft()
+    return PromisesDraft(record.promises, record.rotation)
 
 
 def decide(
