@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import guests, topology
+from nova_numa_pmc.host import files, guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
 from nova_numa_pmc.state.promises_format import Promises
@@ -392,12 +392,10 @@ def _observed(
 
 def _began_after_hook(pid: int | None, root: str) -> bool:
     """Return whether a process began after the hook was installed; False where unknown."""
-    from nova_numa_pmc.host import cgroups
-
     if pid is None:
         return False
     try:
-        stat = cgroups.read_text(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
+        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
         age_s = _boottime_ns() / 1e9 - int(stat.split()[19]) / os.sysconf('SC_CLK_TCK')
         return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
     except (OSError, ValueError, IndexError):

@@ -21,6 +21,7 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -28,8 +29,6 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
-_READ_MAX_BYTES = 1 << 20
 _NO_PROCESS = 'no process of the guest is known'
 
 
@@ -58,27 +57,6 @@ class Groups(Record):
     covers: bool
     memory: str | None
     proc: str
-
-
-def read_text(path: str) -> str:
-    """Read a kernel file to its end; kernfs may return it in parts.
-
-    :raises OSError: as the kernel says; EFBIG above 1 MiB
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            part = os.read(fd, 65536)
-            if not part:
-                return os.fsdecode(b''.join(parts))
-            parts.append(part)
-            size += len(part)
-            if size > _READ_MAX_BYTES:
-                raise OSError(errno.EFBIG, 'larger than 1 MiB', path)
-    finally:
-        os.close(fd)
 
 
 def find(pid: int | None, root: str = '/') -> Groups:
@@ -205,7 +183,7 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     )
     by_node: dict[int, int] = {}
     try:
-        for line in read_text(os.path.join(directory, 'memory.numa_stat')).splitlines():
+        for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
             if fields[0].partition('=')[0] not in wanted:
                 continue
@@ -226,7 +204,7 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
     try:
         lines = dict(
             line.split(':', 1)
-            for line in read_text(os.path.join(groups.proc, 'status')).splitlines()
+            for line in read_kernel_file(os.path.join(groups.proc, 'status')).splitlines()
         )
         return sum(int(lines[name].split()[0]) << 10 for name in names)
     except (OSError, ValueError, KeyError, IndexError):
@@ -235,7 +213,7 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
 
 def _read(path: str) -> str:
     try:
-        return read_text(path)
+        return read_kernel_file(path)
     except OSError as e:
         gone = GuestGone if e.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
         raise gone('%s: %s' % (path, e.strerror or e)) from None

@@ -13,7 +13,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.host import cgroups, topology
+from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.paging import move_pages
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
@@ -187,7 +187,7 @@ def _huge_page_bytes(root: str) -> int:
         return max(
             2 * PAGE_BYTES,
             int(
-                cgroups.read_text(
+                files.read_kernel_file(
                     os.path.join(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
                 )
             ),
@@ -198,7 +198,7 @@ def _huge_page_bytes(root: str) -> int:
 
 def _has_capability(number: int, root: str) -> bool:
     try:
-        for line in cgroups.read_text(os.path.join(root, 'proc/self/status')).splitlines():
+        for line in files.read_kernel_file(os.path.join(root, 'proc/self/status')).splitlines():
             if line.startswith('CapEff:'):
                 return bool(int(line.split()[1], 16) >> number & 1)
     except (OSError, ValueError, IndexError):
