@@ -27,9 +27,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-_NO_PROCESS = 'no process of the guest is known'
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Groups(Record):
@@ -67,19 +65,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
     :raises CpusetError: not a libvirt guest's group, or one without a cpuset
     :raises GuestGone: there is no such process any more
     """
-    if pid is None:
-        raise GuestGone(_NO_PROCESS)
-    proc = os.path.join(root, 'proc', '%d' % pid)
-    hierarchies = _hierarchies(proc)
-    version = 1 if 'cpuset' in hierarchies else 2
-    key = 'cpuset' if version == 1 else ''
-    if key not in hierarchies:
-        raise CpusetError(
-            '%s/cgroup: no cpuset controller and no unified hierarchy: enable '
-            'the cpuset controller' % proc
-        )
-    mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    scope, tail = _locate(hierarchies[key], key, mounts, root)
+    pid, version, hierarchies, mounts, (scope, tail) = _enter(pid, 'cpuset', root)
     if not tail:
         raise CpusetError(
             '%s: QEMU is in none of the groups libvirt makes in it: not yet started, or not a '
@@ -110,7 +96,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
         main if _has_cpuset(main) else target,
         covers,
         memory,
-        proc,
+        os.path.join(root, 'proc', '%d' % pid),
     )
 
 
@@ -133,12 +119,12 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """
     version, scope, tail = locate(pid, 'memory', root)
     # On v1 the scope's sums may leave out what is below it (use_hierarchy).
-    for directory in (scope,) if version == 2 else (os.path.join(scope, *tail), scope):
-        if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
-            return version, directory
-    raise CpusetError(
-        '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
-    )
+    directory = _counting_memory((scope,) if version == 2 else (os.path.join(scope, *tail), scope))
+    if directory is None:
+        raise CpusetError(
+            '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
+        )
+    return version, directory
 
 
 def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str, list[str]]:
@@ -146,17 +132,30 @@ def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str,
 
     :raises CpusetError, GuestGone: as :func:`machine`
     """
+    _, version, _, _, (scope, tail) = _enter(pid, controller, root)
+    return version, scope, tail
+
+
+def _enter(
+    pid: int | None, controller: str, root: str
+) -> tuple[int, int, dict[str, str], str, tuple[str, list[str]]]:
+    """Find a guest's machine in a controller's hierarchy.
+
+    :returns: (pid, version, its paths by controller, the mounts, those of :func:`_locate`)
+    """
     if pid is None:
-        raise GuestGone(_NO_PROCESS)
-    hierarchies = _hierarchies(os.path.join(root, 'proc', '%d' % pid))
+        raise GuestGone('no process of the guest is known')
+    proc = os.path.join(root, 'proc', '%d' % pid)
+    hierarchies = _hierarchies(proc)
     version = 1 if controller in hierarchies else 2
     key = controller if version == 1 else ''
     if key not in hierarchies:
         raise CpusetError(
-            'process %d is in no control group with %s: mount the hierarchy' % (pid, controller)
+            '%s/cgroup: no %s controller and no unified hierarchy: enable the %s controller'
+            % (proc, controller, controller)
         )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    return (version, *_locate(hierarchies[key], key, mounts, root))
+    return pid, version, hierarchies, mounts, _locate(hierarchies[key], key, mounts, root)
 
 
 def memory_by_node(groups: Groups) -> dict[int, int] | None:
@@ -335,7 +334,12 @@ def _memory_group(
         except CpusetError:
             return None
         own = (os.path.join(scope, *tail), scope)
-    for directory in own:
+    return _counting_memory(own)
+
+
+def _counting_memory(directories: Iterable[str]) -> str | None:
+    """Return the first of the groups that counts its memory per node; None where none does."""
+    for directory in directories:
         if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
             return directory
     return None
