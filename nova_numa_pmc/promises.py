@@ -368,6 +368,7 @@ def _observed(
     guest: model.Guest, host: model.Topology, options: HostOptions, root: str
 ) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
+    from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
     nodes = () if guest.placed_by else pools.nodes_of(_held_cpus(guest.pid, root), host)
@@ -384,7 +385,7 @@ def _observed(
             promise.origin == model.FLOATING
             and not guest.placed_by
             and options.enabled
-            and dict(guest.extra_specs).get('numa_pmc:policy') != model.NONE
+            and host_view.policy_of(guest) != model.NONE
             and _began_after_hook(guest.pid, root)
         )
     )
