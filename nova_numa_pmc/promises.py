@@ -45,7 +45,6 @@ __all__ = [
     'recall',
     'reconcile',
     'record_started',
-    'usable_host',
 ]
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises, promises_upkeep, sampling
+from nova_numa_pmc import model, promises_upkeep, sampling, usable_cpus
 from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import agent as agent_conf
@@ -261,7 +261,7 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._moving.pool, self._sampler.pool)
             self._moving.pool = self._sampler.pool
-            tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
+            tick = tick._replace(host=usable_cpus.usable_host(self._root, self._sampler.pool))
             tick = tick._replace(guests=self._guests(), source=self._watching.source)
         return tick
 

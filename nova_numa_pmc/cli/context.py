@@ -150,7 +150,7 @@ class CommandContext:
         """
         found, problems = self.guests()
         pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
-        host = promises.usable_host(self.root, pool)
+        host = usable_cpus.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
         record = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, promises, usable_cpus
 from nova_numa_pmc.cli import guest_lookup
 from nova_numa_pmc.core import memory_domains, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
@@ -67,7 +67,7 @@ def memory_kept(
 
     :raises TopologyError: the host can't be read
     """
-    return node_memory.kept(promises.usable_host(root).nodes, limits)
+    return node_memory.kept(usable_cpus.usable_host(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:

@@ -21,6 +21,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
+from nova_numa_pmc.host.domain_xml import attributes
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -66,7 +67,6 @@ _PINS = (
     ('cputune/iothreadpin', 'iothread', 'iothread'),
 )
 
-_attributes = domain_xml.attributes
 
 _DEDICATED_POLICIES = ('dedicated', 'mixed')
 
@@ -263,7 +263,7 @@ def _id(found: Found) -> int | None:
 
 def _word(found: Found, path: str, name: str) -> str | None:
     """Return one of libvirt's own words, None where it has none."""
-    words = _attributes(found, path, name)
+    words = attributes(found, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
@@ -274,7 +274,7 @@ def _tids(found: Found) -> tuple[int, ...]:
         sorted(
             {
                 values.integer('vcpu pid', digits, 1, 1 << 31)
-                for digits in _attributes(found, 'vcpus/vcpu', 'pid')
+                for digits in attributes(found, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
         )
@@ -294,7 +294,7 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
         allowed_cpus=allowed_cpus,
         placed_by=_placed_by(found, specs),
         mem_nodes=_mem_nodes(found),
-        mem_bound=any(_attributes(found, 'numatune/memory', 'nodeset')) and _is_strict(found),
+        mem_bound=any(attributes(found, 'numatune/memory', 'nodeset')) and _is_strict(found),
         page_bytes=domain_memory.page_bytes(found, default_huge_page_bytes),
         locked=domain_memory.is_locked(found),
         devices=_devices(found),
@@ -305,7 +305,7 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
         pinned_cpus=_pinned_cpus(found),
         pins=_pins(found),
         flavor=_flavor(found),
-        preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
+        preallocated='immediate' in attributes(found, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(found),
         plugged_bytes=plugged_bytes,
     )
@@ -332,7 +332,7 @@ def _vcpus(found: Found) -> tuple[int, int | None, frozenset[int] | None]:
 
 
 def _pinned_cpus(found: Found) -> frozenset[int] | None:
-    return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
+    return values.cpuset('vcpupin', attributes(found, 'cputune/vcpupin', 'cpuset')) or None
 
 
 def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
@@ -358,8 +358,8 @@ def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
 def _mem_nodes(found: Found) -> tuple[int, ...]:
     nodes = values.cpuset(
         'numatune',
-        _attributes(found, 'numatune/memory', 'nodeset')
-        + _attributes(found, 'numatune/memnode', 'nodeset'),
+        attributes(found, 'numatune/memory', 'nodeset')
+        + attributes(found, 'numatune/memnode', 'nodeset'),
     )
     masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
@@ -368,8 +368,8 @@ def _mem_nodes(found: Found) -> tuple[int, ...]:
 def _is_strict(found: Found) -> bool:
     """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
     return {
-        *_attributes(found, 'numatune/memory', 'mode'),
-        *_attributes(found, 'numatune/memnode', 'mode'),
+        *attributes(found, 'numatune/memory', 'mode'),
+        *attributes(found, 'numatune/memnode', 'mode'),
     } <= {'strict', 'restrictive'}
 
 
@@ -379,8 +379,7 @@ def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
     if 'numatune/memory' in found or 'numatune/memnode' in found:
         placed.append('numatune')
     if 'auto' in (
-        _attributes(found, 'vcpu', 'placement')
-        + _attributes(found, 'numatune/memory', 'placement')
+        attributes(found, 'vcpu', 'placement') + attributes(found, 'numatune/memory', 'placement')
     ):
         placed.append('numad')
     placed += [name for path, name in _PLACED_BY if path in found]
@@ -410,9 +409,9 @@ def _devices(found: Found) -> tuple[str, ...]:
 
 def _host_devices(found: Found) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
-    names = _attributes(found, 'devices/interface/source', 'dev') + [
+    names = attributes(found, 'devices/interface/source', 'dev') + [
         path
-        for path in _attributes(found, 'devices/disk/source', 'dev')
+        for path in attributes(found, 'devices/disk/source', 'dev')
         if path.startswith('/dev/')
     ]
     # They are shown only: an odd one is no reason to leave the guest alone.
@@ -426,7 +425,7 @@ def _iothreads(found: Found) -> int:
 
 
 def _flavor(found: Found) -> str | None:
-    names = _attributes(found, 'metadata/instance/flavor', 'name')
+    names = attributes(found, 'metadata/instance/flavor', 'name')
     return values.label('flavor', names[0]) if names else None
 
 

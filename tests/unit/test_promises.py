@@ -9,7 +9,7 @@ import unittest
 
 from hypothesis import given, settings as examples, strategies as st
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import promises_file
@@ -55,7 +55,7 @@ class ReconcileTest(unittest.TestCase):
 
     def reconcile(self, record, starting=None, now_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
-        host = promises.usable_host(self.root)
+        host = usable_cpus.usable_host(self.root)
         return promises.reconcile(record, host, options, self.root, starting, now_ns)
 
     def test_who_runs_keeps_the_promise_as_it_is(self):
