@@ -17,7 +17,6 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, host_state, overrides, pause
 
 if TYPE_CHECKING:
-    from nova_numa_pmc import model
     from nova_numa_pmc.core.demand.demand_history import GuestHistory
     from nova_numa_pmc.measurement import Sample
 

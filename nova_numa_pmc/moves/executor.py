@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import usable_cpus
-from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key, RebalanceMemory
+    from nova_numa_pmc.core.rebalance.regrets import Key
 
 #: Regrets kept between ticks.
 MOST_REGRETS = 256
