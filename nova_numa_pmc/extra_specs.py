@@ -7,7 +7,7 @@ Import-light: the libvirt hook reads the same from a domain's metadata, where No
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY
+from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY, INTENSITY_KEY, POLICY_KEY
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIX = 'numa_pmc:'
-POLICY, MAX_PRESSURE, MEMORY_INTENSITY = (
-    PREFIX + name for name in ('policy', 'max_pressure', 'memory_intensity')
-)
+POLICY, MAX_PRESSURE, MEMORY_INTENSITY = POLICY_KEY, PREFIX + 'max_pressure', INTENSITY_KEY
 KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
 PRESSURE_MAX = 64.0

@@ -34,11 +34,11 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import hook_worker, model, promises
+from nova_numa_pmc import hook_worker, model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_xml, guests, journal
+from nova_numa_pmc.host import domain_xml, files, guests, journal
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -278,7 +278,7 @@ def _selftest(call: HookCall) -> int:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
         from nova_numa_pmc.state import overrides  # noqa: F401 -- likewise
 
-        host = promises.usable_host(call.root)
+        host = usable_cpus.usable_host(call.root)
         running, problems = guests.read_running(call.root)
         line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             _version(),
@@ -286,7 +286,7 @@ def _selftest(call: HookCall) -> int:
             format_nodes(node.id for node in host.nodes),
             len(running),
             len(problems),
-            _label(call.root),
+            files.read_optional(call.root, 'proc/self/attr/current') or 'none',
         )
     except (NumaPmcError, OSError) as error:
         line = 'failed: ' + _describe(error)
@@ -301,14 +301,6 @@ def _version() -> str:
         return metadata.version('nova-numa-pmc')
     except metadata.PackageNotFoundError:
         return 'unknown'
-
-
-def _label(root: str) -> str:
-    try:
-        with open(os.path.join(root, 'proc/self/attr/current')) as stream:
-            return stream.read().strip('\0\n')
-    except OSError:
-        return 'none'
 
 
 def _read(stdin_fd: int) -> bytes:

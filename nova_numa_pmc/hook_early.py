@@ -22,7 +22,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
-from nova_numa_pmc.host import cgroups, cpuset, guests, writes
+from nova_numa_pmc.host import cgroups, cpuset, files, guests, writes
 from nova_numa_pmc.state import promises_file
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -89,7 +89,7 @@ class EarlyHold:
 
     def has_start_ended(self) -> bool:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
-        directory = host_options.below(self._root, self._options.state_dir)
+        directory = self._options.state_path(self._root)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = found.st_ino, found.st_mtime_ns, found.st_size
@@ -131,7 +131,7 @@ class EarlyHold:
 
     def _own(self, child: str) -> str:
         try:
-            return cgroups.read_text(os.path.join(child, 'cpuset.cpus')).strip()
+            return files.read_kernel_file(os.path.join(child, 'cpuset.cpus')).strip()
         except OSError:
             return ''
 
@@ -145,7 +145,7 @@ class EarlyHold:
 def _tasks(directory: str) -> str:
     for name in ('cgroup.threads', 'tasks'):
         try:
-            return cgroups.read_text(os.path.join(directory, name)).strip()
+            return files.read_kernel_file(os.path.join(directory, name)).strip()
         except OSError:
             continue
     return ''

@@ -12,49 +12,21 @@ import os
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import guests, topology
+from nova_numa_pmc.host import files, guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.state.promises_format import Promises
 from nova_numa_pmc.usable_cpus import usable_host
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from types import TracebackType
-    from typing import Protocol
 
     from nova_numa_pmc.conf.host_options import HostOptions
-
-    class WritablePromises(Protocol):
-        """The promises file to decide in: :class:`promises_file.locked`, or a draft of it.
-
-        :ivar problem: why the record could not be read, else None
-        """
-
-        promises: dict[str, model.Promise]
-        rotation: int
-        problem: str | None
-
-        def put(self, promise: model.Promise) -> None:
-            """Record a promise, in place of the guest's earlier one."""
-
-        def drop(self, uuid: str) -> None:
-            """Forget a guest's promise."""
-
-        def __enter__(self) -> WritablePromises: ...
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-            /,
-        ) -> None: ...
 
 
 #: Our script as ``hook install`` puts it (``hook_files`` is too slow to import here).
@@ -68,11 +40,10 @@ __all__ = [
     'decide',
     'forget',
     'locked',
+    'read',
     'recall',
     'reconcile',
     'record_started',
-    'updated_promise',
-    'usable_host',
 ]
 
 
@@ -101,7 +72,18 @@ class Decision(Record):
 def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
     return promises_file.locked(
-        host_options.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
+        options.state_path(root), timeout_s, promises_file.read_boot_id(root)
+    )
+
+
+def read(options: HostOptions, root: str) -> Promises:
+    """Read the promises of the host at ``root`` without a lock.
+
+    :raises StateError: names the file and the remedy
+    """
+    return (
+        promises_file.read(options.state_path(root), promises_file.read_boot_id(root))
+        or Promises()
     )
 
 
@@ -112,9 +94,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
     """
     try:
         promise = promises_file.read_one(
-            host_options.below(root, options.state_dir),
-            guest.uuid,
-            promises_file.read_boot_id(root),
+            options.state_path(root), guest.uuid, promises_file.read_boot_id(root)
         )
     except StateError:
         return None  # deciding makes the record anew, and reports why
@@ -137,7 +117,7 @@ def decide(
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
-    record: WritablePromises | None = None,
+    record: promises_file.PromisesDraft | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
@@ -271,7 +251,7 @@ def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None
 
 
 def reconcile(
-    record: WritablePromises,
+    record: promises_file.PromisesDraft,
     host: model.Topology,
     options: HostOptions,
     root: str,
@@ -378,11 +358,7 @@ def _evidence(
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
-        host_options.below(root, options.state_dir),
-        promises_file.read_boot_id(root),
-        _boottime_ns(),
-        cpus,
-        apart,
+        options.state_path(root), promises_file.read_boot_id(root), _boottime_ns(), cpus, apart
     )
 
 
@@ -390,6 +366,7 @@ def _observed(
     guest: model.Guest, host: model.Topology, options: HostOptions, root: str
 ) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
+    from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
     nodes = () if guest.placed_by else pools.nodes_of(_held_cpus(guest.pid, root), host)
@@ -406,7 +383,7 @@ def _observed(
             promise.origin == model.FLOATING
             and not guest.placed_by
             and options.enabled
-            and dict(guest.extra_specs).get('numa_pmc:policy') != model.NONE
+            and host_view.policy_of(guest) != model.NONE
             and _began_after_hook(guest.pid, root)
         )
     )
@@ -414,12 +391,10 @@ def _observed(
 
 def _began_after_hook(pid: int | None, root: str) -> bool:
     """Return whether a process began after the hook was installed; False where unknown."""
-    from nova_numa_pmc.host import cgroups
-
     if pid is None:
         return False
     try:
-        stat = cgroups.read_text(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
+        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
         age_s = _boottime_ns() / 1e9 - int(stat.split()[19]) / os.sysconf('SC_CLK_TCK')
         return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
     except (OSError, ValueError, IndexError):

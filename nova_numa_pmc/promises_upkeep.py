@@ -11,11 +11,11 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state.promises_format import Promises
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ class PromisesUpkeep:
         self._unclear: frozenset[str] = frozenset()
         self._tried_s = 0.0
         #: Identity of the file, None: there is none; the record in it.
-        self._kept: tuple[tuple[int, ...] | None, promises_file.Promises] | None = None
+        self._kept: tuple[tuple[int, ...] | None, Promises] | None = None
         #: By uuid and pid who has placed the guest, when it was last seen.
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
@@ -51,7 +51,7 @@ class PromisesUpkeep:
         if self._unclear.intersection(names):
             self._unclear = frozenset()
 
-    def read(self, host: model.Topology, now_ns: int) -> tuple[promises_file.Promises, list[str]]:
+    def read(self, host: model.Topology, now_ns: int) -> tuple[Promises, list[str]]:
         """Return the record, and problems.
 
         :param now_ns: CLOCK_BOOTTIME
@@ -75,11 +75,11 @@ class PromisesUpkeep:
         }
         self._tried_s = now_ns / 1e9
         self._log_changes(before, locked_record.promises)
-        return promises_file.Promises(locked_record.promises, locked_record.rotation), problems
+        return Promises(locked_record.promises, locked_record.rotation), problems
 
     def follow(
-        self, record: promises_file.Promises, running: Iterable[model.Guest], host: model.Topology
-    ) -> promises_file.Promises:
+        self, record: Promises, running: Iterable[model.Guest], host: model.Topology
+    ) -> Promises:
         """Record what was plugged into guests, or taken out, since they were promised.
 
         Not while one is moved: its promise is compared with what it was when that began.
@@ -124,7 +124,7 @@ class PromisesUpkeep:
                 before.vcpus,
                 before.memory_bytes >> 20,
             )
-        return promises_file.Promises(locked_record.promises, locked_record.rotation)
+        return Promises(locked_record.promises, locked_record.rotation)
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log where others have pinned a guest since it was last seen, or no longer do."""
@@ -141,10 +141,10 @@ class PromisesUpkeep:
                     else 'no longer placed by others',
                 )
 
-    def _unlocked(self) -> promises_file.Promises | None:
+    def _unlocked(self) -> Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
-        directory = host_options.below(self._root, self.options.state_dir)
+        directory = self.options.state_path(self._root)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = (
@@ -159,16 +159,13 @@ class PromisesUpkeep:
         if identity is not None and self._kept and self._kept[0] == identity:
             return self._kept[1]
         try:
-            record = (
-                promises_file.read(directory, promises_file.read_boot_id(self._root))
-                or promises_file.Promises()
-            )
+            record = promises.read(self.options, self._root)
         except StateError:
             return None  # it is set aside, and reported, under the lock
         self._kept = identity, record  # what replaces it meanwhile has another identity
         return record
 
-    def _holds(self, record: promises_file.Promises, now_ns: int) -> bool:
+    def _holds(self, record: Promises, now_ns: int) -> bool:
         """Return whether the record speaks of the running guests and nobody else."""
         names = guests.active_names(self._root)
         running = [uuid for uuid, each in record.promises.items() if each.name in names]

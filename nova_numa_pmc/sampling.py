@@ -26,6 +26,7 @@ from nova_numa_pmc.host.sources import (
     uncore,
 )
 from nova_numa_pmc.measurement import PoolSample, Sample
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -38,6 +39,21 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import NodeSample
 
     _T = TypeVar('_T')
+
+
+class CpuUse(Record):
+    """What nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}; None: unknown.
+
+    :param demand: of the floating pool: what ran on its CPUs, and what guests' threads waited for
+        there. Others' waiting is no demand
+    :param stolen: of the floating pool
+    :param others: the other pools
+    """
+
+    busy: dict[int, float | None]
+    demand: dict[int, float | None]
+    stolen: dict[int, float | None]
+    others: tuple[PoolSample, ...]
 
 
 class Sampler:
@@ -90,10 +106,10 @@ class Sampler:
         problems += host.problems
         self.pool = self._floating(host, guests, now_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
-        busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
+        cpu_use = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         ladder_sample = self._ladder.sample(
-            SourceTick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
+            SourceTick(before_ns, now_ns, host, guests, _at_least(cpu_use.busy, guests), counts)
         )
         problems += ladder_sample.problems
         guest_samples = tuple(
@@ -113,14 +129,10 @@ class Sampler:
             )
         )
         uses = [
-            _use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.UncoreUse()))._replace(
-                demand_cores=demand[node.id],
-                busy_cores=busy[node.id],
-                stolen_cores=stolen[node.id],
-            )
+            _use(node, cpu_use, counts.get(node.id), uncore_uses.get(node.id, uncore.UncoreUse()))
             for node in host.nodes
         ]
-        capacities = self._capacities(host, stolen, bool(moved))
+        capacities = self._capacities(host, cpu_use.stolen, bool(moved))
         self.mlp = capacities.mlp
         nodes, _ = measurements.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(moved)
@@ -133,7 +145,7 @@ class Sampler:
             nodes,
             guest_samples,
             tuple(dict.fromkeys(problems)),
-            others,
+            cpu_use.others,
             self.pool.source,
         )
 
@@ -171,20 +183,7 @@ class Sampler:
             sets.dedicated,
         )
 
-    def _cpu_use(
-        self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int
-    ) -> tuple[
-        dict[int, float | None],
-        dict[int, float | None],
-        dict[int, float | None],
-        tuple[PoolSample, ...],
-    ]:
-        """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
-
-        The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
-        comes behind. Wanted is what ran on a pool's CPUs, and what guests' threads waited for
-        there: others' waiting is no demand. None in them: unknown.
-        """
+    def _cpu_use(self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int) -> CpuUse:
         before, self._times = self._times, cpu_times.read(self._root)
         busy, stolen = (cpu_times.passed(*pair, elapsed_ns) for pair in zip(before, self._times))
         waiting: dict[int, float] = {}
@@ -213,7 +212,7 @@ class Sampler:
                 tuple(running_guest.guest for running_guest in guests), host
             )
         )
-        return (
+        return CpuUse(
             {node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
             {node.id: wanted(node.cpus) for node in host.nodes},
             {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes},
@@ -334,8 +333,10 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
     return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
 
 
-def _use(node: model.Node, counts: Counts | None, use: uncore.UncoreUse) -> measurements.NodeUse:
-    """Return what is known of a node, but for its CPU time."""
+def _use(
+    node: model.Node, cpu_use: CpuUse, counts: Counts | None, use: uncore.UncoreUse
+) -> measurements.NodeUse:
+    """Return what is known of a node."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0
@@ -344,14 +345,15 @@ def _use(node: model.Node, counts: Counts | None, use: uncore.UncoreUse) -> meas
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
     return measurements.NodeUse(
-        None,
-        None,
-        counts.local_per_sec,
-        counts.remote_per_sec,
-        counts.cycles_per_sec,
-        counts.instructions_per_sec,
-        use.bandwidth_bytes_per_sec,
-        incoming,
-        use.link_bytes_per_sec,
-        use.io_miss_ratio,
+        demand_cores=cpu_use.demand[node.id],
+        busy_cores=cpu_use.busy[node.id],
+        local_per_sec=counts.local_per_sec,
+        remote_per_sec=counts.remote_per_sec,
+        cycles_per_sec=counts.cycles_per_sec,
+        instructions_per_sec=counts.instructions_per_sec,
+        bandwidth_bytes_per_sec=use.bandwidth_bytes_per_sec,
+        incoming_per_sec=incoming,
+        link_bytes_per_sec=use.link_bytes_per_sec,
+        io_miss_ratio=use.io_miss_ratio,
+        stolen_cores=cpu_use.stolen[node.id],
     )

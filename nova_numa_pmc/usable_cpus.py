@@ -61,9 +61,8 @@ def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> mode
 
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent published last in this boot; None: none."""
-    options = host_options.read_below(root)
     try:
-        found = pool_loads.read(host_options.below(root, options.state_dir))
+        found = pool_loads.read(host_options.read_below(root).state_path(root))
     except StateError:
         return None  # who reads the loads says why
     if found is None or not found.pools or found.boot_id != promises_file.read_boot_id(root):

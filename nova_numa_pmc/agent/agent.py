@@ -11,11 +11,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises, promises_upkeep, sampling
+from nova_numa_pmc import model, promises_upkeep, sampling, usable_cpus
 from nova_numa_pmc.agent import demand_records, guest_events, read_schedule, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.agent.tick import Moment, Tick
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
@@ -210,7 +210,7 @@ class Agent:
 
     @property
     def _directory(self) -> str:
-        return host_options.below(self._root, self.options.shared.state_dir)
+        return self.options.shared.state_path(self._root)
 
     def _collect(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause_watch.look(self._directory))
@@ -223,7 +223,7 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
-            tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
+            tick = tick._replace(host=usable_cpus.usable_host(self._root, self._sampler.pool))
             tick = tick._replace(guests=self._guests(), source=self._guest_events.source)
         return tick
 

@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import (
     eligibility,
@@ -160,7 +160,7 @@ class Rebalancer:
         state_files.write(self._directory(), FILE, json.dumps(kept).encode())
 
     def _directory(self) -> str:
-        return host_options.below(self._root, self.options.shared.state_dir)
+        return self.options.shared.state_path(self._root)
 
 
 def situation(

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.host import confinement, files, hook_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nova_numa_pmc.host.processes import Process
 
-_MAX_CGROUP_BYTES = 1 << 16
 #: What a container's control group tells of who runs it.
 _DEPLOYMENTS = (
     ('kubepods', 'openstack-helm'),
@@ -80,11 +79,5 @@ def check_container(process: Process | None) -> Iterator[Finding]:
 
 def deployment(root: str, pid: int) -> str:
     """Return what deployed a containerised process, by its control group."""
-    try:
-        with open(
-            os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8', errors='replace'
-        ) as stream:
-            text = stream.read(_MAX_CGROUP_BYTES)
-    except OSError:
-        text = ''
+    text = files.read_optional(root, 'proc/%d/cgroup' % pid) or ''
     return next((name for mark, name in _DEPLOYMENTS if mark in text), 'deployment unknown')

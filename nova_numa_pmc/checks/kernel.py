@@ -13,7 +13,7 @@ from nova_numa_pmc import finding
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import processes, topology
+from nova_numa_pmc.host import files, processes, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,6 @@ _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
 _CPUS = 'sys/devices/system/cpu'
 _PARANOID = 'proc/sys/kernel/perf_event_paranoid'
-_MAX_TEXT_BYTES = 4096
 #: Bit of the capability in CapEff (linux/capability.h).
 _SYS_ADMIN = 21
 
@@ -73,7 +72,7 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 def check_balancing(root: str) -> Iterator[Finding]:
     """Check that automatic NUMA balancing doesn't move pages after us."""
-    if _text(root, _BALANCING) not in (None, '0'):
+    if files.read_optional(root, _BALANCING) not in (None, '0'):
         yield Finding(
             'numa-balancing',
             finding.WARNING,
@@ -86,7 +85,10 @@ def check_balancing(root: str) -> Iterator[Finding]:
 
 def check_ksm(root: str) -> Iterator[Finding]:
     """Check that KSM doesn't make pages of one node serve guests on another."""
-    if _text(root, _KSM + '/run') == '1' and _text(root, _KSM + '/merge_across_nodes') != '0':
+    if (
+        files.read_optional(root, _KSM + '/run') == '1'
+        and files.read_optional(root, _KSM + '/merge_across_nodes') != '0'
+    ):
         yield Finding(
             'ksm-across-nodes',
             finding.WARNING,
@@ -100,7 +102,7 @@ def check_ksm(root: str) -> Iterator[Finding]:
 
 def check_huge_pages(root: str) -> Iterator[Finding]:
     """Check that guests can get transparent huge pages."""
-    if '[never]' in (_text(root, _THP) or ''):
+    if '[never]' in (files.read_optional(root, _THP) or ''):
         yield Finding(
             'thp-off',
             finding.WARNING,
@@ -119,7 +121,7 @@ def check_governor(root: str) -> Iterator[Finding]:
     except OSError:
         return
     for name in names:
-        governor = _text(root, os.path.join(_CPUS, name, 'cpufreq/scaling_governor'))
+        governor = files.read_optional(root, os.path.join(_CPUS, name, 'cpufreq/scaling_governor'))
         if (
             name[:3] == 'cpu'
             and name[3:].isdigit()
@@ -145,10 +147,10 @@ def check_counting(root: str) -> Iterator[Finding]:
     Above 2 is no value of the mainline kernel's (Documentation/admin-guide/sysctl/kernel.rst):
     Debian's and Ubuntu's then require CAP_SYS_ADMIN, whoever has CAP_PERFMON.
     """
-    level, agent = _text(root, _PARANOID), processes.find(root, processes.AGENT)
+    level, agent = files.read_optional(root, _PARANOID), processes.find(root, processes.AGENT)
     if agent is None or level is None or not level.isdigit() or int(level) <= 2:
         return
-    status = _text(root, 'proc/%d/status' % agent.pid) or ''
+    status = files.read_optional(root, 'proc/%d/status' % agent.pid) or ''
     held = [line.split(':')[1] for line in status.splitlines() if line.startswith('CapEff:')]
     if held and not int(held[0], 16) >> _SYS_ADMIN & 1:
         yield Finding(
@@ -160,11 +162,3 @@ def check_counting(root: str) -> Iterator[Finding]:
             'kernel.perf_event_paranoid=2',
             os.path.join(root, _PARANOID),
         )
-
-
-def _text(root: str, path: str) -> str | None:
-    try:
-        with open(os.path.join(root, path), encoding='utf-8', errors='replace') as stream:
-            return stream.read(_MAX_TEXT_BYTES).strip()
-    except OSError:
-        return None

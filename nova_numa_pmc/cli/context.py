@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.measurement import Sample
-    from nova_numa_pmc.state import promises_file
+    from nova_numa_pmc.state.promises_format import Promises
 
 
 class ObservedHost(Record):
@@ -43,7 +43,7 @@ class ObservedHost(Record):
     """
 
     host: model.Topology
-    record: promises_file.Promises
+    record: Promises
     guests: tuple[model.Guest, ...]
     problems: tuple[str, ...]
     pool: pools.Pool
@@ -80,7 +80,7 @@ class CommandContext:
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
         self.shared = host_options.read_below(root)
-        self.directory = host_options.below(root, self.shared.state_dir)
+        self.directory = self.shared.state_path(root)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )
@@ -150,13 +150,13 @@ class CommandContext:
         """
         found, problems = self.guests()
         pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
-        host = promises.usable_host(self.root, pool)
+        host = usable_cpus.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
-        record: promises_file.locked | dry_run.DraftPromises = (
+        record = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
-            else dry_run.DraftPromises(shared, self.root)
+            else dry_run.draft(shared, self.root)
         )
         with record:
             problems += promises.reconcile(record, host, shared, self.root)

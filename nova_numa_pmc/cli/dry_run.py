@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, promises, usable_cpus
 from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import memory_domains, node_memory
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state.promises_file import PromisesDraft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,38 +34,16 @@ class PossiblePlace(Record):
     key: dict[str, Any]
 
 
-class DraftPromises(promises_file.Promises):
-    """The promises file as it is, to decide in without a lock and without writing.
+def draft(options: HostOptions, root: str) -> PromisesDraft:
+    """Read the promises as they are, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
-
-    :ivar problem: why the record could not be read, else None
     """
-
-    def __init__(self, options: HostOptions, root: str) -> None:
-        self.problem: str | None = None
-        try:
-            record = promises_file.read(
-                host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
-            )
-        except StateError as error:
-            record, self.problem = None, str(error)
-        record = record or promises_file.Promises()
-        super().__init__(record.promises, record.rotation)
-
-    def put(self, promise: model.Promise) -> None:
-        """Take a promise into the draft, in place of the guest's earlier one."""
-        self.promises[promise.uuid] = promise
-
-    def drop(self, uuid: str) -> None:
-        """Take a promise out of the draft."""
-        self.promises.pop(uuid, None)
-
-    def __enter__(self) -> DraftPromises:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    try:
+        record = promises.read(options, root)
+    except StateError as error:
+        return PromisesDraft(problem=str(error))
+    return PromisesDraft(record.promises, record.rotation)
 
 
 def decide(
@@ -78,9 +55,9 @@ def decide(
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
-    draft = DraftPromises(options, root)
-    recorded = draft.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, record=draft), recorded
+    record = draft(options, root)
+    recorded = record.promises.get(guest.uuid)
+    return promises.decide(guest, options, root, 0, record=record), recorded
 
 
 def memory_kept(
@@ -90,7 +67,7 @@ def memory_kept(
 
     :raises TopologyError: the host can't be read
     """
-    return node_memory.withheld(promises.usable_host(root).nodes, limits)
+    return node_memory.withheld(usable_cpus.usable_host(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:

@@ -9,13 +9,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from nova_numa_pmc import promises
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import progress, tables
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history, move_lock, promises_file
+from nova_numa_pmc.state import history, move_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,10 +170,7 @@ def _cancel_if_busy(
 ) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
-        record = (
-            promises_file.read(command.directory, promises_file.read_boot_id(command.root))
-            or promises_file.Promises()
-        )
+        record = promises.read(command.shared, command.root)
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return

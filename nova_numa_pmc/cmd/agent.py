@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
-        directory = host_options.below(args.root, options.shared.state_dir)
+        directory = options.shared.state_path(args.root)
         if args.widen:
             reassertion.widen_bound(options.shared, args.root, LOG)
             return 0

@@ -84,6 +84,10 @@ class HostOptions(Record):
     state_dir: str
     problems: tuple[str, ...] = ()
 
+    def state_path(self, root: str) -> str:
+        """Return the directory of the state, as seen with the host's file system at ``root``."""
+        return below(root, self.state_dir)
+
 
 GROUPS = (
     ('placement', 'What a node may promise, and when nodes count as equally loaded.'),

@@ -22,6 +22,8 @@ PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: An estimate per vCPU is rounded to this many parts of a core, a power of two: sums of it are
 #: then the same in whatever order guests are charged.
 _PARTS = 64
+#: Extra specs of a flavor that are read of a guest.
+POLICY_KEY, INTENSITY_KEY = 'numa_pmc:policy', 'numa_pmc:memory_intensity'
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected share beside what is measured.
@@ -230,11 +232,6 @@ def request(
     :param history: None: none
     """
     history = history or model.DemandHistory()
-    specs = dict(guest.extra_specs)
-    policy = model.NONE if guest.override == 'ignore' else specs.get('numa_pmc:policy')
-    intensity = INTENSITY.get(
-        specs.get('numa_pmc:memory_intensity', ''), INTENSITY[DEFAULT_INTENSITY]
-    )
     demand = expected_cores(guest.vcpus, history)
     return model.Request(
         max(guest.vcpus, guest.vcpus_max or 0),
@@ -242,11 +239,23 @@ def request(
         guest.page_bytes,
         guest.allowed_cpus,
         tuple(device_nodes),
-        policy if policy in model.POLICIES else model.AUTO,
+        model.NONE if guest.override == 'ignore' else policy_of(guest),
         demand,
-        expected_traffic(demand, intensity, history.bytes_per_core_sec),
+        expected_traffic(demand, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,
     )
+
+
+def policy_of(guest: model.Guest) -> str:
+    """Return how a guest's flavor wants it placed; what is no policy counts as none given."""
+    policy = dict(guest.extra_specs).get(POLICY_KEY)
+    return policy if policy in model.POLICIES else model.AUTO
+
+
+def intensity_of(guest: model.Guest) -> float:
+    """Return a guest's bandwidth per core, relative to the host's mean, by its flavor."""
+    intensity = dict(guest.extra_specs).get(INTENSITY_KEY, '')
+    return INTENSITY.get(intensity, INTENSITY[DEFAULT_INTENSITY])
 
 
 def expected_cores(vcpus: int, history: model.DemandHistory) -> float:

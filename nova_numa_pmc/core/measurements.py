@@ -148,7 +148,7 @@ def node_samples(
     capacities: NodeCapacities,
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
-) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
+) -> tuple[tuple[NodeSample, ...], Sequence[Sequence[float]] | None]:
     """Return the nodes' samples, and which node reads whose memory; None: not counted.
 
     :param nodes: ascending
@@ -163,8 +163,7 @@ def node_samples(
             use
             if use.bandwidth_bytes_per_sec is not None
             else use._replace(
-                bandwidth_bytes_per_sec=pressure.LINE_BYTES
-                * sum(row[at] for row in traffic.lines_per_sec)
+                bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(row[at] for row in traffic)
             )
             for at, use in enumerate(uses)
         ]
@@ -175,7 +174,7 @@ def node_samples(
     losses = pressure.losses(
         [use.demand_cores for use in uses],
         capacities.capacity_cores,
-        traffic.lines_per_sec if traffic else None,
+        traffic,
         capacities.latencies_ns,
         bandwidth_ratios,
         capacities.mlp,
@@ -261,7 +260,7 @@ def counts_of_guests(
 
 def _traffic(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
-) -> pressure.Traffic | None:
+) -> Sequence[Sequence[float]] | None:
     """Return whose memory each node's accesses went to; None: a node's are not counted."""
     near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
     far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]

@@ -48,18 +48,6 @@ class Loss(Record):
     distance_cores: float | None
 
 
-class Traffic(Record):
-    """Accesses between nodes: which node reads whose memory.
-
-    :param lines_per_sec: rows: from a node's CPUs; columns: to a node's memory
-    :param residual_ratio: how much the columns miss what the memory controllers saw,
-        Σ|fitted − seen| / Σ seen; None: they were not counted
-    """
-
-    lines_per_sec: Sequence[Sequence[float]]
-    residual_ratio: float | None
-
-
 def bandwidth_bytes_per_sec(
     read_bytes: float | None, write_bytes: float | None, elapsed_ns: int, write_weight: float = 1.0
 ) -> float | None:
@@ -171,7 +159,7 @@ def attribute(
     remote: Sequence[float],
     guests: Sequence[tuple[Sequence[float], Sequence[float]]],
     incoming: Sequence[float | None] | None = None,
-) -> Traffic:
+) -> tuple[tuple[float, ...], ...]:
     """Return which node's memory each node's remote accesses went to.
 
     Counters count how many accesses of a node's CPUs were remote, not where to. The
@@ -187,17 +175,14 @@ def attribute(
         its CPUs, its bytes by node)
     :param incoming: reads per second that each node's controllers served beyond
         its own CPUs' and devices'; None, or None in it: not counted
+    :returns: lines per second; rows: from a node's CPUs; columns: to a node's memory
     """
     nodes = range(len(remote))
     rows = [_scaled(row, total) for row, total in zip(_seed(guests, remote), remote)]
-    residual = None
     seen = [max(0.0, column) for column in incoming or () if column is not None]
     if incoming is not None and len(seen) == len(incoming):
         rows = _fit(rows, remote, seen)
-        missed = sum(abs(sum(row[m] for row in rows) - seen[m]) for m in nodes)
-        residual = missed / sum(seen) if sum(seen) else None
-    matrix = tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)
-    return Traffic(matrix, residual)
+    return tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)
 
 
 def _seed(

@@ -14,7 +14,8 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import node_memory, writes
-from nova_numa_pmc.host.cgroups import Groups, read_text
+from nova_numa_pmc.host.cgroups import Groups
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import file_of
 
 
@@ -43,7 +44,7 @@ def wide(groups: Groups) -> str:
             return ''
         directory = groups.scope
         while os.path.exists(file_of(directory, 'mems')):
-            kept -= parse_cpulist(read_text(file_of(directory, 'mems')))
+            kept -= parse_cpulist(read_kernel_file(file_of(directory, 'mems')))
             directory = os.path.dirname(directory)
     except (OSError, CpuListError):
         return ''

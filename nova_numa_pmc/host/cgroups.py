@@ -21,16 +21,13 @@ import errno
 import os
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-#: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
-_READ_MAX_BYTES = 1 << 20
-_NO_PROCESS = 'no process of the guest is known'
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Groups(Record):
@@ -60,27 +57,6 @@ class Groups(Record):
     proc: str
 
 
-def read_text(path: str) -> str:
-    """Read a kernel file to its end; kernfs may return it in parts.
-
-    :raises OSError: as the kernel says; EFBIG above 1 MiB
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            part = os.read(fd, 65536)
-            if not part:
-                return os.fsdecode(b''.join(parts))
-            parts.append(part)
-            size += len(part)
-            if size > _READ_MAX_BYTES:
-                raise OSError(errno.EFBIG, 'larger than 1 MiB', path)
-    finally:
-        os.close(fd)
-
-
 def find(pid: int | None, root: str = '/') -> Groups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
@@ -89,19 +65,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
     :raises CpusetError: not a libvirt guest's group, or one without a cpuset
     :raises GuestGone: there is no such process any more
     """
-    if pid is None:
-        raise GuestGone(_NO_PROCESS)
-    proc = os.path.join(root, 'proc', '%d' % pid)
-    hierarchies = _hierarchies(proc)
-    version = 1 if 'cpuset' in hierarchies else 2
-    key = 'cpuset' if version == 1 else ''
-    if key not in hierarchies:
-        raise CpusetError(
-            '%s/cgroup: no cpuset controller and no unified hierarchy: enable '
-            'the cpuset controller' % proc
-        )
-    mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    scope, tail = _locate(hierarchies[key], key, mounts, root)
+    pid, version, hierarchies, mounts, (scope, tail) = _enter(pid, 'cpuset', root)
     if not tail:
         raise CpusetError(
             '%s: QEMU is in none of the groups libvirt makes in it: not yet started, or not a '
@@ -132,7 +96,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
         main if _has_cpuset(main) else target,
         covers,
         memory,
-        proc,
+        os.path.join(root, 'proc', '%d' % pid),
     )
 
 
@@ -155,12 +119,12 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """
     version, scope, tail = locate(pid, 'memory', root)
     # On v1 the scope's sums may leave out what is below it (use_hierarchy).
-    for directory in (scope,) if version == 2 else (os.path.join(scope, *tail), scope):
-        if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
-            return version, directory
-    raise CpusetError(
-        '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
-    )
+    directory = _counting_memory((scope,) if version == 2 else (os.path.join(scope, *tail), scope))
+    if directory is None:
+        raise CpusetError(
+            '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
+        )
+    return version, directory
 
 
 def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str, list[str]]:
@@ -168,17 +132,30 @@ def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str,
 
     :raises CpusetError, GuestGone: as :func:`machine`
     """
+    _, version, _, _, (scope, tail) = _enter(pid, controller, root)
+    return version, scope, tail
+
+
+def _enter(
+    pid: int | None, controller: str, root: str
+) -> tuple[int, int, dict[str, str], str, tuple[str, list[str]]]:
+    """Find a guest's machine in a controller's hierarchy.
+
+    :returns: (pid, version, its paths by controller, the mounts, those of :func:`_locate`)
+    """
     if pid is None:
-        raise GuestGone(_NO_PROCESS)
-    hierarchies = _hierarchies(os.path.join(root, 'proc', '%d' % pid))
+        raise GuestGone('no process of the guest is known')
+    proc = os.path.join(root, 'proc', '%d' % pid)
+    hierarchies = _hierarchies(proc)
     version = 1 if controller in hierarchies else 2
     key = controller if version == 1 else ''
     if key not in hierarchies:
         raise CpusetError(
-            'process %d is in no control group with %s: mount the hierarchy' % (pid, controller)
+            '%s/cgroup: no %s controller and no unified hierarchy: enable the %s controller'
+            % (proc, controller, controller)
         )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    return (version, *_locate(hierarchies[key], key, mounts, root))
+    return pid, version, hierarchies, mounts, _locate(hierarchies[key], key, mounts, root)
 
 
 def memory_by_node(groups: Groups) -> dict[int, int] | None:
@@ -205,7 +182,7 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     )
     by_node: dict[int, int] = {}
     try:
-        for line in read_text(os.path.join(directory, 'memory.numa_stat')).splitlines():
+        for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
             if fields[0].partition('=')[0] not in wanted:
                 continue
@@ -226,7 +203,7 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
     try:
         lines = dict(
             line.split(':', 1)
-            for line in read_text(os.path.join(groups.proc, 'status')).splitlines()
+            for line in read_kernel_file(os.path.join(groups.proc, 'status')).splitlines()
         )
         return sum(int(lines[name].split()[0]) << 10 for name in names)
     except (OSError, ValueError, KeyError, IndexError):
@@ -235,7 +212,7 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
 
 def _read(path: str) -> str:
     try:
-        return read_text(path)
+        return read_kernel_file(path)
     except OSError as e:
         gone = GuestGone if e.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
         raise gone('%s: %s' % (path, e.strerror or e)) from None
@@ -357,7 +334,12 @@ def _memory_group(
         except CpusetError:
             return None
         own = (os.path.join(scope, *tail), scope)
-    for directory in own:
+    return _counting_memory(own)
+
+
+def _counting_memory(directories: Iterable[str]) -> str | None:
+    """Return the first of the groups that counts its memory per node; None where none does."""
+    for directory in directories:
         if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
             return directory
     return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import subprocess
 
+from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
 #: Daemons that run qemu hooks, the modular one first.
@@ -56,7 +57,7 @@ def find_daemon(root: str = '/') -> Daemon | None:
         return None
     found: dict[str, int] = {}
     for pid in entries:
-        name = _text(os.path.join(proc, str(pid), 'comm'))
+        name = files.read_optional(proc, '%d/comm' % pid)
         if name in DAEMONS and name not in found:
             found[name] = pid
     for name in DAEMONS:
@@ -75,7 +76,7 @@ def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None
         return daemon.label
     if os.path.exists(os.path.join(root, 'sys/fs/selinux/enforce')):
         return None  # its context comes from a policy transition at its start
-    profiles = _text(os.path.join(root, 'sys/kernel/security/apparmor/profiles')) or ''
+    profiles = files.read_optional(root, 'sys/kernel/security/apparmor/profiles') or ''
     loaded = {line.rsplit(' (', 1)[0] for line in profiles.splitlines()}
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
@@ -121,7 +122,7 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial
 
 def _describe(root: str, name: str, pid: int) -> Daemon:
     process = os.path.join(root, 'proc', str(pid))
-    label = _text(os.path.join(process, 'attr/current')) or UNCONFINED
+    label = files.read_optional(process, 'attr/current') or UNCONFINED
     if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
         label = label.rsplit(' (', 1)[0]
     return Daemon(name, pid, started_s(root, process), label, same_root(root, process))
@@ -132,10 +133,10 @@ def started_s(root: str, process: str) -> float | None:
 
     Field 22 of proc(5)'s stat, in ticks after the boot time.
     """
-    stat = _text(os.path.join(process, 'stat'))
+    stat = files.read_optional(process, 'stat')
     boot = [
         line
-        for line in (_text(os.path.join(root, 'proc/stat')) or '').splitlines()
+        for line in (files.read_optional(root, 'proc/stat') or '').splitlines()
         if line.startswith('btime ')
     ]
     if stat is None or not boot:
@@ -150,11 +151,3 @@ def same_root(root: str, process: str) -> bool:
         return os.path.samefile(os.path.join(process, 'root'), root)
     except OSError:
         return True
-
-
-def _text(path: str) -> str | None:
-    try:
-        with open(path, encoding='utf-8', errors='replace') as stream:
-            return stream.read().strip('\0\n ')
-    except OSError:
-        return None

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read(root: str = '/') -> CpuTimes:
     which a busy vCPU may not do for seconds.
     """
     try:
-        lines = read_text(os.path.join(root, 'proc/stat')).splitlines()
+        lines = read_kernel_file(os.path.join(root, 'proc/stat')).splitlines()
     except OSError:
         return CpuTimes()
     tick_ns = 10**9 // os.sysconf('SC_CLK_TCK')
@@ -55,11 +55,6 @@ def read(root: str = '/') -> CpuTimes:
         if len(fields) > _STEAL_FIELD:
             stolen[cpu] = tick_ns * fields[_STEAL_FIELD]
     return CpuTimes(busy, stolen) if busy else CpuTimes()
-
-
-def busy_ns(root: str = '/') -> dict[int, int] | None:
-    """Return {CPU: ns that it ran something, cumulative}; None: not reported."""
-    return read(root).busy_ns
 
 
 def _numbers(words: list[str]) -> list[int] | None:

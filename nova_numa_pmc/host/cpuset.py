@@ -22,7 +22,8 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
+from nova_numa_pmc.host.cgroups import memory_by_node, resident_bytes
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written
 from nova_numa_pmc.record import Record
 
@@ -207,7 +208,7 @@ def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.wr
     if (
         groups.version != 2
         or groups.target == groups.scope
-        or read_text(path).strip()
+        or read_kernel_file(path).strip()
         or any(os.path.basename(child) != 'emulator' for child in groups.children)
     ):
         return False
@@ -283,7 +284,7 @@ def _possible_cpus(groups: Groups) -> str:
     """
     path = os.path.join(groups.proc, '../../sys/devices/system/cpu/possible')
     try:
-        return read_text(path).strip()
+        return read_kernel_file(path).strip()
     except OSError:
         return ''
 
@@ -375,7 +376,7 @@ def _bring_the_rest(
 def _migrates(path: str) -> str:
     """Read v1's memory_migrate as it is, '0' when unreadable (the write will report why)."""
     try:
-        return read_text(path).strip()
+        return read_kernel_file(path).strip()
     except OSError:
         return '0'
 
@@ -432,7 +433,7 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
     for directory in dict.fromkeys((groups.scope, groups.target)) if groups.version == 1 else ():
         path = file_of(directory, 'cpus')
         try:
-            own = parse_cpulist(read_text(path))
+            own = parse_cpulist(read_kernel_file(path))
         except (OSError, CpuListError) as e:
             raise CpusetError('%s: %s' % (path, e)) from None
         if not own >= cpus:
@@ -446,7 +447,7 @@ def _effective(groups: Groups) -> frozenset[int] | None:
     found: frozenset[int] = frozenset()
     for directory in written(groups):
         try:
-            found |= parse_cpulist(read_text(os.path.join(directory, name)))
+            found |= parse_cpulist(read_kernel_file(os.path.join(directory, name)))
         except (OSError, CpuListError):
             continue
     return found or None

@@ -6,6 +6,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from nova_numa_pmc.cpulist import BLANK, is_number, parse_cpulist
@@ -15,6 +16,10 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Container
+
+
+#: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
+_READ_MAX_BYTES = 1 << 20
 
 
 def read_cpus(root: str, path: str) -> frozenset[int] | None:
@@ -51,6 +56,39 @@ def read_text(root: str, path: str) -> str | None:
     except OSError as error:
         raise TopologyError(f'{path}: {error.strerror}') from error
     return text.decode('ascii', 'backslashreplace').strip(BLANK)
+
+
+def read_kernel_file(path: str) -> str:
+    """Read a kernel file to its end; kernfs may return it in parts.
+
+    :raises OSError: as the kernel says; EFBIG above 1 MiB
+    """
+    return os.fsdecode(_read_bytes(path))
+
+
+def read_optional(root: str, path: str) -> str | None:
+    """Return a kernel file's text, stripped; None where it can't be read."""
+    try:
+        return _read_bytes(path_of(root, path)).decode('utf-8', 'replace').strip(BLANK)
+    except OSError:
+        return None
+
+
+def _read_bytes(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            part = os.read(fd, 65536)
+            if not part:
+                return b''.join(parts)
+            parts.append(part)
+            size += len(part)
+            if size > _READ_MAX_BYTES:
+                raise OSError(errno.EFBIG, 'larger than 1 MiB', path)
+    finally:
+        os.close(fd)
 
 
 def whole_number(root: str, path: str, digits: str, most: int) -> int:

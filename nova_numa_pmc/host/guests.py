@@ -21,6 +21,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
+from nova_numa_pmc.host.domain_xml import attributes
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -66,7 +67,6 @@ _PINS = (
     ('cputune/iothreadpin', 'iothread', 'iothread'),
 )
 
-_attributes = domain_xml.attributes
 
 _DEDICATED_POLICIES = ('dedicated', 'mixed')
 
@@ -263,7 +263,7 @@ def _id(elements: Elements) -> int | None:
 
 def _word(elements: Elements, path: str, name: str) -> str | None:
     """Return one of libvirt's own words, None where it has none."""
-    words = _attributes(elements, path, name)
+    words = attributes(elements, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
@@ -274,7 +274,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
         sorted(
             {
                 values.integer('vcpu pid', digits, 1, 1 << 31)
-                for digits in _attributes(elements, 'vcpus/vcpu', 'pid')
+                for digits in attributes(elements, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
         )
@@ -294,8 +294,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
         allowed_cpus=allowed_cpus,
         placed_by=_placed_by(elements, specs),
         mem_nodes=_mem_nodes(elements),
-        mem_bound=any(_attributes(elements, 'numatune/memory', 'nodeset'))
-        and _is_strict(elements),
+        mem_bound=any(attributes(elements, 'numatune/memory', 'nodeset')) and _is_strict(elements),
         page_bytes=domain_memory.page_bytes(elements, default_huge_page_bytes),
         locked=domain_memory.is_locked(elements),
         devices=_devices(elements),
@@ -306,7 +305,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
         pinned_cpus=_pinned_cpus(elements),
         pins=_pins(elements),
         flavor=_flavor(elements),
-        preallocated='immediate' in _attributes(elements, 'memoryBacking/allocation', 'mode'),
+        preallocated='immediate' in attributes(elements, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(elements),
         plugged_bytes=plugged_bytes,
     )
@@ -333,7 +332,7 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
 
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
-    return values.cpuset('vcpupin', _attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
+    return values.cpuset('vcpupin', attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
 
 
 def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
@@ -359,8 +358,8 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
 def _mem_nodes(elements: Elements) -> tuple[int, ...]:
     nodes = values.cpuset(
         'numatune',
-        _attributes(elements, 'numatune/memory', 'nodeset')
-        + _attributes(elements, 'numatune/memnode', 'nodeset'),
+        attributes(elements, 'numatune/memory', 'nodeset')
+        + attributes(elements, 'numatune/memnode', 'nodeset'),
     )
     masks = [element.text for element in elements.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
@@ -369,8 +368,8 @@ def _mem_nodes(elements: Elements) -> tuple[int, ...]:
 def _is_strict(elements: Elements) -> bool:
     """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
     return {
-        *_attributes(elements, 'numatune/memory', 'mode'),
-        *_attributes(elements, 'numatune/memnode', 'mode'),
+        *attributes(elements, 'numatune/memory', 'mode'),
+        *attributes(elements, 'numatune/memnode', 'mode'),
     } <= {'strict', 'restrictive'}
 
 
@@ -380,8 +379,8 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     if 'numatune/memory' in elements or 'numatune/memnode' in elements:
         placed.append('numatune')
     if 'auto' in (
-        _attributes(elements, 'vcpu', 'placement')
-        + _attributes(elements, 'numatune/memory', 'placement')
+        attributes(elements, 'vcpu', 'placement')
+        + attributes(elements, 'numatune/memory', 'placement')
     ):
         placed.append('numad')
     placed += [name for path, name in _PLACED_BY if path in elements]
@@ -411,9 +410,9 @@ def _devices(elements: Elements) -> tuple[str, ...]:
 
 def _host_devices(elements: Elements) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
-    names = _attributes(elements, 'devices/interface/source', 'dev') + [
+    names = attributes(elements, 'devices/interface/source', 'dev') + [
         path
-        for path in _attributes(elements, 'devices/disk/source', 'dev')
+        for path in attributes(elements, 'devices/disk/source', 'dev')
         if path.startswith('/dev/')
     ]
     # They are shown only: an odd one is no reason to leave the guest alone.
@@ -427,7 +426,7 @@ def _iothreads(elements: Elements) -> int:
 
 
 def _flavor(elements: Elements) -> str | None:
-    names = _attributes(elements, 'metadata/instance/flavor', 'name')
+    names = attributes(elements, 'metadata/instance/flavor', 'name')
     return values.label('flavor', names[0]) if names else None
 
 

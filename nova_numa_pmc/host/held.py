@@ -8,7 +8,8 @@ import os
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import Groups, read_text
+from nova_numa_pmc.host.cgroups import Groups
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -34,7 +35,10 @@ def read_held(groups: Groups) -> dict[str, Held]:
     for directory in (groups.target, *groups.children):
         try:
             held[directory] = Held(
-                *(parse_cpulist(read_text(file_of(directory, kind))) for kind in Held._fields)
+                *(
+                    parse_cpulist(read_kernel_file(file_of(directory, kind)))
+                    for kind in Held._fields
+                )
             )
         except (OSError, CpuListError) as e:
             gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
@@ -52,7 +56,7 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     found = {}
     for directory in (groups.target, *groups.children):
         try:
-            found[directory] = parse_cpulist(read_text(file_of(directory, 'cpus')))
+            found[directory] = parse_cpulist(read_kernel_file(file_of(directory, 'cpus')))
         except (OSError, CpuListError) as e:
             gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
             if directory == groups.target or not gone:
@@ -104,7 +108,7 @@ def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
     if groups.version != 2:
         return False
     try:
-        return not own & parse_cpulist(read_text(file_of(directory, 'cpus') + '.effective'))
+        return not own & parse_cpulist(read_kernel_file(file_of(directory, 'cpus') + '.effective'))
     except (OSError, CpuListError):
         return False
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cgroups, files
 from nova_numa_pmc.record import Record
 
 _MAX_THREADS = 65536
@@ -82,7 +82,7 @@ def quota_cores(directory: str, version: int) -> float | None:
         words = [
             word
             for name in names
-            for word in cgroups.read_text(os.path.join(directory, name)).split()
+            for word in files.read_kernel_file(os.path.join(directory, name)).split()
         ]
         quota_us, period_us = (int(word) for word in words)  # 'max' is not a number
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def throttled_ns(group: QuotaGroup) -> int | None:
     """Return how long a group was held back so far; None: the kernel does not report it."""
     key, unit = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
     try:
-        for line in cgroups.read_text(os.path.join(group.directory, 'cpu.stat')).splitlines():
+        for line in files.read_kernel_file(os.path.join(group.directory, 'cpu.stat')).splitlines():
             name, _, value = line.partition(' ')
             if name == key:
                 return int(value) * unit
@@ -107,6 +107,6 @@ def _tids(directory: str, version: int) -> tuple[int, ...]:
     """Return a group's thread ids; a threaded group of v2 has no readable ``cgroup.procs``."""
     path = os.path.join(directory, 'cgroup.threads' if version == 2 else 'tasks')
     try:
-        return tuple(int(line) for line in cgroups.read_text(path).split()[:_MAX_THREADS])
+        return tuple(int(line) for line in files.read_kernel_file(path).split()[:_MAX_THREADS])
     except (OSError, ValueError):
         return ()

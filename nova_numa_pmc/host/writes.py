@@ -16,7 +16,7 @@ import os
 
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -51,7 +51,7 @@ def read_set(path: str) -> str:
     :returns: text in the kernel's list format
     :raises OSError: as the kernel says
     """
-    return read_text(path).strip() or inherited(path)
+    return read_kernel_file(path).strip() or inherited(path)
 
 
 def inherited(path: str) -> str:
@@ -60,7 +60,7 @@ def inherited(path: str) -> str:
     :raises OSError: as the kernel says
     """
     directory, name = os.path.split(path)
-    return read_text(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
+    return read_kernel_file(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
 
 
 def run(
@@ -77,7 +77,7 @@ def run(
     done: list[FileChange] = []
     for path, text in steps:
         try:
-            own = read_text(path).strip()
+            own = read_kernel_file(path).strip()
             before = own or inherited(path)
             # What a group has only inherited is lost when the group above it is widened.
             if (own or not text) and parse_cpulist(before) == parse_cpulist(

@@ -12,7 +12,7 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import promises
+from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
@@ -190,7 +190,7 @@ class MoveExecutor:
 
     def _promised(self, planned: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
-        host = promises.usable_host(self._root, self.pool)
+        host = usable_cpus.usable_host(self._root, self.pool)
         parts = self.promises.parts(planned, host)
         # Before the promises are: a kill leaves no move that the history does not know. And not
         # under their lock: a start of a guest must not wait for a disk.

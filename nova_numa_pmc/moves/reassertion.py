@@ -15,7 +15,6 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -24,7 +23,7 @@ from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import Held, contradicting, own_cpus, read_held
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state import overrides, promises_file
+from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
     import logging
@@ -365,10 +364,8 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """
-    record = promises_file.read(
-        host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
-    )
-    bound = {each.uuid: each for each in record.promises.values() if each.bound} if record else {}
+    record = promises.read(options, root)
+    bound = {each.uuid: each for each in record.promises.values() if each.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)
         if promise is None:

@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import saved_hosts
 from nova_numa_pmc.scheduler.weigher import NUMAPressureWeigher
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ objects: Any = nova_objects
 _NO_UUID = '00000000-0000-0000-0000-000000000000'
 #: Columns that are copied; the others are derived from them or from nothing.
 _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used'
-#: Nova's defaults of ``initial_…_allocation_ratio``, for rows that have none.
-_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
 
 class NovaWeights(Record):
@@ -129,9 +128,7 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
     """Make the HostState that the scheduler would make of a row."""
     name = row.get('host') or row['hypervisor_hostname']
     amounts = {key: int(row.get(key) or 0) for key in _INTS}
-    reported, stats = row.get('metrics') or '[]', row.get('stats') or {}
-    if type(stats) is str:
-        stats = json.loads(stats)
+    reported = row.get('metrics') or '[]'
     free_disk_gb = row.get('free_disk_gb')
     if free_disk_gb is None:
         free_disk_gb = amounts['local_gb'] - amounts['local_gb_used']
@@ -150,11 +147,11 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
         free_ram_mb=amounts['memory_mb'] - amounts['memory_mb_used'],
         free_disk_gb=int(free_disk_gb),
         disk_available_least=row.get('disk_available_least'),
-        stats={key: str(value) for key, value in stats.items()},
+        stats={key: str(value) for key, value in saved_hosts.stats_of(row).items()},
         metrics=reported if type(reported) is str else json.dumps(reported),
         **{
             f'{kind}_allocation_ratio': float(row.get(f'{kind}_allocation_ratio') or ratio)
-            for kind, ratio in _RATIOS.items()
+            for kind, ratio in saved_hosts.INITIAL_RATIOS.items()
         },
         **amounts,
     )

@@ -26,6 +26,8 @@ _D = TypeVar('_D', int, None)
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
 MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
 _AMOUNT_MAX = 1 << 50
+#: Nova's defaults of ``initial_…_allocation_ratio``, for rows that have none.
+INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
 
 class RowsError(NumaPmcError):
@@ -94,6 +96,20 @@ class Verdict(Record):
     estimate: request.HostEstimate
 
 
+class HostDecision(Record):
+    """What filter and weigher decide on one host.
+
+    :param why: the filter refuses it, '' it doesn't
+    :param pressure: of :func:`comparison.pressures`, None: unknown, or refused
+    :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
+    """
+
+    estimate: request.HostEstimate
+    why: str
+    pressure: float | None = None
+    penalty: float = 0.0
+
+
 def read(text: str) -> tuple[list[SavedHost], float]:
     """Read saved rows: a JSON array of objects, or one object a line.
 
@@ -132,36 +148,61 @@ def verdicts(
         order, then those that are filtered out
     """
     guest_request = request.read(SavedRequest(flavor))
-    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
-    if guest_request.neutral:
-        estimates = [request.HostEstimate(None, guest_request.neutral)] * len(hosts)
-        reasons = [''] * len(hosts)
-    else:
-        estimates = [
-            request.estimate(host, guest_request, estimate_options, now_s) for host in hosts
-        ]
-        filter_options = request.filter_options(guest_request, conf)
-        reasons = [
-            '' if guest_request.pinned else request.objection(estimate, filter_options)
-            for estimate in estimates
-        ]
-    passing = [at for at, why in enumerate(reasons) if not why]
-    pressures = pressures_of([estimates[at] for at in passing], guest_request)
-    found = penalties([hosts[at] for at in passing], pressures, conf)
-    shares = {at: 0.0 - conf['weight_multiplier'] * one for at, one in zip(passing, found)}
-    weight = dict(zip(passing, found))
-    order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
+    decisions = decide(hosts, guest_request, conf, now_s)
+    shares = [0.0 - conf['weight_multiplier'] * each.penalty for each in decisions]
+    order = sorted(
+        range(len(hosts)),
+        key=lambda at: (bool(decisions[at].why), 0 if decisions[at].why else -shares[at]),
+    )
     return [
         Verdict(
             hosts[at].host,
-            at in shares,
-            reasons[at],
-            weight.get(at),
-            shares.get(at),
-            estimates[at],
+            not decisions[at].why,
+            decisions[at].why,
+            None if decisions[at].why else decisions[at].penalty,
+            None if decisions[at].why else shares[at],
+            request.HostEstimate(None, guest_request.neutral)
+            if guest_request.neutral
+            else decisions[at].estimate,
         )
         for at in order
     ]
+
+
+def decide(
+    hosts: Sequence[SavedHost],
+    guest_request: request.GuestRequest,
+    conf: Mapping[str, Any],
+    now_s: float,
+) -> list[HostDecision]:
+    """Filter and weigh hosts, in their order.
+
+    Without jitter: the uuid of an instance that is yet to come is not known.
+
+    :param conf: option → value, of the group ``[numa_pmc]``
+    :param now_s: the time of the decision [s since the epoch]
+    """
+    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
+    filter_options = request.filter_options(guest_request, conf)
+    penalty_options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
+    estimates = [request.estimate(host, guest_request, estimate_options, now_s) for host in hosts]
+    all_pass = guest_request.neutral or guest_request.pinned
+    decisions = [
+        HostDecision(estimate, '' if all_pass else request.objection(estimate, filter_options))
+        for estimate in estimates
+    ]
+    if guest_request.guest is None:
+        return decisions
+    passing = [at for at, each in enumerate(decisions) if not each.why]
+    pressures = comparison.pressures([estimates[at] for at in passing], guest_request.guest)
+    for at, pressure in zip(passing, pressures):
+        decisions[at] = decisions[at]._replace(
+            pressure=pressure,
+            penalty=0.0
+            if guest_request.neutral
+            else penalty.host_penalty(hosts[at], pressure, penalty_options),
+        )
+    return decisions
 
 
 def defaults() -> dict[str, Any]:
@@ -244,27 +285,10 @@ def amount(row: Any, name: str, default: _D) -> float | _D:
     return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
 
 
-def pressures_of(
-    estimates: Sequence[request.HostEstimate], guest_request: request.GuestRequest
-) -> list[float | None] | None:
-    """Return :func:`comparison.pressures`, None: the weigher is neutral on the request."""
-    if guest_request.neutral or guest_request.guest is None:
-        return None
-    return comparison.pressures(estimates, guest_request.guest)
+def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's ``stats``, which Nova keeps as JSON.
 
-
-def penalties(
-    hosts: Sequence[SavedHost], pressures: Sequence[float | None] | None, conf: Mapping[str, Any]
-) -> list[float]:
-    """Return the hosts' penalties as the weigher does.
-
-    Without jitter: the uuid of an instance that is yet to come is not known.
-
-    :param pressures: of :func:`pressures_of`
+    :raises ValueError: they are none
     """
-    if pressures is None:
-        return [0.0] * len(hosts)
-    options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
-    return [
-        penalty.host_penalty(host, pressure, options) for host, pressure in zip(hosts, pressures)
-    ]
+    stats = row.get('stats') or {}
+    return (json.loads(stats) if type(stats) is str else stats) or {}

@@ -8,19 +8,16 @@ vCPUs, RAM and disk, and instances being built (nova/scheduler/weights/{cpu,ram,
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import comparison, request, saved_hosts
+from nova_numa_pmc.scheduler import request, saved_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Nova's ``initial_…_allocation_ratio``, for rows that have none.
-_CPU_RATIO, _RAM_RATIO, _DISK_RATIO = 4.0, 1.0, 1.0
 _AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
@@ -49,21 +46,19 @@ class WhatIfHost:
         def amount(name: str, least: float = 0.0) -> float:
             return max(least, saved_hosts.amount(row, name, 0) or 0.0)
 
-        self.vcpus = amount('vcpus') * (self._ratio(row, 'cpu') or _CPU_RATIO)
-        self.memory_mb = amount('memory_mb') * (self._ratio(row, 'ram') or _RAM_RATIO)
-        self.disk_gb = amount('local_gb') * (self._ratio(row, 'disk') or _DISK_RATIO)
+        self.vcpus = amount('vcpus') * self._ratio(row, 'cpu')
+        self.memory_mb = amount('memory_mb') * self._ratio(row, 'ram')
+        self.disk_gb = amount('local_gb') * self._ratio(row, 'disk')
         self._ram_mb = amount('memory_mb')
         self.disk_used_gb = amount('local_gb_used')
         self.memory_mb_used = amount('memory_mb_used')
-        stats = row.get('stats') or {}
-        if type(stats) is str:
-            stats = json.loads(stats)
-        self.io_ops = max(0.0, float((stats or {}).get('io_workload') or 0))
+        self.io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
 
     @staticmethod
     def _ratio(row: Any, name: str) -> float:
         value = row.get(name + '_allocation_ratio')
-        return checked.number(value, _RATIO_MAX) if value else 0.0
+        ratio = checked.number(value, _RATIO_MAX) if value else 0.0
+        return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create: WhatIfRequest) -> bool:
         """Return whether Placement would let one instance go there."""
@@ -173,32 +168,16 @@ def _place(
     """Give an instance its host; return the host's name and the pressure it would be left with."""
     roomy = [host for host in hosts if host.has_room(create)]
     guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
-    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
-    estimates = [
-        request.estimate(host.saved, guest_request, estimate_options, now_s) for host in roomy
-    ]
-    filter_options = request.filter_options(guest_request, conf)
-    passing = [
-        at
-        for at, estimate in enumerate(estimates)
-        if guest_request.neutral
-        or guest_request.pinned
-        or not request.objection(estimate, filter_options)
-    ]
+    decisions = saved_hosts.decide([host.saved for host in roomy], guest_request, conf, now_s)
+    passing = [at for at, each in enumerate(decisions) if not each.why]
     if not passing:
         return None, None
-    roomy, estimates = [roomy[at] for at in passing], [estimates[at] for at in passing]
-    pressures = (
-        comparison.pressures(estimates, guest_request.guest) if guest_request.guest else None
-    )
-    penalties = saved_hosts.penalties(
-        [host.saved for host in roomy], None if guest_request.neutral else pressures, conf
-    )
+    roomy, decisions = [roomy[at] for at in passing], [decisions[at] for at in passing]
     multiplier = conf['weight_multiplier']
-    weights = [stock - multiplier * one for stock, one in zip(_stock(roomy), penalties)]
+    weights = [stock - multiplier * each.penalty for stock, each in zip(_stock(roomy), decisions)]
     best = max(range(len(roomy)), key=weights.__getitem__)
     roomy[best].take(create)
-    pressure = pressures[best] if pressures else None
+    pressure = decisions[best].pressure
     return roomy[best].saved.host, None if pressure == math.inf else pressure
 
 

@@ -15,12 +15,7 @@ import os
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import state_files
-from nova_numa_pmc.state.promises_format import (
-    Promises as Promises,  # noqa: PLC0414 -- whoever reads the file has it from here
-    decode,
-    decode_one,
-    encode,
-)
+from nova_numa_pmc.state.promises_format import Promises, decode, decode_one, encode
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -34,7 +29,42 @@ FILE, LOCK = 'promises', 'lock'
 _SIZE_MAX_BYTES = 4 << 20
 
 
-class locked(Promises):  # noqa: N801 -- a context manager, used like a function
+class PromisesDraft(Promises):
+    """Promises to decide in; leaving its ``with`` block writes nothing.
+
+    :ivar problem: why the record could not be read, else None
+    """
+
+    def __init__(
+        self,
+        promises: Mapping[str, Promise] | None = None,
+        rotation: int = 0,
+        problem: str | None = None,
+    ) -> None:
+        super().__init__(promises, rotation)
+        self.problem = problem
+
+    def put(self, promise: Promise) -> None:
+        """Record a promise, in place of the guest's earlier one."""
+        self.promises[promise.uuid] = promise
+
+    def drop(self, uuid: str) -> None:
+        """Forget a guest's promise; one that isn't there is fine."""
+        self.promises.pop(uuid, None)
+
+    def __enter__(self) -> PromisesDraft:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+
+class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a function
     """Hold the lock over deciding and recording, and over nothing else.
 
     ``with locked(…) as record:`` reads the file; leaving the block writes it if anything has
@@ -54,17 +84,8 @@ class locked(Promises):  # noqa: N801 -- a context manager, used like a function
         super().__init__()
         self.directory, self.timeout_s = directory, timeout_s
         self.boot_id = boot_id
-        self.problem: str | None = None
         self._directory_fd: int | None = None
         self._lock_fd: int | None = None
-
-    def put(self, promise: Promise) -> None:
-        """Record a promise, in place of the guest's earlier one."""
-        self.promises[promise.uuid] = promise
-
-    def drop(self, uuid: str) -> None:
-        """Forget a guest's promise; one that isn't there is fine."""
-        self.promises.pop(uuid, None)
 
     def __enter__(self) -> locked:
         try:

@@ -199,7 +199,7 @@ def against_exact(hosts, seed=1):
             plans, _ = host.run(FREE, ticks, tick_s)
             ends.append(
                 (
-                    HostModel(host.situation(), FREE).host_loss.burden(),
+                    sum(HostModel(host.situation(), FREE).host_loss.parts()),
                     sum(move.bytes for plan in plans for move in plan.moves),
                 )
             )

@@ -70,7 +70,7 @@ class Search:
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
         if at == len(self.movers):
-            self.best = self.host_loss.burden()
+            self.best = sum(self.host_loss.parts())
             return
         for option in self._cheapest_first(at):
             if self._take(option):

@@ -9,9 +9,10 @@ import unittest
 
 from hypothesis import given, settings as examples, strategies as st
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, host as hosts
 
 GRACE_S = 100
@@ -33,18 +34,11 @@ def promise(number, age_s=0, **fields):
     )
 
 
-class WritablePromises:
+class Draft(promises_file.PromisesDraft):
     """A record that is in no file."""
 
     def __init__(self, *promised, problem=None):
-        self.promises, self.rotation = {each.uuid: each for each in promised}, 0
-        self.problem = problem
-
-    def put(self, made):
-        self.promises[made.uuid] = made
-
-    def drop(self, uuid):
-        self.promises.pop(uuid, None)
+        super().__init__({each.uuid: each for each in promised}, problem=problem)
 
     def numbers(self):
         return {int(each.name[-8:], 16) for each in self.promises.values()}
@@ -61,13 +55,13 @@ class ReconcileTest(unittest.TestCase):
 
     def reconcile(self, record, starting=None, now_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
-        host = promises.usable_host(self.root)
+        host = usable_cpus.usable_host(self.root)
         return promises.reconcile(record, host, options, self.root, starting, now_ns)
 
     def test_who_runs_keeps_the_promise_as_it_is(self):
         for number in (1, 2):
             self.host.launch(number)
-        record = WritablePromises(promise(1, 10**6, started=True), promise(2, 10**6))
+        record = Draft(promise(1, 10**6, started=True), promise(2, 10**6))
         before = dict(record.promises)
         self.assertEqual([], self.reconcile(record))
         self.assertEqual(before, record.promises)
@@ -81,21 +75,19 @@ class ReconcileTest(unittest.TestCase):
             (-1, False, True),  # recorded after the caller looked at the clock
         ):
             with self.subTest(age_s=age_s, started=started):
-                record = WritablePromises(promise(1, age_s, started=started))
+                record = Draft(promise(1, age_s, started=started))
                 self.assertEqual([], self.reconcile(record))
                 self.assertEqual(kept, bool(record.promises))
 
     def test_the_time_is_now_unless_told(self):
-        record = WritablePromises(
-            promise(1)._replace(since_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        )
+        record = Draft(promise(1)._replace(since_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
         self.reconcile(record, now_ns=None)
         self.assertEqual({1}, record.numbers())
 
     def test_who_runs_without_one_is_counted_where_it_is_held(self):
         self.host.launch(1).set_all('4-7')
         self.host.launch(2)
-        record = WritablePromises()
+        record = Draft()
         self.assertEqual([], self.reconcile(record))
         held, free = (record.promises[hosts.uuid_of(number)] for number in (1, 2))
         self.assertEqual((model.PLACED, (1,), (1,)), (held.origin, held.cpu_nodes, held.mem_nodes))
@@ -115,7 +107,7 @@ class ReconcileTest(unittest.TestCase):
         for hook, missed in ((False, {1: False, 2: False}), (True, {1: True, 2: False})):
             if hook:
                 self.host.write(promises.HOOK, '')
-            record = WritablePromises()
+            record = Draft()
             self.reconcile(record)
             self.assertEqual(
                 missed,
@@ -125,21 +117,21 @@ class ReconcileTest(unittest.TestCase):
     def test_who_is_being_decided_on_is_not_counted(self):
         for number in (1, 2):
             self.host.launch(number)
-        record = WritablePromises()
+        record = Draft()
         starting = model.Guest(hosts.uuid_of(1), hosts.name_of(1), 2, 512 * hosts.MIB)
         self.assertEqual([], self.reconcile(record, starting))
         self.assertEqual({2}, record.numbers())
 
     def test_where_libvirt_has_no_directory_nobody_runs(self):
         shutil.rmtree(self.host.path(STATUS))
-        record = WritablePromises(promise(1, started=True), promise(2))
+        record = Draft(promise(1, started=True), promise(2))
         self.assertEqual([], self.reconcile(record))
         self.assertEqual({2}, record.numbers())
 
     def test_without_the_list_of_guests_nothing_is_dropped(self):
         shutil.rmtree(self.host.path(STATUS))
         self.host.write(STATUS, '')
-        record = WritablePromises(promise(1, started=True))
+        record = Draft(promise(1, started=True))
         with self.assertRaisesRegex(StateError, 'the running guests are unknown'):
             self.reconcile(record)
         self.assertEqual({1}, record.numbers())
@@ -148,7 +140,7 @@ class ReconcileTest(unittest.TestCase):
         self.host.launch(1)
         self.host.write(STATUS + '/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')
-        record = WritablePromises(problem='it was garbage')
+        record = Draft(problem='it was garbage')
         first, second = self.reconcile(record)
         self.assertEqual('it was garbage', first)
         self.assertIn('odd.xml', second)
@@ -157,7 +149,7 @@ class ReconcileTest(unittest.TestCase):
     def test_one_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
         largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
-        record = WritablePromises()
+        record = Draft()
         [told] = self.reconcile(record)
         self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), told)
         self.assertEqual(512 * hosts.MIB, record.promises[hosts.uuid_of(1)].memory_bytes)
@@ -175,7 +167,7 @@ class ReconcileTest(unittest.TestCase):
         for number in running:
             xml = hosts.domain_xml(number)
             domains.write_status(self.root, hosts.name_of(number), xml, 4000 + number)
-        record = WritablePromises(
+        record = Draft(
             *(promise(number, age_s, started=on) for number, (on, age_s) in promised.items())
         )
         before = dict(record.promises)

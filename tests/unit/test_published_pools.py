@@ -10,7 +10,7 @@ import tempfile
 import types
 import unittest
 
-from nova_numa_pmc import model, promises, sampling
+from nova_numa_pmc import model, sampling, usable_cpus
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
@@ -67,7 +67,7 @@ class PoolsCase(unittest.TestCase):
         )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
         seen = host_view.view(
-            promises.usable_host(self.root, self.sampler.pool),
+            usable_cpus.usable_host(self.root, self.sampler.pool),
             (),
             LIMITS,
             {node.id: node for node in sample.nodes},

@@ -243,7 +243,7 @@ def refuse_without_room(plans: Iterable[NodePlan]) -> None:
 
 
 def busy_ratio(
-    read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
+    read: Callable[[], dict[int, int] | None] = lambda: cpu_times.read().busy_ns,
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> float | None:

@@ -263,8 +263,7 @@ def _expected(root: str) -> bytes:
 def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
     record = promises_file.read(
-        host_options.below(root, host_options.read_below(root).state_dir),
-        promises_file.read_boot_id(root),
+        host_options.read_below(root).state_path(root), promises_file.read_boot_id(root)
     )
     return sorted(
         record.promises.values() if record else (), key=lambda promise: -promise.since_ns

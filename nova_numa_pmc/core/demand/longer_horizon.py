@@ -17,6 +17,7 @@ from nova_numa_pmc.core.host_view import (
     NOT_YET_MEASURED_NS,
     capacity_cores,
     expected_cores,
+    intensity_of,
 )
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -299,14 +300,8 @@ class LongerHorizon:
         cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
         bytes_per_sec = 0.0
         if known.bytes_per_core_sec is not None:
-            intensity = (
-                dict(guest.extra_specs).get('numa_pmc:memory_intensity', '') if guest else ''
-            )
-            bytes_per_sec = (
-                cores
-                * known.bytes_per_core_sec
-                * INTENSITY.get(intensity, INTENSITY[DEFAULT_INTENSITY])
-            )
+            intensity = intensity_of(guest) if guest else INTENSITY[DEFAULT_INTENSITY]
+            bytes_per_sec = cores * known.bytes_per_core_sec * intensity
         measured = wanted = None
         if history is not None:
             measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean

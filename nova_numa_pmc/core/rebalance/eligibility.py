@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
+from nova_numa_pmc.core.host_view import policy_of
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -66,10 +67,14 @@ RULES = (
     ),
     Rule(
         'opted_out',
-        lambda case: _policy(case) == model.NONE,
+        lambda case: policy_of(case.guest) == model.NONE,
         'its flavor excludes it from placement',
     ),
-    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor requires spreading'),
+    Rule(
+        'spread',
+        lambda case: policy_of(case.guest) == model.SPREAD,
+        'its flavor requires spreading',
+    ),
     # VFIO, SEV, mlock.
     Rule('locked', lambda case: case.guest.locked or case.guest.devices, 'its memory cannot move'),
     Rule(
@@ -128,7 +133,3 @@ def _is_new(case: _Case) -> bool:
     """
     began_ns = case.measured_since_ns
     return began_ns is not None and case.promise.since_ns > began_ns
-
-
-def _policy(case: _Case) -> str | None:
-    return dict(case.guest.extra_specs).get('numa_pmc:policy')

@@ -236,12 +236,8 @@ class HostLoss:
         """Return the host's loss [cores]."""
         return sum(self.parts()[:3])
 
-    def burden(self) -> float:
-        """Return the loss and the crowding, which moves are to lower [cores]."""
-        return sum(self.parts())
-
     def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
-        """Return the burden now − the burden with these effects exchanged [cores]."""
+        """Return the loss and the crowding now − those with these effects exchanged [cores]."""
         shifted: dict[int, float] = {}
         wide: dict[tuple[int, ...], float] | None = None
         columns: dict[int, list[float]] = {}

@@ -173,15 +173,12 @@ class Plan(Record):
     """The moves to make now.
 
     :param moves: what is due, in order
-    :param pending: moves that would gain but have not paid yet, or for
-        which a budget is used up; the nearest to being due first
     :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
     :param reasons: about the whole: budgets that held moves
         back, parts that are unknown
     """
 
     moves: tuple[Move, ...] = ()
-    pending: tuple[Move, ...] = ()
     loss_cores: float = 0.0
     loss_after_cores: float = 0.0
     reasons: tuple[Reason, ...] = ()

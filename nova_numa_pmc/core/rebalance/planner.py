@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.proposals import Change
     from nova_numa_pmc.core.rebalance.regrets import Key
 
-#: Regrets kept between ticks, and candidates shown that are not due.
-MAX_REGRETS, MAX_PENDING = 256, 8
+#: Regrets kept between ticks.
+MAX_REGRETS = 256
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
 #: CPUs are not widened where a move is due within this time: it would only delay the cure [s].
@@ -92,11 +92,7 @@ def plan(
         )
     )
     return plan_records.Plan(
-        tuple(chosen),
-        _pending(host_model, candidates, regrets),
-        before,
-        host_model.host_loss.loss(),
-        _remarks(host_model, regrets, held),
+        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, regrets, held)
     ), regrets
 
 
@@ -141,7 +137,6 @@ def propose(
         host_model.apply(best.steps)
     return plan_records.Plan(
         tuple(chosen),
-        (),
         before,
         host_model.host_loss.loss(),
         _remarks(host_model, RebalanceMemory(), ()),
@@ -320,30 +315,6 @@ def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0
-
-
-def _pending(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
-) -> tuple[plan_records.Move, ...]:
-    """Show what is not due, one candidate per guest, the soonest first."""
-    factors = caution_factors(regrets)
-
-    def seconds(candidate: MoveCandidate) -> float:
-        return max(0.0, _missing(candidate, factors)) / candidate.gain
-
-    shown: list[MoveCandidate] = []
-    soon = _soon(host_model, candidates, regrets)
-    gaining = [
-        candidate
-        for candidate in candidates
-        if _gains(host_model, candidate) and not _superfluous(candidate, soon)
-    ]
-    for candidate in sorted(
-        gaining, key=lambda candidate: (seconds(candidate), candidate.order(HORIZON_S))
-    ):
-        if len(shown) < MAX_PENDING and not any(candidate.shares(other) for other in shown):
-            shown.append(candidate)
-    return tuple(to_move(host_model, candidate) for candidate in shown)
 
 
 def _remarks(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
     """Return a cache's (level, bytes, CPUs that share it); None: not reported or understood."""
     try:
         level, size, shared = (
-            read_text(os.path.join(path, name)).strip()
+            read_kernel_file(os.path.join(path, name)).strip()
             for name in ('level', 'size', 'shared_cpu_list')
         )
         number = int(size[:-1]) * _UNITS[size[-1]]

@@ -18,9 +18,9 @@ from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
-from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
+from nova_numa_pmc.host.paging import mappings, node_room
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
-from nova_numa_pmc.host.paging.page_mover import PageMover, thp_bytes
+from nova_numa_pmc.host.paging.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -67,13 +67,8 @@ class Progress(Record):
         memory that QEMU has not mapped
     :param refused: (errno's name, pages) that did not move in the last walk;
         :class:`page_mover.MovedPages` explains the names
-    :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
+    :param elapsed_s: since the first step
     :param wait_s: how long to wait before the next step, which does nothing before
-    :param walks: how often the guest's memory has been gone through
-    :param thp_before_bytes, thp_bytes: its transparent huge pages before and after, None:
-        unknown. They are split where the node has no room for one in a piece
-    :param mems_write: what a write of ``cpuset.mems`` did to the memory (``cpuset.BOUND``…),
-        None: there was none
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
@@ -82,12 +77,7 @@ class Progress(Record):
     left_bytes: int | None = None
     refused: tuple[tuple[str, int], ...] = ()
     elapsed_s: float = 0.0
-    busy_s: float = 0.0
     wait_s: float = 0.0
-    walks: int = 0
-    thp_before_bytes: int | None = None
-    thp_bytes: int | None = None
-    mems_write: str | None = None
     left_at_first_bytes: int | None = None
 
     @property
@@ -96,11 +86,6 @@ class Progress(Record):
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
-
-    @property
-    def rate_bytes_per_sec(self) -> float | None:
-        """Return the bytes moved per second so far, None before the first."""
-        return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
 
 
 class GuestMove:
@@ -119,12 +104,8 @@ class GuestMove:
         groups: cgroups.Groups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
-        mem_bytes: Collection[int] = (),
         ours: Held | None = None,
-        bind: bool = False,
-        page_bytes: int | None = None,
         limits: PagingLimits | None = None,
-        since: int | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
         port: KernelPort = HOST,
@@ -134,27 +115,20 @@ class GuestMove:
         :param mems: node ids that the memory goes to, not empty
         :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
             written either unless ``ours`` tells them
-        :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
         :param ours: what the hook or an earlier move left: what may be changed
-        :param bind: hold ``cpuset.mems`` at ``mems`` in the end
-        :param page_bytes: its huge page size, None: normal pages
-        :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
         :param clock: returns seconds that never go back
-        :raises GuestGone: it has ended, or its pid is another process's
+        :raises GuestGone: it has ended
         :raises PageMoveError: a node has no memory
         """
-        if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
-            raise PageMoveError(
-                '%s: no node was requested, or shares for only some' % groups.target
-            )
+        if not mems:
+            raise PageMoveError('%s: no node was requested' % groups.target)
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
-        self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
+        self._mems, self._cpus = tuple(mems), cpus
         self._ours = ours or Held(frozenset(), frozenset())
-        self._bind, self._page_bytes, self._limits = bind, page_bytes, limits or PagingLimits()
+        self._limits = limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
-        self._since = mappings.start_ticks(groups.pid, root) if since is None else since
-        self._check_alive()
+        self._since = mappings.start_ticks(groups.pid, root)
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, port)
         self._cancelled = False
         self._began_s: float | None = None
@@ -192,13 +166,7 @@ class GuestMove:
 
     def _run(self) -> Iterator[None]:
         off_bytes = self._off_bytes()
-        self._report(
-            self.progress._replace(
-                left_bytes=off_bytes,
-                left_at_first_bytes=off_bytes,
-                thp_before_bytes=thp_bytes(self._groups),
-            )
-        )
+        self._report(self.progress._replace(left_bytes=off_bytes, left_at_first_bytes=off_bytes))
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -211,16 +179,7 @@ class GuestMove:
                 state = self._narrow()
             if state == DONE and self._unseen():
                 state = PARTLY
-        if self._bind and self._ours.cpus and state in (DONE, PARTLY):
-            self._write_mems(stay_bound=True)
-        self._report(
-            self.progress._replace(
-                state=state,
-                left_bytes=self._off_bytes(),
-                wait_s=0.0,
-                thp_bytes=thp_bytes(self._groups),
-            )
-        )
+        self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
 
     def _unseen(self) -> bool:
         """Return whether much stayed that no walk has met: what it met not is no refusal."""
@@ -241,18 +200,14 @@ class GuestMove:
     def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
         state = DONE
-        for walk in range(1, _WALKS + 1):
+        for _ in range(_WALKS):
             moved_before = self.progress.moved_bytes
             self._refused, self._refused_bytes = {}, 0
-            self._report(
-                self.progress._replace(walks=walk, left_bytes=self._off_bytes(), refused=())
-            )
+            self._report(self.progress._replace(left_bytes=self._off_bytes(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
-            self._present = self._by_node() or {}
-            self._wanted = page_choice.shares(
-                self._mems, self._mem_bytes, sum(self._present.values())
-            )
+            self._present = cgroups.memory_by_node(self._groups) or {}
+            self._wanted = page_choice.shares(self._mems, (), sum(self._present.values()))
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
@@ -278,7 +233,7 @@ class GuestMove:
                 if not presence.any(start, end):
                     yield
                     continue
-                target = self._target(mapping)
+                target = self._target()
                 if target is None:
                     return FULL
                 moved = self._move(bucket, mapping, start, end, target, presence)
@@ -291,22 +246,21 @@ class GuestMove:
         return PARTLY if self._refused else DONE
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
-        for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
-            step_bytes = max(self._limits.batch_bytes, mapping.page_bytes)
-            for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
+        for mapping in mappings.read(self._groups.pid, self._root):
+            for start, end in page_choice.windows(
+                mapping.start, mapping.end, self._limits.batch_bytes
+            ):
                 yield mapping, start, end
 
-    def _target(self, mapping: mappings.Mapping) -> int | None:
+    def _target(self) -> int | None:
         room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
-        # A pool's pages don't come from free memory.
         return page_choice.next_target(
             self._wanted,
             self._present,
             [
                 node
                 for node in self._mems
-                if mapping.page_bytes > mappings.PAGE_BYTES
-                or node_room.available_bytes(node, self._root) >= room_bytes
+                if node_room.available_bytes(node, self._root) >= room_bytes
             ],
         )
 
@@ -319,11 +273,9 @@ class GuestMove:
         target: int,
         presence: mappings.Presence,
     ) -> MovedPages:
-        began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, presence)
-        now_s = self._clock()
         # What does not move has been tried, several times: it costs as well.
-        bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)
+        bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
@@ -335,7 +287,6 @@ class GuestMove:
                 moved_bytes=progress.moved_bytes + moved.moved_bytes,
                 wait_s=0.0,
                 left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
-                busy_s=progress.busy_s + max(0.0, now_s - began_s),
                 refused=tuple(sorted(self._refused.items())),
             )
         )
@@ -352,25 +303,20 @@ class GuestMove:
     def _narrow(self) -> str:
         """Let one write bring over what is little, where move_pages is denied."""
         off_bytes = self._off_bytes() or 0
-        left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
+        written = cpuset.confine(
+            self._groups,
+            self._ours.cpus,
+            frozenset(self._mems),
+            ours=self._ours,
+            pool_by_node={},
+            write=self._port.write,
+        )
+        left_bytes = written.left_bytes or 0
         progress = self.progress
         self._report(
             progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
         )
         return PARTLY if left_bytes else DONE
-
-    def _write_mems(self, stay_bound: bool) -> cpuset.ConfineResult:
-        written = cpuset.confine(
-            self._groups,
-            self._ours.cpus,
-            frozenset(self._mems),
-            stay_bound=stay_bound,
-            ours=self._ours,
-            pool_by_node=self._pool_by_node(),
-            write=self._port.write,
-        )
-        self._report(self.progress._replace(mems_write=written.memory))
-        return written
 
     def _check_alive(self) -> None:
         if mappings.start_ticks(self._groups.pid, self._root) != self._since:
@@ -378,19 +324,8 @@ class GuestMove:
                 '%s: the process has ended and its id has been reused' % self._groups.proc
             )
 
-    def _by_node(self) -> dict[int, int] | None:
-        """Return {node id: bytes} of what can be moved, None: the kernel doesn't report it."""
-        by_node = cgroups.memory_by_node(self._groups)
-        if by_node is not None:
-            for node, size in self._pool_by_node().items():
-                by_node[node] = by_node.get(node, 0) + size
-        return by_node
-
-    def _pool_by_node(self) -> dict[int, int]:
-        return hugetlb.bytes_by_node(self._groups.pid, self._root) if self._page_bytes else {}
-
     def _off_bytes(self) -> int | None:
-        by_node = self._by_node()
+        by_node = cgroups.memory_by_node(self._groups)
         return (
             None
             if by_node is None
@@ -400,24 +335,3 @@ class GuestMove:
     def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
         self.progress = progress._replace(elapsed_s=elapsed_s)
-
-
-def run(
-    mover: GuestMove,
-    sleep: Callable[[float], object] = time.sleep,
-    report: Callable[[Progress], object] | None = None,
-) -> Progress:
-    """Step to the end of a move.
-
-    :param sleep: waits this many seconds
-    :param report: called after each step
-    :returns: the last progress
-    :raises GuestGone, CpusetError, PageMoveError: as :class:`GuestMove`
-    """
-    while mover.progress.state == MOVING:
-        progress = mover.step()
-        if report:
-            report(progress)
-        if progress.wait_s:
-            sleep(progress.wait_s)
-    return mover.progress

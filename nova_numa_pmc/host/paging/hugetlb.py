@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 
 
 def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
@@ -21,7 +21,7 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     if pid is None:
         return by_node
     try:
-        lines = read_text(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
+        lines = read_kernel_file(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
         for line in lines:
             words = line.split(' ')
             if 'huge' not in words:

@@ -2,8 +2,7 @@
 """A process's mappings that may hold a guest's memory, and which parts of them are there.
 
 ``/proc/PID/maps`` names them without a look at page tables, which ``smaps`` and
-``numa_maps`` walk for each mapping at once, with the address space's lock held. Only for a
-guest on huge pages of a pool, whose page tables are short, ``numa_maps`` tells the page size.
+``numa_maps`` walk for each mapping at once, with the address space's lock held.
 
 Formats: Documentation/filesystems/proc.rst and Documentation/admin-guide/mm/pagemap.rst.
 """
@@ -31,27 +30,23 @@ class Mapping(Record):
 
     :param shared: pages that other processes map move as well (memfd and files of the
         guest's own: vhost-user). Not so in /dev/shm, where guests share memory (ivshmem)
-    :param page_bytes: the step at which pages lie
     """
 
     start: int
     end: int
     shared: bool
-    page_bytes: int
 
 
-def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
+def read(pid: int, root: str = '/') -> list[Mapping]:
     """Read the mappings that hold pages of the process's own, ascending.
 
     They are the writable ones, and before these what the linker has made read-only (RELRO: 3 MiB
     of a QEMU with its libraries).
 
-    :param huge: it has pages of a pool
     :raises GuestGone: there is no such process any more
     :raises PageMoveError: the file can't be read or understood
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
-    sizes = _pool_page_bytes(os.path.join(root, 'proc/%d/numa_maps' % pid)) if huge else {}
     found: list[Mapping] = []
     relocated: tuple[int, int, str] | None = None  # a file's read-only data, if these come next
     for line in _lines(path):
@@ -66,9 +61,9 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
         name = fields[5] if len(fields) > 5 else ''
         if mode.startswith('rw') and not _is_device(name):
             if relocated and relocated[1:] == (start, name):
-                found.append(Mapping(relocated[0], start, False, PAGE_BYTES))
+                found.append(Mapping(relocated[0], start, False))
             own = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
-            found.append(Mapping(start, end, bool(own), sizes.get(start, PAGE_BYTES)))
+            found.append(Mapping(start, end, bool(own)))
         relocated = (start, end, name) if mode == 'r--p' and inode else None
     return found
 
@@ -138,25 +133,6 @@ def _is_device(name: str) -> bool:
     return name.startswith('anon_inode:') or (
         name.startswith('/dev/') and not name.startswith(('/dev/shm/', '/dev/hugepages'))
     )
-
-
-def _pool_page_bytes(path: str) -> dict[int, int]:
-    """Return {start address: page size} of mappings on a pool's pages."""
-    sizes = {}
-    for line in _lines(path):
-        words = line.split()
-        if 'huge' not in words:
-            continue
-        try:
-            size = next(
-                int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
-            )
-            if size < PAGE_BYTES or size & size - 1:
-                raise ValueError
-            sizes[int(words[0], 16)] = size
-        except (ValueError, StopIteration):
-            raise PageMoveError('%s: not a mapping: %.80r' % (path, line)) from None
-    return sizes
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.host import cgroups, topology
+from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.paging import move_pages
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
@@ -22,7 +22,6 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.host.cgroups import Groups
     from nova_numa_pmc.host.paging.mappings import Mapping, Presence
 
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
@@ -70,30 +69,28 @@ class PageMover:
         :param presence: of the process
         :raises GuestGone, PageMoveError: as :func:`move_pages.move`
         """
-        addresses = array('Q', range(start, end, mapping.page_bytes))
-        statuses = self._located(addresses, mapping, presence)
+        addresses = array('Q', range(start, end, PAGE_BYTES))
+        statuses = self._located(addresses, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
             return MovedPages()
         shared = mapping.shared and self._may_share
-        taken: frozenset[int] = frozenset()
-        if mapping.page_bytes == PAGE_BYTES:
-            taken = self._move_huge(addresses, statuses, target, shared)
+        taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
         refused_pages = sum(refused.values())
         return MovedPages(
-            (len(away) - refused_pages) * mapping.page_bytes,
+            (len(away) - refused_pages) * PAGE_BYTES,
             tuple(sorted(refused.items())),
-            refused_pages * mapping.page_bytes,
+            refused_pages * PAGE_BYTES,
         )
 
-    def _located(self, addresses: array[int], mapping: Mapping, presence: Presence) -> array[int]:
+    def _located(self, addresses: array[int], presence: Presence) -> array[int]:
         """Return the node of each page, also of those that wait for a NUMA hinting fault.
 
         A huge page that waits answers as the zero page does; a touch is for all of it.
         """
         statuses = self._port.locate(self._pid, addresses)
-        if mapping.page_bytes == PAGE_BYTES and not _ABSENT.isdisjoint(statuses):
+        if not _ABSENT.isdisjoint(statuses):
             hidden = [
                 address
                 for at, (address, status, present) in enumerate(
@@ -184,31 +181,13 @@ class PageMover:
         )
 
 
-def thp_bytes(groups: Groups) -> int | None:
-    """Read how much of a guest's memory is transparent huge pages.
-
-    Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
-
-    :returns: bytes, None: the kernel doesn't report it
-    """
-    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
-    if groups.memory is None:
-        return None
-    try:
-        lines = cgroups.read_text(os.path.join(groups.memory, 'memory.stat')).splitlines()
-        sizes = dict(line.split(' ') for line in lines)
-        return sum(int(sizes[name]) for name in wanted if name in sizes)
-    except (OSError, ValueError):
-        return None
-
-
 def _huge_page_bytes(root: str) -> int:
     """Return the size of a transparent huge page, the largest there is where not reported."""
     try:
         return max(
             2 * PAGE_BYTES,
             int(
-                cgroups.read_text(
+                files.read_kernel_file(
                     os.path.join(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
                 )
             ),
@@ -219,7 +198,7 @@ def _huge_page_bytes(root: str) -> int:
 
 def _has_capability(number: int, root: str) -> bool:
     try:
-        for line in cgroups.read_text(os.path.join(root, 'proc/self/status')).splitlines():
+        for line in files.read_kernel_file(os.path.join(root, 'proc/self/status')).splitlines():
             if line.startswith('CapEff:'):
                 return bool(int(line.split()[1], 16) >> number & 1)
     except (OSError, ValueError, IndexError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.measurement import INFERRED
 
@@ -41,7 +41,7 @@ class NumaFaults:
         :raises SourceUnavailable: NUMA balancing is off, or not built in
         """
         try:
-            on = read_text(os.path.join(self._root, _SWITCH)).strip()
+            on = read_kernel_file(os.path.join(self._root, _SWITCH)).strip()
         except OSError:
             on = ''
         if on in ('', '0'):
@@ -70,7 +70,7 @@ class NumaFaults:
             return None
         try:
             by_node = parse(
-                read_text(os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid)))
+                read_kernel_file(os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid)))
             )
         except OSError:
             return None

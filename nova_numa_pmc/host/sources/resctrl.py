@@ -19,7 +19,7 @@ from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED
 from nova_numa_pmc.record import Record
@@ -227,8 +227,8 @@ class Resctrl:
         directory = os.path.join(self._root, _CACHES % cpu)
         for index in ('index3', 'index2', 'index4'):
             try:
-                if read_text('%s/%s/level' % (directory, index)).strip() == '3':
-                    return int(read_text('%s/%s/id' % (directory, index)))
+                if read_kernel_file('%s/%s/level' % (directory, index)).strip() == '3':
+                    return int(read_kernel_file('%s/%s/id' % (directory, index)))
             except (OSError, ValueError):
                 continue
         return None
@@ -241,7 +241,7 @@ class Resctrl:
 def _amount(path: str) -> int | None:
     """Return a counter; None: 'Unavailable' or 'Error', as the kernel writes, or no number."""
     try:
-        text = read_text(path).strip()
+        text = read_kernel_file(path).strip()
     except OSError:
         return None
     if not is_number(text) or int(text) >= _MAX_BYTES:
@@ -252,7 +252,7 @@ def _amount(path: str) -> int | None:
 def _tasks(group: str) -> frozenset[int]:
     """Return the ids of a group's threads; empty: it was removed, or has none."""
     try:
-        words = read_text(os.path.join(group, 'tasks')).split()
+        words = read_kernel_file(os.path.join(group, 'tasks')).split()
     except OSError:
         return frozenset()
     return frozenset(int(word) for word in words if is_number(word, 11))

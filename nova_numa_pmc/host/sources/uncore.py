@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.perf import counters
 from nova_numa_pmc.host.sources import counted
 from nova_numa_pmc.record import Record
@@ -132,7 +132,7 @@ class Uncore:
 
     def _package(self, cpu: int) -> int | None:
         try:
-            return int(read_text(os.path.join(self._root, _PACKAGE % cpu)))
+            return int(read_kernel_file(os.path.join(self._root, _PACKAGE % cpu)))
         except (OSError, ValueError):
             return None
 

@@ -3,7 +3,7 @@
 """Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
 
 Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "mib_per_sec",
-"cancel_after_mib", "undo", "bind"}`` writes a line of JSON for each step, the last with what
+"cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with what
 came of it. ``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way:
 "migratepages", "narrow", or "none": nothing), while others write cgroup.procs and start
 scopes; it answers with one JSON object.
@@ -11,6 +11,7 @@ scopes; it answers with one JSON object.
 
 import contextlib
 import json
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -27,32 +28,40 @@ PROBE = labguests.ROOT / 'labprobe'
 REST_S = 3  # watched before and after a move
 
 
+def thp_bytes(groups):
+    """Return how much of a guest's memory is transparent huge pages, by its memory.stat."""
+    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
+    lines = pathlib.Path(groups.memory, 'memory.stat').read_text().splitlines()
+    sizes = dict(line.split(' ') for line in lines)
+    return sum(int(sizes[name]) for name in wanted if name in sizes)
+
+
 def move(request):
     """Move a guest to a node; tell of each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
     terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
     mover = guest_mover.GuestMove(
-        groups,
-        (request['node'],),
-        parse_cpulist(cpus) if cpus else None,
-        limits=terms,
-        bind=request.get('bind', False),
+        groups, (request['node'],), parse_cpulist(cpus) if cpus else None, limits=terms
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 
-    def tell(progress):
+    thp_before_bytes = thp_bytes(groups)
+    while mover.progress.state == guest_mover.MOVING:
+        progress = mover.step()
         if progress.moved_bytes >= cancel_at:
             mover.cancel()
         print(json.dumps(progress._asdict()), flush=True)
-
-    ended = guest_mover.run(mover, report=tell)
+        time.sleep(progress.wait_s)
+    ended = mover.progress
     undone = mover.undo_cpus() if request.get('undo') else ()
     print(
         json.dumps(
             {
                 **ended._asdict(),
-                'rate': ended.rate_bytes_per_sec,
+                'rate': ended.moved_bytes / ended.elapsed_s,
+                'thp_before_bytes': thp_before_bytes,
+                'thp_bytes': thp_bytes(groups),
                 'undone': [change.path for change in undone],
             }
         ),

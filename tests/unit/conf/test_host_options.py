@@ -189,6 +189,4 @@ class ReadTest(unittest.TestCase):
         with open(path, 'w') as file:
             file.write('[state]\ndir = /run/x\n')
         self.assertEqual('/run/x', host_options.read_below(root).state_dir)
-        self.assertEqual(
-            '/run/x', host_options.below('/', host_options.read_below(root).state_dir)
-        )
+        self.assertEqual('/run/x', host_options.read_below(root).state_path('/'))

@@ -34,7 +34,7 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual((0.0, 2.0), (first.waiting_cores, second.waiting_cores))
         self.assertEqual((1000, 600), (second.memory_bytes, second.free_bytes))
         self.assertEqual((None, 1.5), (second.bandwidth_ratio, second.pressure))
-        self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic.lines_per_sec)
+        self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic)
 
     def test_unknown_stays_unknown(self):
         for node in measurements.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
@@ -71,7 +71,7 @@ class NodeSamplesTest(unittest.TestCase):
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )
         _, traffic = measurements.node_samples(nodes, uses, able, (guest,))
-        self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic.lines_per_sec[0]])
+        self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic[0]])
 
 
 class CountsOfGuestsTest(unittest.TestCase):

@@ -9,7 +9,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
-from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cgroups, files
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
 MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
@@ -233,10 +233,10 @@ class ReadTextTest(GroupsTestCase):
         tree = self.tree(2)
         path = os.path.join(tree.root, 'long')
         tree.put(path, 'x' * 200000)
-        self.assertEqual(200000, len(cgroups.read_text(path)))
+        self.assertEqual(200000, len(files.read_kernel_file(path)))
         tree.put(path, 'x' * (2 << 20))
         with self.assertRaises(OSError):
-            cgroups.read_text(path)
+            files.read_kernel_file(path)
 
     def test_parts_of_a_pipe_are_joined(self):
         tree = self.tree(2)
@@ -248,5 +248,5 @@ class ReadTextTest(GroupsTestCase):
                 for part in (b'0-', b'3,', b'6\n'):
                     f.write(part)
             os._exit(0)
-        self.assertEqual('0-3,6\n', cgroups.read_text(path))
+        self.assertEqual('0-3,6\n', files.read_kernel_file(path))
         os.waitpid(pid, 0)

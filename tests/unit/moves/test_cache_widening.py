@@ -3,7 +3,7 @@
 
 import logging
 
-from nova_numa_pmc import measurement, model, promises
+from nova_numa_pmc import measurement, model, usable_cpus
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.moves import cache_widening
@@ -40,7 +40,7 @@ class CacheWideningTest(AgentCase):
                     for at, wait in enumerate(waits, 1)
                 ),
             ),
-            promises.usable_host(self.root),
+            usable_cpus.usable_host(self.root),
             record=promises_file.read(self.directory, promises_file.read_boot_id(self.root)),
             guests=guests,
         )

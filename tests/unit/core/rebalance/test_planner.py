@@ -54,22 +54,6 @@ class FiveToOneTest(unittest.TestCase):
         self.assertEqual([], [at for at, plan in enumerate(plans) if plan.moves][2:])
         self.assertEqual([3, 3], count(host))
 
-    def test_pending_moves_say_how_far_they_are(self):
-        host = skewed()
-        host.guests = [
-            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
-            for guest in host.guests
-        ]
-        (plan, *_), _ = host.run(TERMS, 1)
-        self.assertEqual((), plan.moves)
-        nearest = plan.pending[0]
-        self.assertEqual('move', nearest.kind)
-        self.assertLess(0, nearest.regret_core_sec)
-        self.assertLess(nearest.regret_core_sec, nearest.cost_core_sec)
-        reason, other = nearest.reasons
-        self.assertEqual(('waiting', 'crowding'), (reason.code, other.code))
-        self.assertAlmostEqual(4.0, dict(reason.values)['cores'])
-
     def test_loss_before_and_after_is_told(self):
         plans, _ = skewed().run(TERMS, 1)
         self.assertAlmostEqual(8.0, plans[0].loss_cores)
@@ -246,7 +230,7 @@ class LeftAloneTest(unittest.TestCase):
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
         plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, 60.0, 0.0)
-        self.assertEqual(((), ()), (plan.moves, plan.pending))
+        self.assertEqual((), plan.moves)
 
     def test_no_move_between_nodes_of_which_one_is_unmeasured(self):
         seen = skewed().situation()
@@ -270,7 +254,7 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
-    def test_what_gains_nothing_any_more_is_neither_planned_nor_pending(self):
+    def test_what_gains_nothing_any_more_is_not_planned(self):
         """Though the regret of before stays where no gain is too small."""
         host = skewed()
         terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
@@ -290,7 +274,7 @@ class LeftAloneTest(unittest.TestCase):
                     2000.0,
                 )
                 self.assertTrue(later.regrets)
-                self.assertEqual(((), ()), (plan.moves, plan.pending))
+                self.assertEqual((), plan.moves)
 
     def test_a_full_target_takes_nothing(self):
         host = skewed()

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.sim.constant import GIB, Constant, load
 
 TERMS = plan_records.RebalanceOptions()
@@ -72,12 +71,10 @@ class WithoutRatesTest(unittest.TestCase):
 
 class NoMoreThanItRunsTest(unittest.TestCase):
     def test_one_core_gains_at_most_one(self):
-        plan, _ = planner.plan(
-            remote(6e7, cores=1.0).situation(), RebalanceMemory(), TERMS, TICK_S, 0.0
-        )
+        plan = planner.propose(remote(6e7, cores=1.0).situation(), TERMS)
         gains: list[Any] = [
             dict(reason.values)['cores']
-            for move in plan.moves + plan.pending
+            for move in plan.moves
             for reason in move.reasons
             if reason.code == 'distance'
         ]

@@ -73,7 +73,11 @@ class MigrateTest(unittest.TestCase):
         return guest_mover.GuestMove(self.groups, mems, **more)
 
     def run_to_end(self, mover):
-        return guest_mover.run(mover, self.clock.sleep)
+        while mover.progress.state == guest_mover.MOVING:
+            wait_s = mover.step().wait_s
+            if wait_s:
+                self.clock.sleep(wait_s)
+        return mover.progress
 
     def test_cpus_first_then_all_memory(self):
         self.guest([AWAY] * 100 + [HOME] * 20 + [None] * 30)
@@ -100,7 +104,7 @@ class MigrateTest(unittest.TestCase):
         # 100 pages a second, and a batch of 16 beforehand and one on debt
         self.assertAlmostEqual((400 - 32) / 100, end.elapsed_s, delta=0.2)
         self.assertAlmostEqual(end.elapsed_s, sum(self.clock.slept))
-        self.assertAlmostEqual(400 * PAGE_BYTES / end.elapsed_s, end.rate_bytes_per_sec)
+        self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
     def test_a_wait_is_not_told_again_for_windows_without_memory(self):
@@ -184,7 +188,7 @@ class MigrateTest(unittest.TestCase):
         self.guest([AWAY] * pages, pinned=range(pages))
         terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
         end = self.run_to_end(self.mover(limits=terms))
-        self.assertEqual((guest_mover.PARTLY, 0, 1), (end.state, end.moved_bytes, end.walks))
+        self.assertEqual((guest_mover.PARTLY, 0), (end.state, end.moved_bytes))
         self.assertEqual((('EAGAIN', guest_mover._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
 
     def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
@@ -228,13 +232,6 @@ class MigrateTest(unittest.TestCase):
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
-
-    def test_memory_is_divided_as_promised(self):
-        self.guest([2] * 160)
-        end = self.run_to_end(self.mover(mems=(0, 1), mem_bytes=(3 << 30, 1 << 30)))
-        self.assertEqual(guest_mover.DONE, end.state)
-        self.assertAlmostEqual(120, self.memory.nodes.count(0), delta=16)
-        self.assertAlmostEqual(40, self.memory.nodes.count(1), delta=16)
 
     def test_a_full_node_of_two_is_passed_by(self):
         self.guest([2] * 64, room={0: 0})
@@ -306,16 +303,16 @@ class MigrateTest(unittest.TestCase):
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
-    def test_a_bound_guest_is_widened_and_bound_again(self):
+    def test_a_bound_guest_is_widened(self):
         self.guest([AWAY] * 40)
         ours = Held(frozenset({2, 3}), frozenset({AWAY}))
         cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
-        mover = self.mover(ours=ours, bind=True)
+        mover = self.mover(ours=ours)
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
-        self.assertEqual((guest_mover.DONE, cpuset.BOUND), (end.state, end.mems_write))
-        self.assertEqual(str(HOME), self.tree.held('mems'))
+        self.assertEqual(guest_mover.DONE, end.state)
+        self.assertEqual('0-1', self.tree.held('mems'))
 
     def test_without_the_call_a_write_brings_over_what_is_little(self):
         self.guest([AWAY] * 40)
@@ -335,10 +332,7 @@ class MigrateTest(unittest.TestCase):
 
         self.memory.write = write
         end = self.run_to_end(self.mover())
-        self.assertEqual(
-            (guest_mover.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
-            (end.state, end.moved_bytes, end.mems_write),
-        )
+        self.assertEqual((guest_mover.DONE, 40 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual(1, len(written))
 
     def test_no_write_brings_over_much(self):
@@ -377,16 +371,11 @@ class MigrateTest(unittest.TestCase):
                 self.assertEqual(guest_mover.FAILED, mover.progress.state)
                 self.assertEqual(guest_mover.FAILED, mover.step().state)
 
-    def test_another_process_has_its_id(self):
-        self.guest([AWAY] * 10)
-        with self.assertRaises(GuestGone):
-            self.mover(since=START - 1)
-
     def test_nodes_without_memory_and_odd_requests(self):
         self.guest([AWAY] * 10)
-        for mems, mem_bytes in (((9,), ()), ((), ()), ((0, 1), (5,))):
+        for mems in ((9,), ()):
             with self.subTest(mems=mems), self.assertRaises(PageMoveError):
-                self.mover(mems=mems, mem_bytes=mem_bytes)
+                self.mover(mems=mems)
 
     def test_pins_of_others_stop_it_before_any_page(self):
         self.guest([AWAY] * 10)
@@ -442,36 +431,3 @@ class MigrateTest(unittest.TestCase):
         # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
         self.assertEqual((guest_mover.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
         self.assertEqual(0, child.end(), 'its memory changed')
-
-    def test_pages_of_a_pool(self):
-        """Each moves by its first address, from the target's pool and not its free memory."""
-
-        def tell():
-            self.tree.put(
-                'proc/%d/numa_maps' % self.tree.pid,
-                '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
-                % self.memory.nodes[-1],
-            )
-
-        def move(**memory):
-            self.guest([AWAY] * 512 * 4, huge=512, **memory)
-            self.tree.put_bytes({})
-            self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
-            self.memory.tell = tell
-            tell()
-            return self.run_to_end(self.mover(page_bytes=2 << 20))
-
-        end = move()
-        self.assertEqual((guest_mover.DONE, 8 << 20), (end.state, end.moved_bytes))
-        self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
-        end = move(pinned=(0,))  # one page, but a quarter of it all
-        self.assertEqual((guest_mover.PARTLY, 6 << 20), (end.state, end.moved_bytes))
-        self.assertEqual((('EAGAIN', 1),), end.refused)
-
-    def test_transparent_huge_pages_before_and_after(self):
-        self.guest([AWAY] * 10)
-        self.tree.put(
-            self.tree.memory + '/memory.stat', 'anon 9\nanon_thp 4194304\nshmem_thp 2097152\n'
-        )
-        end = self.run_to_end(self.mover())
-        self.assertEqual((6 << 20, 6 << 20), (end.thp_before_bytes, end.thp_bytes))

@@ -26,10 +26,6 @@ QEMU = r"""55d0c0000000-55d0c0400000 r--p 00000000 08:01 7    /usr/bin/qemu-syst
 7ffe00000000-7ffe00021000 rw-p 00000000 00:00 0          [stack]
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
 """
-HUGE = (
-    '7f0000000000 default anon=9 dirty=9 N0=9 kernelpagesize_kB=4\n'
-    '7f0080000000 default file=/x huge dirty=512 N1=512 kernelpagesize_kB=2048\n'
-)
 
 
 class MappingsTest(unittest.TestCase):
@@ -47,13 +43,13 @@ class MappingsTest(unittest.TestCase):
         found = mappings.read(7, self.root)
         self.assertEqual(
             [
-                Mapping(0x55D0C1000000, 0x55D0C1010000, False, PAGE_BYTES),
-                Mapping(0x55D0C2000000, 0x55D0C3000000, False, PAGE_BYTES),
-                Mapping(0x7F0000000000, 0x7F0040000000, False, PAGE_BYTES),
-                Mapping(0x7F0050000000, 0x7F0060000000, True, PAGE_BYTES),
-                Mapping(0x7F0070000000, 0x7F0070400000, False, PAGE_BYTES),
-                Mapping(0x7F0080000000, 0x7F00C0000000, True, PAGE_BYTES),
-                Mapping(0x7FFE00000000, 0x7FFE00021000, False, PAGE_BYTES),
+                Mapping(0x55D0C1000000, 0x55D0C1010000, False),
+                Mapping(0x55D0C2000000, 0x55D0C3000000, False),
+                Mapping(0x7F0000000000, 0x7F0040000000, False),
+                Mapping(0x7F0050000000, 0x7F0060000000, True),
+                Mapping(0x7F0070000000, 0x7F0070400000, False),
+                Mapping(0x7F0080000000, 0x7F00C0000000, True),
+                Mapping(0x7FFE00000000, 0x7FFE00021000, False),
             ],
             found,
         )
@@ -72,20 +68,13 @@ class MappingsTest(unittest.TestCase):
         self.put('maps', '\n'.join(lines) + '\n')
         self.assertEqual(
             [
-                Mapping(0x7F5ECE8A7000, 0x7F5ECE9F0000, False, PAGE_BYTES),
-                Mapping(0x7F5ECE9F0000, 0x7F5ECE9F1000, False, PAGE_BYTES),
-                Mapping(0x7F5ECE9F3000, 0x7F5ECE9F4000, False, PAGE_BYTES),
-                Mapping(0x7F5ECEA01000, 0x7F5ECEA02000, False, PAGE_BYTES),
+                Mapping(0x7F5ECE8A7000, 0x7F5ECE9F0000, False),
+                Mapping(0x7F5ECE9F0000, 0x7F5ECE9F1000, False),
+                Mapping(0x7F5ECE9F3000, 0x7F5ECE9F4000, False),
+                Mapping(0x7F5ECEA01000, 0x7F5ECEA02000, False),
             ],
             mappings.read(7, self.root),
         )
-
-    def test_steps_of_a_pools_pages(self):
-        self.put('maps', QEMU)
-        self.put('numa_maps', HUGE)
-        sizes = {m.start: m.page_bytes for m in mappings.read(7, self.root, huge=True)}
-        self.assertEqual(2 << 20, sizes.pop(0x7F0080000000))
-        self.assertEqual({PAGE_BYTES}, set(sizes.values()))
 
     def test_gone(self):
         for ask in (mappings.read, mappings.start_ticks):
@@ -108,17 +97,6 @@ class MappingsTest(unittest.TestCase):
             self.put('maps', text)
             with self.subTest(text[:20]), self.assertRaisesRegex(PageMoveError, 'proc/7/maps'):
                 mappings.read(7, self.root)
-        self.put('maps', QEMU)
-        for size in (
-            '',
-            ' kernelpagesize_kB=x',
-            ' kernelpagesize_kB=3',
-            ' kernelpagesize_kB=-2048',
-            ' kernelpagesize_kB=0',
-        ):
-            self.put('numa_maps', '7f0080000000 default huge N0=1%s\n' % size)
-            with self.subTest(size), self.assertRaisesRegex(PageMoveError, 'numa_maps'):
-                mappings.read(7, self.root, huge=True)
 
     def test_too_large(self):
         self.put('maps', b'a' * ((16 << 20) + 1))
@@ -128,10 +106,9 @@ class MappingsTest(unittest.TestCase):
     @given(st.binary(max_size=200))
     def test_any_bytes_give_a_named_error_or_mappings(self, data):
         self.put('maps', data)
-        self.put('numa_maps', data)
         self.put('stat', data)
         for ask in (
-            lambda: mappings.read(7, self.root, huge=True),
+            lambda: mappings.read(7, self.root),
             lambda: mappings.start_ticks(7, self.root),
         ):
             try:
