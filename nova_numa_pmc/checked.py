@@ -79,7 +79,7 @@ def named(name: str, check: Callable[[Any, Any], _T], value: object, bound: floa
     try:
         return check(value, bound)
     except ValueError as error:
-        raise ValueError('its %s: %s' % (name, error)) from None
+        raise ValueError('%s: %s' % (name, error)) from None
 
 
 class Members:
@@ -97,7 +97,7 @@ class Members:
         """Return a member as it is."""
         value = self._members.get(name, default)
         if value is _REQUIRED:
-            raise ValueError('it lacks %s' % name)
+            raise ValueError('missing member %s' % name)
         return value
 
     @overload

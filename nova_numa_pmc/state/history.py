@@ -240,10 +240,10 @@ def decode(line: bytes) -> HistoryEntry:
             raise ValueError('too long')
         data = json.loads(line)
         if str(data['schema']).partition('.')[0] != _MAJOR:
-            raise ValueError('another schema')
+            raise ValueError('unsupported format')
         parts = tuple(map(_part, checked.of(list, data['parts'])))
         if not parts:
-            raise ValueError('no guest was moved')
+            raise ValueError('an entry without guests')
         return HistoryEntry(
             _text(data['id']),
             _amount(data['taken_s']),

@@ -74,8 +74,8 @@ def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
     status = os.fstat(fd)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         raise StateError(
-            '%s: others than root may have written it (owner %d, mode %04o): inspect it, then '
-            'chown it to root, mode %s, or remove it'
+            '%s: users other than root may have written it (owner %d, mode %04o): inspect it, '
+            'then chown it to root, mode %s, or remove it'
             % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode)
         )
     return status
