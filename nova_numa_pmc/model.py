@@ -16,7 +16,7 @@ from nova_numa_pmc.record import Record
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
-#: Who chose a guest's place: we, others, nobody.
+#: Who chose a guest's place: this package, others, none (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 #: Whose memory a node's is: the host's own; a device's, such as a GPU's; that of a slower tier,
 #: such as CXL's.
@@ -35,7 +35,7 @@ class NodeMemory(Record):
     """Whose memory a node has.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: who says so, for the operator; '' nobody: it is the host's own
+    :param source: what says so, for the operator; '' nothing: it is the host's own
     """
 
     kind: str = HOST
@@ -45,12 +45,11 @@ class NodeMemory(Record):
 class Node(Record):
     """One NUMA node as the kernel shows it.
 
-    :param cpus: CPUs that plain guests may use, those of the floating pool
-        (:mod:`pools`); empty for a memory-only node
+    :param cpus: CPUs of the floating pool (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
-    :param online_cpus: ``cpus`` and those kept from guests that nobody pinned
+    :param online_cpus: ``cpus`` and those withheld from unpinned guests
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
     :param memory: whose memory it is, as the kernel reports it
@@ -159,8 +158,8 @@ class Promise(Record):
 
     :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: node ids its memory is expected on; empty: spread over all
-    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the CPUs
-        that plain guests use
+    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the
+        floating pool's CPUs
     :param memory_bytes: what it may grow to
     :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`

@@ -267,10 +267,10 @@ class Agent:
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
-        """Log which CPUs plain guests may use, when these are others: guests are held to them."""
+        """Log the floating pool's CPUs when they have changed: guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
-                'plain guests may use CPUs %s, %s',
+                'floating pool: CPUs %s, %s',
                 format_cpulist(pool.cpus),
                 pools.IN_WORDS[pool.source],
             )

@@ -145,7 +145,7 @@ def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
 
 
 def is_apart(guest: model.Guest, host: model.Topology) -> bool:
-    """Return whether a guest may not use what plain guests use: its vCPUs load other CPUs.
+    """Return whether a guest may use no CPU of the floating pool: its vCPUs load other CPUs.
 
     That is a guest pinned to CPUs outside of the floating pool or with CPUs of its own, and one
     whose ``<vcpu cpuset>`` has none of the pool's. Where only some of its vCPUs are pinned, the

@@ -346,10 +346,10 @@ def is_held(
 
 
 def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
-    """Return whether a set is all that a guest may have of some nodes: such are the sets we write.
+    """Return whether a set is one that we write.
 
-    Or all of the usable ones, as before it was known which of them plain guests may use; or those
-    of an L3 cache.
+    That is all CPUs that a guest may use of some nodes, all usable ones (from before the floating
+    pool was known), or those of an L3 cache.
     """
     wide = pools.restricted(host, None)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)

@@ -55,7 +55,7 @@ RULES = (
     Rule(
         'other_pool',
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
-        'its CPUs are not among those of plain guests',
+        'its CPUs are outside the floating pool',
     ),
     Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt here'),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
