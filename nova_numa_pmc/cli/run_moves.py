@@ -180,7 +180,7 @@ def _mind(
 
 
 def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
-    """Return lines on what remains in place."""
+    """Print how many moves were made, and why others were not."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
         print_line(

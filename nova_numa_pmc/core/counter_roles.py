@@ -20,5 +20,5 @@ GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: read and write together, where hardware doesn't distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
 ROLES = CORE_ROLES + UNCORE_ROLES
-#: Of earlier releases, which nothing was counted for; an operator's event for one is passed over.
+#: Roles of earlier releases that were never counted; an operator's event for one is passed over.
 FORMER_ROLES = ('llc_misses', 'reads_local', 'reads_remote', 'io_write')

@@ -41,7 +41,7 @@ class ThreadUse(Record):
 class _KeptThreads(Record):
     """State of a guest's threads, kept from tick to tick.
 
-    :param guest: for whom it was read
+    :param guest: the guest it was read for
     :param read_ns: CLOCK_MONOTONIC when its groups were read
     :param tasks: how many threads its process had
     :param helpers: (pid, tid) of its threads that are no vCPUs
