@@ -87,4 +87,4 @@ def deployment(root: str, pid: int) -> str:
             text = stream.read(_MAX_CGROUP_BYTES)
     except OSError:
         text = ''
-    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'deployment unknown')
+    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'unknown deployment tool')

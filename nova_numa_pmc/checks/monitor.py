@@ -125,7 +125,8 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
             'notifications-endless',
             finding.WARNING,
             'notifications are retried without end (driver = %s, retry = -1): nova-compute sends '
-            'one with its metrics while claims wait, so that a dead bus stops boots' % drivers[0],
+            'one with its metrics while claims wait, so an unreachable message bus would block '
+            'new instances' % drivers[0],
             '[%s] retry = 1' % _NOTIFICATIONS,
             conf.file_of('driver', _NOTIFICATIONS),
         )

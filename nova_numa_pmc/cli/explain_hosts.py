@@ -77,9 +77,9 @@ def by_nova(
     """
     files = nova_conf.NovaConf(args.nova_conf).files
     if not files:
-        return None, "Nova's other weighers are left out: --nova-conf would tell which there are"
+        return None, "Nova's other weighers are left out: name nova.conf with --nova-conf"
     if len(passing) < 2:
-        return None, "Nova's other weighers are left out: Nova asks none where one host is left"
+        return None, "Nova's other weighers are left out: Nova skips them when one host is left"
     with naming(args.hosts):
         found = {replay.host(row).host: row for row in replay.rows(text_of(args.hosts))}
     try:

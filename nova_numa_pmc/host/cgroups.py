@@ -104,7 +104,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
     scope, tail = _locate(hierarchies[key], key, mounts, root)
     if not tail:
         raise CpusetError(
-            '%s: QEMU is in none of the groups libvirt makes in it: not yet started, or not a '
+            "%s: QEMU is in none of libvirt's control groups there: not yet started, or not a "
             'libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
@@ -197,7 +197,7 @@ def memory_by_node(groups: Groups) -> dict[int, int] | None:
 
 
 def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Read the same of the group that :func:`memory_group` found."""
+    """Read the bytes by node of the group that :func:`memory_group` found."""
     wanted, unit = (
         (('anon', 'shmem'), 1)
         if version == 2

@@ -129,7 +129,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
         pid = int(_read_bytes(path))
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
     except (OSError, ValueError) as error:
-        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
+        raise GuestGone('%s: %s: QEMU is not running' % (path, error)) from None
     # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
     if guest.uuid.encode() not in command.split(b'\0'):
         raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
@@ -159,7 +159,7 @@ class StatusFiles:
         )
 
     def entries(self) -> tuple[list[Entry], list[str]]:
-        """Return each file apart, and what hinders that.
+        """Return one entry per status file, and the problems of listing them.
 
         The guest is None where there is a problem, or no process.
         """
@@ -205,7 +205,7 @@ class StatusFiles:
 
 
 def with_real_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
-    """Return guests without the pins to all CPUs that they may have, which are none."""
+    """Drop pins to every CPU that a guest may use: they restrict nothing."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
 
     online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()

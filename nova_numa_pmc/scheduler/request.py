@@ -415,10 +415,10 @@ def describe(estimate: HostEstimate) -> str:
     nodes = format_nodes(node for at in found.at for node in estimate.members[at])
     since = ''
     if estimate.charged_vcpus:
-        since = f'; with {estimate.charged_vcpus:g} vCPUs that have arrived since it was measured'
+        since = f', with {estimate.charged_vcpus:g} vCPUs that arrived after the measurement'
     return (
-        f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
-        f'{_listed(found.rest) or "none"} elsewhere{since}'
+        f'node {nodes}: pressure {_listed(found.used)} there, '
+        f'{_listed(found.rest) or "none"} elsewhere ({found.code}){since}'
     )
 
 

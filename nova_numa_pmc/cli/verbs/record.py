@@ -46,7 +46,7 @@ class RecordSampler(Protocol):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
+    parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
     parser.add_argument(
         '--interval',
         type=intervals.seconds,
