@@ -71,18 +71,18 @@ class DemandRecords:
         return longer.node_loads(), longer.pool_demands()
 
     def expected(self) -> model.DemandHistory:
-        """Return what new guests are expected by, as :func:`flavors.published`."""
+        """Return the history by which new guests' demand is estimated (:func:`flavors.published`)."""
         return flavors.published(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write what was measured since the last time, unless it is hardly anything."""
+        """Write the histories, unless less than :data:`SAVE_LEAST_S` was measured since."""
         if self.histories is None or not options.publish:
             return
         if self.histories.clock_s >= self._saved_s + SAVE_LEAST_S:
             self.save(durable=True)
 
     def save(self, durable: bool = False) -> None:
-        """Replace the file; what fails costs one warning until it works again.
+        """Replace the file; log one warning when this starts to fail.
 
         :param durable: wait until the disk has it
         """

@@ -87,7 +87,7 @@ class Agent:
         listener: Listener | None = None,
         port: KernelPort = HOST,
     ) -> None:
-        """Open nothing yet but what tells of guests."""
+        """Open only what reports guests."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._watching = guest_events.GuestEvents(root, LOG, listener)
@@ -106,7 +106,7 @@ class Agent:
         self._remembering = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Go on with other options; counters are opened anew where theirs have changed."""
+        """Go on with other options; counters are opened again where theirs have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)
@@ -125,7 +125,7 @@ class Agent:
         self._hear()
         self._heed()
         tick = self._collect(now or Moment.read())
-        # Before the promises are read: then they say what a command has moved.
+        # Taken before the promises are read, so that they include what a command has just moved.
         ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
@@ -232,7 +232,7 @@ class Agent:
             self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
             return
         assert tick.record is not None
-        # Of others nobody's groups are written, nor read.
+        # Only groups of guests that we placed are read or written.
         placed = {
             uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
         }
@@ -277,7 +277,7 @@ class Agent:
 
     def _guests(self) -> tuple[model.Guest, ...]:
         found, _ = self._watching.guests.read()  # the sample has reported what could not be read
-        # Where these are unknown, nobody is held or moved: it may be against them.
+        # If the overrides can't be read, no guest is held or moved: that might violate one.
         marked, problems = overrides.marked(found, self._root)
         self._problem_log.problems(problems)
         return marked
@@ -291,7 +291,10 @@ class Agent:
         return tick
 
     def _host_state(self, tick: Tick) -> HostState | None:
-        """Return the host's state; a first sample has no rates and would hide those before it."""
+        """Return the host's state.
+
+        None for a first sample, which has no rates and would replace a better publication.
+        """
         if not (
             tick.sample
             and tick.sample.nodes
@@ -307,7 +310,8 @@ class Agent:
         with self._problem_log.stage('remembering what guests wanted'):
             loads, pools = self._remembering.feed(tick, self.options)
             sample, history = sample._replace(pools=pools), self._remembering.expected()
-        if loads is None:  # by the interval, to which guests that just came are to be added
+        if loads is None:
+            # The interval's own load, to which guests that just arrived have to be added.
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         seen = host_view.view(
@@ -326,7 +330,7 @@ class Agent:
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next part of the moves in hand; nothing is raised.
+        """Do the next part of the moves in progress; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
         """
@@ -341,7 +345,7 @@ class Agent:
         self._moving.drop_waiting()
 
     def abandon(self) -> None:
-        """End the moves in hand: kept where most of the memory has moved, else taken back."""
+        """End the moves in progress: kept where most memory has moved, else taken back."""
         with self._problem_log.stage('moving'):
             self._moving.abandon()
         self._release_move_lock()

@@ -96,7 +96,7 @@ def by_nova(
 
 
 def weighers_as_dict(weighed: nova_weighers.Weighed, passing: list[str]) -> dict[str, Any]:
-    """Return what Nova's weighers say as plain data."""
+    """Return Nova's weights as plain data."""
     return {
         'chosen': passing[_best(weighed, passing)[0]],
         'hosts': {
@@ -109,7 +109,7 @@ def weighers_as_dict(weighed: nova_weighers.Weighed, passing: list[str]) -> dict
 
 
 def render_weighers(weighed: nova_weighers.Weighed, passing: list[str]) -> str:
-    """Return what Nova's weighers say as text: those that tell hosts apart, each in a column."""
+    """Return Nova's weights as text: of weighers that distinguish hosts, each in a column."""
     telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
     silent = [name for name in weighed.shares if name not in telling]
     order = _best(weighed, passing)
@@ -155,7 +155,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def text_of(path: str) -> str:
-    """Return what is in a file of rows.
+    """Return the content of a file of rows.
 
     :raises RowsError: it can't be read, or is too long
     """

@@ -196,7 +196,7 @@ def _once(
 
 
 def as_lines(state: host_state.HostState) -> list[str]:
-    """Return what is published of a host as lines of text."""
+    """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (state.interval_s, state.source or 'none')]
     now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)
     for node, remote, now in zip(state.view.nodes, state.remote_ratios, now_cores):

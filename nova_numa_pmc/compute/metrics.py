@@ -88,8 +88,8 @@ if TYPE_CHECKING:
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, _MAJOR = 102, 1
-#: Digits of an instance's uuid, four of which take one of 50 for another in a thousand cases;
-#: more instances than this are not told.
+#: Digits of an instance's uuid: with four, one of 50 instances is mistaken for another in one of a
+#: thousand cases. More instances than this are not reported.
 _UUID_DIGITS, _UUIDS_MAX = 4, 1000
 _UUIDS = 'pmc.u'
 _UUIDS_AT = len(_UUIDS)
@@ -163,7 +163,7 @@ class HostMetrics:
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
         that were being built: these the agent has not seen
     :ivar sent_s: what Nova saves after this second may be of instances that came or left later
-        [s since the epoch]; None: which instances were counted isn't told
+        [s since the epoch]; None: which instances were counted is not reported
     """
 
     __slots__ = (
@@ -200,7 +200,7 @@ class HostMetrics:
 
     @property
     def pinned_cpus(self) -> int:
-        """Return how many of ``vcpus_used`` have a CPU of their own; 0 where it isn't told."""
+        """Return the number of ``vcpus_used`` with a CPU of their own; 0: none or not reported."""
         return _whole(self._current.get('pmc.pin', 0))
 
     def left(self, uuids: Iterable[str]) -> tuple[int, int]:
@@ -238,9 +238,9 @@ def to_values(
     """Turn a host's state into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
-        built, so that the scheduler can tell what the host state doesn't show yet
+        built, so that the scheduler knows what the host state doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
-    :param counted: None: not told
+    :param counted: None: not reported
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
@@ -498,7 +498,7 @@ def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
 
 
 def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
-    """Return which nodes share their memory channels, as in :class:`model.HostView`."""
+    """Return the nodes that share memory channels, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
         return near(distances, _whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
     count = len(distances)

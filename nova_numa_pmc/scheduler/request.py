@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read Nova's RequestSpec and HostState, and estimate what a guest would leave of a host.
 
-Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
+Imports nothing of Nova: its arguments have the same attributes, from Nova or from a file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
-#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova makes
-#: HostStates anew for each request, so that they end with it.
+#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova creates new
+#: HostStates for each request, so the cache lives no longer.
 _KEPT = '_numa_pmc_estimate'
 
 
@@ -41,7 +41,7 @@ class FlavorLike(Protocol):
 
     @property
     def vcpus(self) -> int:
-        """Return how many vCPUs it has."""
+        """Return its number of vCPUs."""
 
     @property
     def memory_mb(self) -> int:
@@ -65,7 +65,7 @@ class Host(Protocol):
 
     @property
     def metrics(self) -> object:
-        """Return what :func:`metrics.decode` takes."""
+        """Return Nova's metrics, as :func:`metrics.decode` takes them."""
 
     @property
     def instances(self) -> Mapping[str, Any]:
@@ -196,7 +196,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
 def estimate(
     host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
-    """Return what the guest would leave of a host; never raise: that would fail the boot.
+    """Return the estimate of a host with the guest; never raise: that would fail the boot.
 
     A second estimate of the same host, by the weigher after the filter or for the next instance
     of one request, costs a look-up unless the host has changed.
@@ -242,7 +242,7 @@ def _current(
 
 
 def age_s(host_state: Host, now_s: float) -> float | None:
-    """Return how old the metrics are that :func:`estimate` has read [s], None: there are none."""
+    """Return the age of the metrics that :func:`estimate` has read [s], None: there are none."""
     kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
     return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
@@ -250,9 +250,9 @@ def age_s(host_state: Host, now_s: float) -> float | None:
 def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
-    Nova's counts tell what came less what left, for which nothing is taken off before it is
-    measured: what left is added again, each guest as large as the mean of those that were
-    counted. CPUs that a guest has for itself are none of the shared ones.
+    Nova's counts are arrivals less departures. A departed guest is still measured, so departures
+    are added back, each with the mean size of the counted guests. CPUs that a guest has for itself
+    are none of the shared ones.
 
     :returns: 0 or below where none came
     """
