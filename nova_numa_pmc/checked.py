@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take values out of JSON that somebody else may have written: of the right type, in bounds.
+"""Take values out of JSON that others may have written: of the right type, in bounds.
 
 Each function returns the value, or raises ValueError with a reason that shows 40 characters of
 it at most. Types are exact: JSON's true is no number, though Python's bool is an int.

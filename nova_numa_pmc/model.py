@@ -191,13 +191,13 @@ class Promise(Record):
 class NodeView(Record):
     """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
 
-    :param cores: capacity C_n [cores], SMT siblings at their fraction; 0 for a memory-only node
+    :param cores: capacity [cores], SMT siblings at their fraction; 0 for a memory-only node
     :param threads: usable CPUs
     :param capacity_bytes: what may be promised in normal pages (ram ratio applied)
     :param promised_bytes: what is promised in normal pages
-    :param guests: guests whose home it is (float: a spanning guest counts in parts)
+    :param guests: guests placed on it (float: a spanning guest counts in parts)
     :param vcpus: their vCPUs (float likewise)
-    :param demand_cores: D_n [cores] wanted, None: unknown
+    :param demand_cores: cores wanted, None: unknown
     :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
     :param bandwidth_max_bytes_per_sec: None: unknown, and then so is its utilisation
     :param link_ratio: utilisation of its busiest socket link, None: not counted
@@ -250,8 +250,8 @@ class PoolLoad(Record):
 class DemandHistory(Record):
     """Use by earlier guests of a flavor (else: all guests of the host).
 
-    :param guests: N, how many they were; forgotten ones count in parts
-    :param cores_per_vcpu_sum: Σκ, the sum over them of what each wanted per vCPU [cores]
+    :param guests: their number; forgotten ones count in parts
+    :param cores_per_vcpu_sum: the sum over them of each one's demand per vCPU [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
@@ -285,8 +285,8 @@ class Request(Record):
     :param allowed_cpus: where it may run, None: anywhere
     :param device_nodes: node ids of its devices
     :param policy: one of :data:`POLICIES`
-    :param demand_cores: ĉ [cores], None: derived from vCPUs
-    :param bandwidth_bytes_per_sec: b̂, None: unknown
+    :param demand_cores: expected demand [cores], None: derived from vCPUs
+    :param bandwidth_bytes_per_sec: expected traffic, None: unknown
     :param placed_by: what others have placed already, as in :class:`Guest`
     """
 
@@ -302,7 +302,7 @@ class Request(Record):
 
 
 class Reason(Record):
-    """Why, as data: a code and (name, value) pairs; rendered only when somebody reads it."""
+    """Why, as data: a code and (name, value) pairs; rendered only where it is shown."""
 
     code: str
     values: tuple[tuple[str, object], ...] = ()
@@ -341,8 +341,8 @@ class Limits(Record):
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
     :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't
-        tell; nodes with CPUs don't count
-    :param guest_memory_nodes: ids of nodes whose memory is for guests, whosever it is
+        say so; nodes with CPUs don't count
+    :param guest_memory_nodes: ids of nodes whose memory is for guests, whatever its kind
     """
 
     ram_ratio: float = 1.0

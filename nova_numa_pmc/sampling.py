@@ -70,7 +70,7 @@ class Sampler:
         self.mlp: float = pressure.MLP_DEMAND
 
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
-        """Return what was measured since the last call; all rates of a first one are None.
+        """Return the sample since the last call; all rates of a first one are None.
 
         It never sleeps and never raises for what can't be read: that is in ``problems``.
 
@@ -174,11 +174,11 @@ class Sampler:
         dict[int, float | None],
         tuple[PoolSample, ...],
     ]:
-        """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
+        """Return the busy, wanted and stolen cores of each node, each {node id: cores}.
 
         The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
-        comes behind. Wanted is what ran on a pool's CPUs, and what guests' threads waited for
-        there: others' waiting is no demand. None in them: unknown.
+        follows. Wanted is what ran on a pool's CPUs, and what guests' threads waited for there:
+        waiting of other threads is no demand. None in them: unknown.
         """
         before, self._times = self._times, cpu_times.read(self._root)
         busy, stolen = (cpu_times.passed(*each, elapsed_ns) for each in zip(before, self._times))
@@ -216,7 +216,7 @@ class Sampler:
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
     ) -> tuple[dict[int, Counts], dict[int, uncore.UncoreUse]]:
-        """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
+        """Return the counts of CPUs and of memory controllers by node; {}: nothing counted."""
         if not self._options.enabled:
             return {}, {}
         uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
@@ -328,7 +328,7 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
 
 
 def _use(node: model.Node, counts: Counts | None, use: uncore.UncoreUse) -> measurements.NodeUse:
-    """Return what is known of a node, but for its CPU time."""
+    """Return the use of a node, without its CPU time."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0

@@ -45,11 +45,11 @@ class DemandRecords:
     def feed(
         self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
-        """Add a tick's interval; return what the host is wanted for over the longer horizon.
+        """Add a tick's interval; return the host's demand over the longer horizon.
 
         :param tick: with sample, host and record
-        :param options: the file is written by who publishes
-        :returns: ({node id: load}, what is wanted of the pools beside the floating one)
+        :param options: the file is written where the agent publishes
+        :returns: ({node id: load}, demand of the pools beside the floating one)
         """
         assert tick.sample is not None and tick.host is not None and tick.record is not None
         if self.histories is None:
@@ -71,7 +71,7 @@ class DemandRecords:
         return longer.node_loads(), longer.pool_demands()
 
     def expected(self) -> model.DemandHistory:
-        """Return the history by which new guests' demand is estimated (:func:`flavors.published`)."""
+        """Return the history by which demand of new guests is estimated, as it is published."""
         return flavors.published(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:

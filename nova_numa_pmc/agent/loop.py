@@ -210,7 +210,7 @@ class Service:
 
 
 def status(state: HostState | None, paused: Paused | None = None) -> str:
-    """Return what ``systemctl status`` shows.
+    """Return the line that ``systemctl status`` shows.
 
     :param state: None: nothing was measured
     :param paused: None: it is not

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: measure, publish, hold guests to their places, move those for whom it pays.
+"""The agent: measure, publish, hold guests to their places, move those for which it pays.
 
 One thread and one loop. A tick is made of stages, each of which may fail without the others:
 what fails is logged once, until it works again.
@@ -112,7 +112,7 @@ class Agent:
             self._sampler = sampling.Sampler(options.counting, self._root)
         if options.rebalance != agent_conf.ON:
             self.abandon()
-            self._moving.widened.clear()  # whoever was widened goes home
+            self._moving.widened.clear()  # widened guests go home
         self._books.options = self._reassertion.options = options.shared
         self._late_starts.options = self._cache_widening.options = options.shared
         self.options = self._moving.promises.options = self._rebalancing.options = options

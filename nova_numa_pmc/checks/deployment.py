@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.processes import Process
 
 _MAX_CGROUP_BYTES = 1 << 16
-#: What a container's control group tells of who runs it.
+#: (part of a container's control group, the tool that deployed it).
 _DEPLOYMENTS = (
     ('kubepods', 'openstack-helm'),
     ('libpod', 'kolla (podman)'),
@@ -79,7 +79,7 @@ def check_container(process: Process | None) -> Iterator[Finding]:
 
 
 def deployment(root: str, pid: int) -> str:
-    """Return what deployed a containerised process, by its control group."""
+    """Return the tool that deployed a containerised process, by its control group."""
     try:
         with open(
             os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8', errors='replace'

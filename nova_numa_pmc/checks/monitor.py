@@ -27,7 +27,7 @@ _NAMESPACE = 'nova.compute.monitors.'
 #: Nova's default; twice that, and a decision is taken on half as many values.
 _INTERVAL_LONG_S = 300
 _NOTIFICATIONS = 'oslo_messaging_notifications'
-#: Drivers that wait for nobody.
+#: Drivers that never wait.
 _SILENT = frozenset({'', 'noop', 'log', 'test'})
 
 

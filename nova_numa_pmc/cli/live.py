@@ -36,7 +36,7 @@ def until_interrupted() -> Iterator[None]:
 
 
 def open_sampler() -> Sampler:
-    """Return what measures this host."""
+    """Return a sampler of this host."""
     from nova_numa_pmc import sampling
     from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
     from nova_numa_pmc.state import calibration

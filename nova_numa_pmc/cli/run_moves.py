@@ -62,7 +62,7 @@ class _MessagePrinter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without what could steer a terminal."""
-        # Where the terminal has gone, what is in hand has to be ended and written down.
+        # Where the terminal has gone, the move in progress has to be ended and written down.
         with contextlib.suppress(OSError, ValueError):
             self._print_line(tables.printable(record.getMessage()))
 
@@ -71,7 +71,7 @@ def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_loc
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
-    :raises StateBusy: somebody else has it for longer than ``wait_s``
+    :raises StateBusy: another process holds it for longer than ``wait_s``
     """
     taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
@@ -100,8 +100,8 @@ def make(
 
     :param promised, targets: as in :class:`move_promises.PlannedMove`
     :param who: one of :data:`history.APPLY`…
-    :param wait_s: how long to wait for whoever else moves guests [s]
-    :raises StateBusy: somebody else has the move lock for longer
+    :param wait_s: how long to wait for another process that moves guests [s]
+    :raises StateBusy: another process holds the move lock for longer
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
@@ -167,7 +167,7 @@ def _run(
 def _mind(
     command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
-    """End the move in hand of a guest that libvirt has begun to work on."""
+    """End the move in progress of a guest that libvirt has begun to work on."""
     try:
         record = (
             promises_file.read(command.directory, promises_file.read_boot_id(command.root))

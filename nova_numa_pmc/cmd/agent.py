@@ -2,7 +2,7 @@
 """Measure this host, publish it, and keep guests where they belong.
 
 It runs until it is stopped, usually as a systemd service; needs root. SIGHUP
-reads the options again; SIGTERM ends it, with a move of memory that is in hand
+reads the options again; SIGTERM ends it, with a move of memory in progress
 finished or undone.
 
 examples:
@@ -170,7 +170,7 @@ def _once(
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
-    # Who binds a guest's memory has to watch its nodes, and this one ends.
+    # A process that binds a guest's memory has to watch its nodes, and this one ends.
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:

@@ -39,7 +39,7 @@ def _shape(view: model.HostView) -> tuple[object, ...]:
 
 
 def _promised(view: model.HostView) -> int:
-    """Return the bytes promised on all nodes; whole MiB of each, as floating guests are divided."""
+    """Return the bytes promised on all nodes, whole MiB of each: floating guests are divided."""
     return sum(node.promised_bytes for node in view.nodes)
 
 

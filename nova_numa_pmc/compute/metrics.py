@@ -204,9 +204,9 @@ class HostMetrics:
         return _whole(self._current.get('pmc.pin', 0))
 
     def left(self, uuids: Iterable[str]) -> tuple[int, int]:
-        """Return how many of the instances that were counted are not among these, and of how many.
+        """Return (the number of counted instances that are not among these, that of all counted).
 
-        One whose digits another one has is taken to be there.
+        One with the digits of another is taken to be there.
         """
         digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
         there = {uuid[:_UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it

@@ -96,7 +96,7 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
 def threshold(view: model.HostView) -> tuple[float, bool]:
     """Return the distance below which a view's nodes are its domains [SLIT units].
 
-    So those are given to whoever knows distances only.
+    For readers that know distances only.
 
     :returns: (distance, whether it says all; else it keeps all nodes apart)
     """

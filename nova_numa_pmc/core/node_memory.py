@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes' memory is for guests.
+"""Decide which nodes' memory is for guests.
 
-A node without CPUs may have a device's memory, or that of a slower tier: it is nobody's home,
+A node without CPUs may have a device's memory, or that of a slower tier: no guest is placed there
 and no promise is counted on it, unless the operator says so.
 
 Imported by the libvirt hook at every guest start: light modules only.

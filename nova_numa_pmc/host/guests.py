@@ -46,7 +46,7 @@ _MAX_VCPUS = 65536
 #: the kernel was booted with another. Nova always names the size.
 DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
-# Elements by which somebody else has bound the guest to nodes or CPUs of this host. Not here:
+# Elements by which others have bound the guest to nodes or CPUs of this host. Not here:
 # <vcpu cpuset>, which only limits us; <memoryBacking><hugepages><page nodeset> and <cpu><numa>,
 # which speak of the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
 # from the cache or the controllers of one socket and would be left behind.
@@ -111,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return what distinguishes a guest's pid file from a later one, None: there is none."""
+    """Return an identity that a guest's later pid file doesn't have, None: there is no file."""
     try:
         found = os.stat(os.path.join(root, STATUS_FILES, name + '.pid'))
     except OSError:
@@ -137,7 +137,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 
 
 class StatusFiles:
-    """libvirt's status files, read again and again: one is parsed anew only when it is new.
+    """libvirt's status files, read again and again: one is parsed again only when it was replaced.
 
     libvirt replaces a file by renaming another over it, so that its inode or time changes.
     """
@@ -213,7 +213,7 @@ def with_real_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.
 
 
 def identity(path: str) -> Identity:
-    """Return what changes whenever libvirt replaces a status file.
+    """Return an identity that changes whenever libvirt replaces a status file.
 
     :raises OSError: it can't be looked at
     """
@@ -222,7 +222,7 @@ def identity(path: str) -> Identity:
 
 
 def _read_bytes(path: str) -> bytes:
-    # Not blocking, should somebody have put a fifo there.
+    # Not blocking, in case a fifo lies there.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, 'rb') as file:
         return file.read(domain_xml.MAX_BYTES + 1)
@@ -374,7 +374,7 @@ def _is_strict(found: Found) -> bool:
 
 
 def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return who else has placed the guest, by the element or the flavor's extra spec."""
+    """Return the names of elements and extra specs by which others have placed the guest."""
     placed = []
     if 'numatune/memory' in found or 'numatune/memnode' in found:
         placed.append('numatune')

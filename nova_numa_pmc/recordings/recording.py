@@ -69,7 +69,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[Segment]:
-    """Yield what is found in all of a recording's bytes, in order and without gaps."""
+    """Yield the segments of all of a recording's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
         member = _member(data, position)

@@ -140,7 +140,7 @@ class FilterOptions(Record):
 
 
 class HostEstimate(Record):
-    """Pressures that a guest would leave on a host, as far as its metrics tell.
+    """Pressures that a guest would leave on a host, as far as its metrics show.
 
     :param outcome: what the guest would leave, None: not known
     :param unknown: why not
@@ -276,7 +276,7 @@ def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float
 
 
 def _not_listed(host_state: Host) -> int:
-    """Return how many of the instances that Nova counts on the host are not in its list.
+    """Return the number of instances that Nova counts on the host but does not list.
 
     Those being built may be missing there. The list is sent by nova-compute or read from the
     cell's database, the counts are of the compute node: after a message that was lost, and while
@@ -290,7 +290,7 @@ def _not_listed(host_state: Host) -> int:
 def _plausible(host: Aggregates, host_state: Host) -> bool:
     """Return whether what is said to be wanted of a host can be.
 
-    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and others than
+    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and all but
     guests count by what they ran.
     """
     demand, most = host.demand, host_state.vcpus_total
@@ -301,7 +301,7 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
 
 
 def _present(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
-    """Return how large the guest is on a host that has it already, None: it isn't there.
+    """Return the guest's size on a host that has it already, None: it isn't there.
 
     Before a resize that isn't the requested size. The scheduler may know no more than the guest's
     uuid: its flavor is then read from the database, once a request. After a resize that was

@@ -66,7 +66,7 @@ class HostState(Record):
         describes. The hook reads them from a file of their own (:mod:`pool_loads`)
     :param demand_now_cores: by position: cores wanted in the interval, None in it:
         unknown; empty: not reported
-    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
+    :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests' (their
         XML), 'kernel' (all that are usable); '' not reported
     :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
         '' not reported
@@ -87,7 +87,7 @@ class HostState(Record):
 
 
 def freshness(host_state: HostState, now_s: float) -> str:
-    """Return how fresh a host's state is.
+    """Classify the age of a host's state.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
@@ -122,7 +122,7 @@ def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> H
 def floating_pool(
     view: model.HostView, stolen: Mapping[int, float | None] | None = None
 ) -> model.PoolLoad:
-    """Return what was measured of the CPUs that a view is of.
+    """Return the load of the pool that a view describes.
 
     :param stolen: by node id, cores that another host took of them; None: not reported
     """
@@ -144,10 +144,10 @@ def floating_pool(
 
 
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
-    """Return what was measured of the CPUs that a view is of, and of others.
+    """Return the loads of the view's pool and of the other pools.
 
-    vCPUs are those that promises tell of, as whoever decides charges what came since by them:
-    of pools with none of the view's CPUs they tell none.
+    vCPUs are by promises, as guests that came since are charged by them: a pool with none of the
+    view's CPUs has none.
     """
     floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
     loads, found = dict(floating.loads), [floating]

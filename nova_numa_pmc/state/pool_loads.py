@@ -92,12 +92,12 @@ def evidence(
     own_cpus: frozenset[int] | None = None,
     apart: bool = False,
 ) -> PlacementEvidence:
-    """Return what a guest's start is decided by; whatever is wrong with the file, promises.
+    """Return the evidence for a guest's start; promises alone where the file can't be used.
 
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
         floating pool
-    :param apart: they are none of the floating pool's, whose figures are not theirs
+    :param apart: they are none of the floating pool's CPUs, whose figures don't apply to them
     """
     try:
         found = read(directory)

@@ -16,7 +16,7 @@ from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.promises_format import (
-    Promises as Promises,  # noqa: PLC0414 -- whoever reads the file has it from here
+    Promises as Promises,  # noqa: PLC0414 -- readers of the file have it from here
     decode,
     decode_one,
     encode,
@@ -159,7 +159,7 @@ def read_boot_id(root: str = '/') -> str:
 def prune(
     promises: Mapping[str, Promise], running: Iterable[str], now_ns: int, grace_ns: int
 ) -> dict[str, Promise]:
-    """Leave out the promises that nobody will claim any more.
+    """Leave out the promises of guests that are gone.
 
     A promise stays while its guest runs, or while its start may still be on the way. One that is
     younger than now_ns is a start, too: the hook recorded it after the caller looked at the clock.

@@ -85,7 +85,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
     """Lock a file of the directory by asking again at growing intervals, within bounds.
 
     A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
-    bound; locks here are held for a few milliseconds, so that a few questions suffice.
+    bound; locks here are held for a few milliseconds, so that a few attempts suffice.
 
     :returns: a file descriptor; closing it releases the lock
     :raises StateBusy: another process holds it for longer than ``timeout_s``

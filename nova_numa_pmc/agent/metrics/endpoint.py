@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     _Request = socket.socket | tuple[bytes, socket.socket]
 
-#: Scrapes at a time; who comes beyond them is turned away.
+#: Scrapes at a time; further connections are turned away.
 _MOST = 8
 #: A client that sends or takes nothing for this long is dropped [s].
 _PATIENCE_S = 10.0
@@ -95,7 +95,7 @@ class _Unix(_Server):
     def server_bind(self) -> None:
         _remove_stale(str(self.server_address))
         super().server_bind()
-        # Nobody can connect before it listens.
+        # No client can connect before it listens.
         os.chmod(str(self.server_address), _MODE)
 
 

@@ -80,7 +80,7 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return the line on the floating pool's CPUs and on who says so.
+    """Return the line on the floating pool's CPUs and on the source of that.
 
     :param published_source: what the agent has published of it, '' nothing
     """

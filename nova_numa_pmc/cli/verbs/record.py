@@ -41,7 +41,7 @@ class RecordSampler(Protocol):
     """Measures a host, over the time since the sample before."""
 
     def sample(self) -> Sample:
-        """Return what was measured."""
+        """Return the sample."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -123,7 +123,7 @@ class GuestHistory(UsageHistory):
 
     @property
     def cores_per_vcpu(self) -> float | None:
-        """Return what it wanted over a day; None: not measured for long enough."""
+        """Return the mean demand per vCPU over a day; None: not measured for long enough."""
         mean = self.demand.day.mean
         return (
             None
@@ -291,7 +291,7 @@ def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
 
 
 def demand_of(sample: GuestSample) -> float | None:
-    """Return what a guest wanted in an interval [cores], None: unknown."""
+    """Return a guest's demand in an interval [cores], None: unknown."""
     return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Histories as plain data, for a file that outlasts a reboot.
 
-Where guests ran is left out: the first intervals show it anew.
+Where guests ran is left out: the first intervals show it again.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class LongerHorizon:
         return tuple(found)
 
     def _charges(self) -> list[Charge]:
-        """Return what each guest counts for."""
+        """Return each guest's charge."""
         found = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
@@ -290,7 +290,7 @@ class LongerHorizon:
     def _expected(
         self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
-        """Return what a young guest counts for: its own history's where it has been here."""
+        """Return a young guest's charge, by its own history where it has been here before."""
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
         if flavor not in self._flavors:

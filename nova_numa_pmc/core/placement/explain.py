@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for a placement's reasons, put together only when somebody reads them.
+"""Words for a placement's reasons, put together only where they are shown.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """

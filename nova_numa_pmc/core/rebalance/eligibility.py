@@ -107,7 +107,7 @@ def why_not_now(guest: model.Guest) -> str:
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
-    """Return whether the CPUs of a guest that nobody pinned are all in the floating pool.
+    """Return whether the CPUs of an unpinned guest are all in the floating pool.
 
     The rebalancer weighs the floating pool only, and leaves other guests where they are.
     """

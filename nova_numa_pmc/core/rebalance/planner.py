@@ -234,7 +234,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
-    """Return what regret has yet to cover [core-seconds]; 0 or less: it is due."""
+    """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
         candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
         - candidate.regret
@@ -330,7 +330,7 @@ def _pending(
 def _remarks(
     host_model: HostModel, regrets: RebalanceMemory, held: Collection[str]
 ) -> tuple[model.Reason, ...]:
-    """Return which budgets held moves back, and which parts are unknown."""
+    """Return the budgets that held moves back, and the parts that are unknown."""
     remarks = []
     for name in sorted(held):
         value = {

@@ -3,7 +3,7 @@
 
 ``/proc/PID/maps`` names them without a look at page tables, which ``smaps`` and
 ``numa_maps`` walk for each mapping at once, with the address space's lock held. Only for a
-guest on huge pages of a pool, whose page tables are short, ``numa_maps`` tells the page size.
+guest on huge pages of a pool, whose page tables are short, ``numa_maps`` has the page size.
 
 Formats: Documentation/filesystems/proc.rst and Documentation/admin-guide/mm/pagemap.rst.
 """

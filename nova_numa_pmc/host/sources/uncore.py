@@ -171,6 +171,6 @@ class Uncore:
         )
 
     def close(self) -> None:
-        """Close the counters; the events are chosen anew at the next sample."""
+        """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._online = None
