@@ -117,7 +117,7 @@ def beside_memory(
 ) -> promises.Decision:
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
-    :param by_node: {node id: bytes}, as :func:`memory_by_node` tells
+    :param by_node: {node id: bytes}, as :func:`memory_by_node` returns it
     :returns: the decision that was given where memory may follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs that show or record samples share."""
+"""Helpers of the verbs that show or record samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which threads of a placed guest an operator has pinned, and give them back.
+"""Find the threads of a placed guest that an operator has pinned, and give them back.
 
 By libvirt, which keeps both a thread's cpuset and its affinity: to widen the cpuset alone leaves
 the thread's mask as narrow as it was.

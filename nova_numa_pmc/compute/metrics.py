@@ -46,7 +46,7 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.step``            pressure_step [0.001]
 ``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
                         absent: 12
-``pmc.sK``              where no distance tells which do: the lowest position of the
+``pmc.sK``              where no distance shows which do: the lowest position of the
                         nodes that share theirs with this one, six nodes to a value,
                         each a byte, the first in the lowest; absent: see above
 ======================  =========================================================
@@ -428,7 +428,7 @@ _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1
 def _unusual(
     current: _Values, maximum: _Values, count: int, distances: _Distances
 ) -> tuple[_Column, _Column, _Column, _Distances, _Members]:
-    """Read what may be missing: bandwidths by plain node ids, links, and the ids themselves.
+    """Read the optional values: bandwidths by plain node ids, links, and the ids themselves.
 
     :returns: the last arguments of Aggregates
     """

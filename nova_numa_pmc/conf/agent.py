@@ -141,8 +141,8 @@ def list_opts() -> list[cfg.Opt]:
             'metrics_remote',
             default=False,
             help=(
-                'Let metrics be an address that other hosts can reach: whoever can connect can '
-                "read them. The agent's unit has to allow it as well (IPAddressAllow=)."
+                'Let metrics be an address that other hosts can reach: any client that connects '
+                "can read them. The agent's unit has to allow it as well (IPAddressAllow=)."
             ),
         ),
         cfg.BoolOpt(

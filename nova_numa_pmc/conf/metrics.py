@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the agent's metrics are served, and where: ``metrics`` and ``metrics_...``."""
+"""Options of the agent's metrics: ``metrics`` and ``metrics_...``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-# What an event tells us; several events of one role on one scope are added up.
+# The meaning of an event; several events of one role on one scope are added up.
 LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
 CYCLES, INSTRUCTIONS = 'cycles', 'instructions'
 STALLED_CYCLES = 'stalled_cycles'

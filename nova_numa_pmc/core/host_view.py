@@ -180,7 +180,7 @@ def _added(amount: float | None, change: float) -> float | None:
 def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
 
-    :returns: None where that isn't known of each node, or too few cores are wanted to tell
+    :returns: None where that isn't known of each node, or too few cores are wanted
     """
     return traffic_rate(
         [node.demand_cores for node in nodes if node.cores],

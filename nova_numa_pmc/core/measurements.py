@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 class NodeUse(Record):
     """Measurements of one node.
 
-    :param demand_cores: D_n, of the CPUs that guests may use
+    :param demand_cores: of the CPUs that guests may use
     :param busy_cores: the time all its CPUs ran something
     :param stolen_cores: the time that another host took of those that guests may use
     :param incoming_per_sec: lines that its memory controllers read for other nodes

@@ -2,7 +2,7 @@
 """Nodes that share their memory channels, as one.
 
 AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers. Which nodes
-do, ``core/cache_hierarchy.py`` tells.
+do, ``core/cache_hierarchy.py`` finds out.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """

@@ -18,7 +18,7 @@ BY_OPTION = 'device_memory_nodes'
 
 
 def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
-    """Return whose memory a node has: by the operator's option, else by the kernel.
+    """Return the kind of a node's memory: by the operator's option, else by the kernel.
 
     That of a node with CPUs is the host's own.
     """

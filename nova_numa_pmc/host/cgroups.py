@@ -182,7 +182,7 @@ def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str,
 
 
 def memory_by_node(groups: Groups) -> dict[int, int] | None:
-    """Read how many bytes of anonymous and shared memory a guest has on each node.
+    """Read a guest's bytes of anonymous and shared memory on each node.
 
     Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
     anonymous and locked ones apart (Documentation/admin-guide/cgroup-v2.rst and

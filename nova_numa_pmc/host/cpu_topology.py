@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read which CPUs share an L3 cache and a socket, from sysfs.
+"""Read the L3 caches and sockets of CPUs, from sysfs.
 
 The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
 nodes one for each of them. What a kernel or a hypervisor does not say, or says in a way that

@@ -151,7 +151,7 @@ class StatusFiles:
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
-        """Return what :func:`read_running` does."""
+        """Return the running guests, as :func:`read_running`."""
         entries, problems = self.entries()
         return (
             with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),

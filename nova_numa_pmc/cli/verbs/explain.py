@@ -45,7 +45,7 @@ _MEMORY_MAX_BYTES = 1 << 50
 _VCPUS_MAX = 65536
 #: Of many candidates, what a reader looks at.
 _PLACES_SHOWN = 12
-#: No guest of libvirt's has this uuid.
+#: No libvirt guest has this uuid.
 _NEW_UUID, _NEW_NAME = '', 'new guest'
 
 

@@ -24,7 +24,7 @@ MINUTES_S, DAY_S = 900.0, 86400.0
 SUSTAINED_S = 120.0
 #: No interval counts for more: what came before it is not to vanish behind one figure [s].
 LONGEST_INTERVAL_S = 600.0
-#: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
+#: A guest that was measured for less says nothing about others of its flavor: it boots [s].
 KNOWN_S = 300.0
 #: Guests that are gone are remembered for this long [s], as they may come back, and this many.
 KEEP_S, GUESTS_MAX = 86400.0, 1024

@@ -13,7 +13,7 @@ _LEAST_CORES = 0.5
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
 
-    A guest that was not measured for long enough to tell is not among them.
+    A guest that was not measured for long enough is not among them.
     """
     found = dict(histories.flavors)
     for each in histories.guests.values():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Minutes count beside the day where they are above it by more than this many standard errors.
 SIGNIFICANT = 2.0
-#: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
+#: How long a burst lasts, to estimate how far a mean over minutes may be from the day's by chance:
 #: an assumption [s].
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guests to move, and when a move pays.
+"""Decide which guests to move, and when a move pays.
 
 :func:`plan` is called once per interval with what was measured and what it remembers;
 :func:`propose` answers what could be gained now, whatever has been paid. Pure: no clock, no

@@ -133,7 +133,7 @@ class GuestMove:
 
         :param mems: node ids that the memory goes to, not empty
         :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
-            written either unless ``ours`` tells them
+            written either unless ``ours`` has them
         :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
         :param ours: what the hook or an earlier move left: what may be changed
         :param bind: hold ``cpuset.mems`` at ``mems`` in the end

@@ -185,7 +185,7 @@ class PageMover:
 
 
 def thp_bytes(groups: Groups) -> int | None:
-    """Read how much of a guest's memory is transparent huge pages.
+    """Read the bytes of a guest's memory in transparent huge pages.
 
     Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
 

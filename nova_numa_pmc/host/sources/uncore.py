@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count what each node's memory controllers, links and I/O did, by the packages' own PMUs."""
+"""Count traffic of each node's memory controllers, links and I/O, by the packages' own PMUs."""
 
 from __future__ import annotations
 
