@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take values out of JSON that somebody else may have written: of the right type, in bounds.
+"""Take values out of JSON that others may have written: of the right type, in bounds.
 
 Each function returns the value, or raises ValueError with a reason that shows 40 characters of
 it at most. Types are exact: JSON's true is no number, though Python's bool is an int.
@@ -79,7 +79,7 @@ def named(name: str, check: Callable[[Any, Any], _T], value: object, bound: floa
     try:
         return check(value, bound)
     except ValueError as error:
-        raise ValueError('its %s: %s' % (name, error)) from None
+        raise ValueError('%s: %s' % (name, error)) from None
 
 
 class Members:
@@ -97,7 +97,7 @@ class Members:
         """Return a member as it is."""
         value = self._members.get(name, default)
         if value is _REQUIRED:
-            raise ValueError('it lacks %s' % name)
+            raise ValueError('missing member %s' % name)
         return value
 
     @overload

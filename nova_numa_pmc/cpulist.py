@@ -48,7 +48,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
         low = _list_number(first, item)
         high = _list_number(last, item) if dash else low
         if not previous < low <= high:
-            raise CpuListError(f'{item[:40]!a} does not ascend')
+            raise CpuListError(f'{item[:40]!a} is not in ascending order')
         numbers += range(low, high + 1)
         previous = high
     return frozenset(numbers)

@@ -16,7 +16,7 @@ class CpusetError(NumaPmcError):
 
 
 class GuestGone(CpusetError):
-    """The guest's groups vanished on the way: it has ended, nobody is at fault."""
+    """The guest's groups vanished on the way: it has ended."""
 
 
 class PinnedByOthers(CpusetError):

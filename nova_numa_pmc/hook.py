@@ -134,11 +134,11 @@ class HookCall:
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:
-        """Return how long ago the call began [s]."""
+        """Return the time since the call began [s]."""
         return (time.monotonic_ns() - self.began_ns) / 1e9
 
     def time_left_s(self) -> float:
-        """Return how long libvirt may still wait, less than the alarm that hooks/qemu has set."""
+        """Return the time that libvirt may still wait, less than until hooks/qemu's alarm [s]."""
         left_s = self.options.timeout_s - self.age_s()
         alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
         if alarm_s:
@@ -184,7 +184,7 @@ class HookCall:
             )
 
     def lock_timeout_s(self) -> float:
-        """Return how long to wait for the promises file's lock; nobody waits for a late worker."""
+        """Return the time to wait for the promises file's lock; a late worker blocks nothing."""
         if self.operation == 'started':
             return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())

@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: What tells a file from a later one: inode, time of change [ns].
+    #: What distinguishes a file from a later one: inode, time of change [ns].
     Identity = tuple[int, int]
 
 #: How often to look: at first, when most starts are under way, and after that time [s].
@@ -137,7 +137,7 @@ class EarlyHold:
 
     def _narrow(self, child: str) -> None:
         own = self._own(child)
-        # An empty set is a v2 group's that inherits; a narrower one is somebody's pin.
+        # An empty set is a v2 group's that inherits; a narrower one is a pin.
         if not own or parse_cpulist(own) > self._cpus:
             self._write(os.path.join(child, 'cpuset.cpus'), format_cpulist(self._cpus))
 

@@ -52,14 +52,14 @@ def hold(call: HookCall, xml: bytes) -> None:
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
-        if decision.cpus is None:  # since its start somebody has overridden it, or taken them
+        if decision.cpus is None:  # since its start it was overridden, or they were taken
             _take_back_early(groups, early_cpus)
             _leave(call, decision, logged=True)
             return
         applied = _apply(call, guest, groups, decision, pool, early_cpus)
     except (CpusetError, TopologyError) as error:
         _take_back_early(groups, early_cpus)
-        # What somebody has pinned, and who has gone, is nobody's to place.
+        # A pinned guest is not ours to place, and one that has ended needs no place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
         promises.record_started(
             decision.promise._replace(
@@ -119,7 +119,7 @@ def decide_beside_memory(
 ) -> promises.Decision:
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
-    :param by_node: {node id: bytes}, as :func:`memory_by_node` tells
+    :param by_node: {node id: bytes}, as :func:`memory_by_node` returns it
     :returns: the decision that was given where memory may follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """

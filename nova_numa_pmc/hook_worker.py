@@ -2,7 +2,7 @@
 """Run work in a child process and wait for it no longer than a bound.
 
 A signal would not do: a write to a cpuset sleeps uninterruptibly in the
-kernel while the host migrates pages for somebody else, and SIGKILL waits
+kernel while the host migrates pages for another process, and SIGKILL waits
 with it. The child is left to finish alone.
 """
 
@@ -50,7 +50,7 @@ def run(
 
 
 def leave_behind(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
-    """Run ``work()`` in a child process that nobody waits for.
+    """Run ``work()`` in a child process, without waiting for it.
 
     It has no descriptor of ours: libvirt waits until every holder of a hook's stdout and stderr
     has closed them.

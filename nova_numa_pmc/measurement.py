@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements of a host over one interval: per node and per guest.
 
-The one record between those who measure (``host/``, the agent) and those who read
+The one record between what measures (``host/``, the agent) and what reads
 (``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
@@ -26,14 +26,14 @@ class NodeSample(Record):
     """One node.
 
     :param id: the kernel's node id
-    :param capacity_cores, demand_cores: C_n and D_n of the floating pool's CPUs [cores]
+    :param capacity_cores, demand_cores: of the floating pool's CPUs [cores]
         (``core/pressure.py``)
     :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations, 1 saturated
     :param pressure: the highest of the known utilisations
     :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
     :param remote_ratio: remote over all of these, 0 to 1
     :param cpi: cycles per instruction; not to be relied on unless ``cpi_reliable``
-    :param waiting_cores, distance_cores: the loss L_n in its two parts [cores]
+    :param waiting_cores, distance_cores: the loss in its two parts [cores]
     :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
     :param promised_bytes: what its guests may grow to (``model.NodeView``)
@@ -141,7 +141,7 @@ class Sample(Record):
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy
     :param pools: those beside the floating one, which nodes have
-    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
+    :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests',
         'kernel'; '' not reported
     """
 

@@ -16,7 +16,7 @@ from nova_numa_pmc.record import Record
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
-#: Who chose a guest's place: we, others, nobody.
+#: Who chose a guest's place: this package, others, none (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 #: Whose memory a node's is: the host's own; a device's, such as a GPU's; that of a slower tier,
 #: such as CXL's.
@@ -35,7 +35,7 @@ class NodeMemory(Record):
     """Whose memory a node has.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: who says so, for the operator; '' nobody: it is the host's own
+    :param source: what says so, for the operator; '' nothing: it is the host's own
     """
 
     kind: str = HOST
@@ -45,12 +45,11 @@ class NodeMemory(Record):
 class Node(Record):
     """One NUMA node as the kernel shows it.
 
-    :param cpus: CPUs that plain guests may use, those of the floating pool
-        (:mod:`pools`); empty for a memory-only node
+    :param cpus: CPUs of the floating pool (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
-    :param online_cpus: ``cpus`` and those kept from guests that nobody pinned
+    :param online_cpus: ``cpus`` and those withheld from unpinned guests
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
     :param memory: whose memory it is, as the kernel reports it
@@ -159,8 +158,8 @@ class Promise(Record):
 
     :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: node ids its memory is expected on; empty: spread over all
-    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the CPUs
-        that plain guests use
+    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the
+        floating pool's CPUs
     :param memory_bytes: what it may grow to
     :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
@@ -192,13 +191,13 @@ class Promise(Record):
 class NodeView(Record):
     """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
 
-    :param cores: capacity C_n [cores], SMT siblings at their fraction; 0 for a memory-only node
+    :param cores: capacity [cores], SMT siblings at their fraction; 0 for a memory-only node
     :param threads: usable CPUs
     :param capacity_bytes: what may be promised in normal pages (ram ratio applied)
     :param promised_bytes: what is promised in normal pages
-    :param guests: guests whose home it is (float: a spanning guest counts in parts)
+    :param guests: guests placed on it (float: a spanning guest counts in parts)
     :param vcpus: their vCPUs (float likewise)
-    :param demand_cores: D_n [cores] wanted, None: unknown
+    :param demand_cores: cores wanted, None: unknown
     :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
     :param bandwidth_max_bytes_per_sec: None: unknown, and then so is its utilisation
     :param link_ratio: utilisation of its busiest socket link, None: not counted
@@ -251,8 +250,8 @@ class PoolLoad(Record):
 class DemandHistory(Record):
     """Use by earlier guests of a flavor (else: all guests of the host).
 
-    :param guests: N, how many they were; forgotten ones count in parts
-    :param cores_per_vcpu_sum: Σκ, the sum over them of what each wanted per vCPU [cores]
+    :param guests: their number; forgotten ones count in parts
+    :param cores_per_vcpu_sum: the sum over them of each one's demand per vCPU [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
@@ -286,8 +285,8 @@ class Request(Record):
     :param allowed_cpus: where it may run, None: anywhere
     :param device_nodes: node ids of its devices
     :param policy: one of :data:`POLICIES`
-    :param demand_cores: ĉ [cores], None: derived from vCPUs
-    :param bandwidth_bytes_per_sec: b̂, None: unknown
+    :param demand_cores: expected demand [cores], None: derived from vCPUs
+    :param bandwidth_bytes_per_sec: expected traffic, None: unknown
     :param placed_by: what others have placed already, as in :class:`Guest`
     """
 
@@ -303,7 +302,7 @@ class Request(Record):
 
 
 class Reason(Record):
-    """Why, as data: a code and (name, value) pairs; rendered only when somebody reads it."""
+    """Why, as data: a code and (name, value) pairs; rendered only where it is shown."""
 
     code: str
     values: tuple[tuple[str, object], ...] = ()
@@ -342,8 +341,8 @@ class Limits(Record):
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
     :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't
-        tell; nodes with CPUs don't count
-    :param guest_memory_nodes: ids of nodes whose memory is for guests, whosever it is
+        say so; nodes with CPUs don't count
+    :param guest_memory_nodes: ids of nodes whose memory is for guests, whatever its kind
     """
 
     ram_ratio: float = 1.0

@@ -97,7 +97,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
             options.state_path(root), guest.uuid, promises_file.read_boot_id(root)
         )
     except StateError:
-        return None  # deciding makes the record anew, and reports why
+        return None  # the decision creates the record again, and reports why
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
@@ -258,7 +258,7 @@ def reconcile(
     starting: model.Guest | None = None,
     now_ns: int | None = None,
 ) -> list[str]:
-    """Drop what nobody will claim, and count the guests that run without a promise.
+    """Drop promises of guests that are gone, and count those that run without a promise.
 
     Those were started while the hook was not there, was off or gave up; where the
     record was lost they are all of them.
@@ -310,7 +310,7 @@ def _loading(
 def _followable(
     by_node: Mapping[int, int], host: model.Topology, limits: model.Limits
 ) -> dict[int, int]:
-    """Return what of {node id: bytes} lies on guests' memory; {}: most of it does not."""
+    """Return the part of {node id: bytes} on nodes for guests; {}: most of it lies elsewhere."""
     from nova_numa_pmc.core import node_memory
 
     found = {

@@ -40,7 +40,7 @@ class PromisesUpkeep:
         self._tried_s = 0.0
         #: Identity of the file, None: there is none; the record in it.
         self._kept: tuple[tuple[int, ...] | None, Promises] | None = None
-        #: By uuid and pid who has placed the guest, when it was last seen.
+        #: {(uuid, pid): what had placed the guest when it was last seen}.
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
     def retry_unreadable(self, names: Iterable[str]) -> None:
@@ -166,7 +166,7 @@ class PromisesUpkeep:
         return record
 
     def _holds(self, record: Promises, now_ns: int) -> bool:
-        """Return whether the record speaks of the running guests and nobody else."""
+        """Return whether the record is of the running guests and of no others."""
         names = guests.active_names(self._root)
         running = [uuid for uuid, each in record.promises.items() if each.name in names]
         kept = promises_file.prune(

@@ -25,8 +25,8 @@ else:
     class _RecordType(type):
         """Take the fields of a record from the annotations of its class, which end with that.
 
-        Who looks for types when it runs would find those of some fields only: what others
-        name is imported for type checkers.
+        At run time only the types of some fields could be found: what others name is imported for
+        type checkers.
         """
 
         def __new__(mcs, name, bases, body):

@@ -86,7 +86,7 @@ class Sampler:
         self.mlp: float = pressure.MLP_DEMAND
 
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
-        """Return what was measured since the last call; all rates of a first one are None.
+        """Return the sample since the last call; all rates of a first one are None.
 
         It never sleeps and never raises for what can't be read: that is in ``problems``.
 
@@ -222,7 +222,7 @@ class Sampler:
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
     ) -> tuple[dict[int, Counts], dict[int, uncore.UncoreUse]]:
-        """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
+        """Return the counts of CPUs and of memory controllers by node; {}: nothing counted."""
         if not self._options.enabled:
             return {}, {}
         uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
@@ -336,7 +336,7 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
 def _use(
     node: model.Node, cpu_use: CpuUse, counts: Counts | None, use: uncore.UncoreUse
 ) -> measurements.NodeUse:
-    """Return what is known of a node."""
+    """Return the use of a node."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0

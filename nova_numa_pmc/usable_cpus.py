@@ -64,7 +64,7 @@ def published_pool(root: str) -> pools.Pool | None:
     try:
         found = pool_loads.read(host_options.read_below(root).state_path(root))
     except StateError:
-        return None  # who reads the loads says why
+        return None  # the reader of the loads says why
     if found is None or not found.pools or found.boot_id != promises_file.read_boot_id(root):
         return None
     return pools.Pool(found.pools[0].cpus, pools.AGENT)

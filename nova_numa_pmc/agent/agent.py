@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: measure, publish, hold guests to their places, move those for whom it pays.
+"""The agent: measure, publish, hold guests to their places, move those for which it pays.
 
 One thread and one loop. A tick is made of stages, each of which may fail without the others:
 what fails is logged once, until it works again.
@@ -47,7 +47,7 @@ class Agent:
         listener: Listener | None = None,
         port: KernelPort = HOST,
     ) -> None:
-        """Open nothing yet but what tells of guests."""
+        """Open only what reports guests."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
@@ -66,13 +66,13 @@ class Agent:
         self._demand_records = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Go on with other options; counters are opened anew where theirs have changed."""
+        """Go on with other options; counters are opened again where theirs have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)
         if options.rebalance != agent_conf.ON:
             self.abandon()
-            self._executor.widened.clear()  # whoever was widened goes home
+            self._executor.widened.clear()  # widened guests go home
         self._promises_upkeep.options = self._reassertion.options = options.shared
         self._late_starts.options = self._cache_widening.options = options.shared
         self.options = self._executor.promises.options = self._rebalancer.options = options
@@ -85,7 +85,7 @@ class Agent:
         self._collect_events()
         self._queue_changed_guests()
         tick = self._collect(now or Moment.read())
-        # Before the promises are read: then they say what a command has moved.
+        # Taken before the promises are read, so that they include what a command has just moved.
         ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
@@ -192,7 +192,7 @@ class Agent:
             self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
             return
         assert tick.record is not None
-        # Of others nobody's groups are written, nor read.
+        # Only groups of guests that we placed are read or written.
         placed = {
             uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
         }
@@ -229,10 +229,10 @@ class Agent:
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
-        """Log which CPUs plain guests may use, when these are others: guests are held to them."""
+        """Log the floating pool's CPUs when they have changed: guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
-                'plain guests may use CPUs %s, %s',
+                'floating pool: CPUs %s, %s',
                 format_cpulist(pool.cpus),
                 pools.IN_WORDS[pool.source],
             )
@@ -241,7 +241,7 @@ class Agent:
         found, _ = (
             self._guest_events.guests.read()
         )  # the sample has reported what could not be read
-        # Where these are unknown, nobody is held or moved: it may be against them.
+        # If the overrides can't be read, no guest is held or moved: that might violate one.
         marked, problems = overrides.with_overrides(found, self._root)
         self._problem_log.problems(problems)
         return marked
@@ -255,7 +255,10 @@ class Agent:
         return tick
 
     def _host_state(self, tick: Tick) -> HostState | None:
-        """Return the host's state; a first sample has no rates and would hide those before it."""
+        """Return the host's state.
+
+        None for a first sample, which has no rates and would replace a better publication.
+        """
         if not (
             tick.sample
             and tick.sample.nodes
@@ -271,7 +274,8 @@ class Agent:
         with self._problem_log.stage('remembering what guests wanted'):
             loads, pool_samples = self._demand_records.feed(tick, self.options)
             sample, history = sample._replace(pools=pool_samples), self._demand_records.expected()
-        if loads is None:  # by the interval, to which guests that just came are to be added
+        if loads is None:
+            # The interval's own load, to which guests that just arrived have to be added.
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         seen = host_view.view(
@@ -290,7 +294,7 @@ class Agent:
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next part of the moves in hand; nothing is raised.
+        """Do the next part of the moves in progress; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
         """
@@ -305,7 +309,7 @@ class Agent:
         self._executor.clear_queue()
 
     def abandon(self) -> None:
-        """End the moves in hand: kept where most of the memory has moved, else taken back."""
+        """End the moves in progress: kept where most memory has moved, else taken back."""
         with self._problem_log.stage('moving'):
             self._executor.abandon()
         self._release_move_lock()

@@ -45,11 +45,11 @@ class DemandRecords:
     def feed(
         self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
-        """Add a tick's interval; return what the host is wanted for over the longer horizon.
+        """Add a tick's interval; return the host's demand over the longer horizon.
 
         :param tick: with sample, host and record
-        :param options: the file is written by who publishes
-        :returns: ({node id: load}, what is wanted of the pools beside the floating one)
+        :param options: the file is written where the agent publishes
+        :returns: ({node id: load}, demand of the pools beside the floating one)
         """
         assert tick.sample is not None and tick.host is not None and tick.record is not None
         if self.histories is None:
@@ -71,18 +71,18 @@ class DemandRecords:
         return longer.node_loads(), longer.pool_demands()
 
     def expected(self) -> model.DemandHistory:
-        """Return what new guests are expected by, as :func:`flavors.published`."""
+        """Return the history by which demand of new guests is estimated, as it is published."""
         return flavors.published(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write what was measured since the last time, unless it is hardly anything."""
+        """Write the histories, unless less than :data:`SAVE_LEAST_S` was measured since."""
         if self.histories is None or not options.publish:
             return
         if self.histories.clock_s >= self._saved_s + MIN_SAVE_S:
             self.save(durable=True)
 
     def save(self, durable: bool = False) -> None:
-        """Replace the file; what fails costs one warning until it works again.
+        """Replace the file; log one warning when this starts to fail.
 
         :param durable: wait until the disk has it
         """

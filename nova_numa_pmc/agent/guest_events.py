@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collect events of guests: from libvirt, its status directory and guests' control groups.
 
-Each of the three may be missing: what is not heard is found by the ticks, as it was before.
+Each of the three may be missing; changes are then found by the next tick.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 COALESCE_S = 0.2
 _FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
 _GROUPS = inotify.MODIFY | inotify.CREATE
-#: How :attr:`GuestEvents.source` begins where libvirt tells nothing.
+#: How :attr:`GuestEvents.source` begins where libvirt reports nothing.
 BY_STATUS_FILES = 'status files'
 
 
 class GuestEvents:
-    """Changes of guests that were heard of and not looked at yet.
+    """Changes of guests that were announced and not looked at yet.
 
-    :param listener: one that was started; None: nobody listens
+    :param listener: one that was started; None: no listener
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class GuestEvents:
 
     @property
     def source(self) -> str:
-        """Return how guests are learned of: 'libvirt', or 'status files: ' and why."""
+        """Return the source of changes: 'libvirt', or 'status files: ' and why."""
         if self._listener is None:
             return BY_STATUS_FILES
         why = self._listener.why
@@ -101,7 +101,7 @@ class GuestEvents:
         return names
 
     def watch(self, present: Iterable[model.Guest]) -> set[str]:
-        """Watch the groups of these guests and nobody else's.
+        """Watch the groups of these guests and no others.
 
         :returns: uuids of those whose groups are watched; the others have to be read
         """
@@ -159,7 +159,7 @@ class GuestEvents:
             return set()
         if event.mask & inotify.CREATE and event.mask & inotify.IS_DIRECTORY:
             for key in [key for key in self._watches if key[0] == name]:
-                self._unwatch(key)  # a new group: all are listed and watched anew
+                self._unwatch(key)  # a new group: all are listed and watched again
             return {name}
         return {name} if event.name.startswith('cpuset.') else set()
 

@@ -59,7 +59,10 @@ def only_agent(directory: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals() -> Iterator[Waiter]:
-    """Yield what waits; signals come while it does and never between two writes."""
+    """Yield a :class:`Waiter`.
+
+    Signals are delivered only while it waits, never between two writes.
+    """
     with contextlib.ExitStack() as stack:
         former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
@@ -139,7 +142,7 @@ class Service:
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 
     def run(self) -> None:
-        """Tick until SIGTERM or SIGINT, then end the moves in hand."""
+        """Tick until SIGTERM or SIGINT, then end the moves in progress."""
         self._tick()
         due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
         while self._idle_until(due_s):
@@ -192,7 +195,7 @@ class Service:
         self._notify_manager(notify.READY)
 
     def _finish(self) -> None:
-        """Go on with the move in hand for as long as allowed, then give it up."""
+        """Go on with the move in progress for as long as allowed, then give it up."""
         self._agent.clear_queue()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
@@ -200,14 +203,14 @@ class Service:
             pause_s = self._agent.step()
             if pause_s is None:
                 return
-            self._agent.handle_events()  # what was heard would else end each wait at once
+            self._agent.handle_events()  # unread events would otherwise end each wait at once
             if pause_s:
                 self._wait(pause_s)
         self._agent.abandon()
 
 
 def status(state: HostState | None, paused: Paused | None = None) -> str:
-    """Return what ``systemctl status`` shows.
+    """Return the line that ``systemctl status`` shows.
 
     :param state: None: nothing was measured
     :param paused: None: it is not

@@ -30,7 +30,7 @@ class ProblemLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run the block; whatever it raises is logged when it begins, and so is its end."""
+        """Run the block; log an exception when it first occurs, and when the block works again."""
         try:
             yield
         except Exception as error:
@@ -50,7 +50,7 @@ class ProblemLog:
 
     @property
     def failing(self) -> int:
-        """Return the number of stages that fail now."""
+        """Return the number of stages that are failing."""
         return len(self._failing)
 
     def forget(self, name: str) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         tuple[tuple[int, frozenset[int], frozenset[int]], ...],
     ]
 
-#: All guests are looked at this often [s], whatever was heard: a change of a thread's own
-#: affinity, for instance, is announced nowhere.
+#: All guests are looked at this often [s], whatever events there were: a change of a thread's own
+#: affinity, for instance, causes none.
 FULL_CHECK_S = 60.0
 
 
@@ -42,13 +42,14 @@ class ReadSchedule:
     ) -> set[str]:
         """Return the uuids of those to look at now.
 
-        Those of whom something was heard, those who can't be heard or whose memory is bound
-        (others may fill their nodes), who start, who failed; where anything else has
-        changed by which they are held; and now and then everybody.
+        A guest is due when an event named it, when its groups can't be watched, when its memory is
+        bound (other guests may fill its nodes), while it starts, after a failure, and when its
+        promise, its nodes or the host's CPUs have changed. Every :data:`EVERY_S` all guests are
+        due.
 
         :param tick: with host and record
-        :param places: {uuid: node ids} of those who are widened
-        :param watched: uuids of those whose groups are watched
+        :param places: {uuid: node ids} of widened guests
+        :param watched: uuids of the guests whose groups are watched
         """
         assert tick.host is not None and tick.record is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
         def guests(self) -> tuple[model.Guest, ...]: ...
 
 
-#: The rebalancer's memory in the state directory, kept over a restart of the agent. The name is
-#: that of the files which hosts have.
+#: The rebalancer's memory in the state directory, kept over a restart of the agent. The file's
+#: name is kept for hosts that have one.
 FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
 
@@ -77,7 +77,7 @@ class Rebalancer:
     def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
         """Plan, and begin or log the moves.
 
-        Nothing is planned while moves are in hand: what is measured then is theirs.
+        Nothing is planned while moves are in progress: the sample would measure the moves.
 
         :param tick: with sample, host and record
         :param sampler: of the sample
@@ -114,7 +114,7 @@ class Rebalancer:
         if not plan.moves:
             self._regrets = regrets
         self._save(regrets)
-        self._regrets = regrets  # moves that can't be written down are not made, nor counted
+        self._regrets = regrets  # a move that can't be saved is neither made nor counted
         self._problem_log.problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons
@@ -174,12 +174,12 @@ def situation(
 ) -> plan_records.Situation:
     """Return the rebalancer's input by what a tick has found.
 
-    It includes the room on nodes that those who move memory look for.
+    It includes the room that moves of memory need on the nodes.
 
     :param tick: with sample, host and record
     :param places: {uuid: node ids} of guests that are held to more than was promised
     :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
-        since is left there. None: whoever asks wants to know of all
+        since is left there. None: all guests are considered
     :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
     """
     assert tick.sample is not None and tick.host is not None and tick.record is not None

@@ -69,7 +69,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that Nova doesn't offer memory that guests get none of: a device's, a slow tier's.
 
-    libvirt tells Nova of all memory that is online (virNodeGetInfo()).
+    libvirt reports all memory that is online to Nova (virNodeGetInfo()).
     """
     path = host_options.below(root, host_options.PATH)
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.processes import Process
 
-#: What a container's control group tells of who runs it.
+#: (part of a container's control group, the tool that deployed it).
 _DEPLOYMENTS = (
     ('kubepods', 'openstack-helm'),
     ('libpod', 'kolla (podman)'),
@@ -78,6 +78,6 @@ def check_container(process: Process | None) -> Iterator[Finding]:
 
 
 def deployment(root: str, pid: int) -> str:
-    """Return what deployed a containerised process, by its control group."""
+    """Return the tool that deployed a containerised process, by its control group."""
     text = files.read_optional(root, 'proc/%d/cgroup' % pid) or ''
-    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'deployment unknown')
+    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'unknown deployment tool')

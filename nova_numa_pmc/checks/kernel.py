@@ -145,7 +145,7 @@ def check_counting(root: str) -> Iterator[Finding]:
     """Check that the agent may open counters where the kernel wants more than upstream's does.
 
     Above 2 is no value of the mainline kernel's (Documentation/admin-guide/sysctl/kernel.rst):
-    Debian's and Ubuntu's then require CAP_SYS_ADMIN, whoever has CAP_PERFMON.
+    Debian's and Ubuntu's then require CAP_SYS_ADMIN, even of a process with CAP_PERFMON.
     """
     level, agent = files.read_optional(root, _PARANOID), processes.find(root, processes.AGENT)
     if agent is None or level is None or not level.isdigit() or int(level) <= 2:

@@ -27,7 +27,7 @@ _NAMESPACE = 'nova.compute.monitors.'
 #: Nova's default; twice that, and a decision is taken on half as many values.
 _INTERVAL_LONG_S = 300
 _NOTIFICATIONS = 'oslo_messaging_notifications'
-#: Drivers that wait for nobody.
+#: Drivers that never wait.
 _SILENT = frozenset({'', 'noop', 'log', 'test'})
 
 
@@ -125,7 +125,8 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
             'notifications-endless',
             finding.WARNING,
             'notifications are retried without end (driver = %s, retry = -1): nova-compute sends '
-            'one with its metrics while claims wait, so that a dead bus stops boots' % drivers[0],
+            'one with its metrics while claims wait, so an unreachable message bus would block '
+            'new instances' % drivers[0],
             '[%s] retry = 1' % _NOTIFICATIONS,
             conf.file_of('driver', _NOTIFICATIONS),
         )

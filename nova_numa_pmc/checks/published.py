@@ -95,8 +95,8 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
             'cpu-sets-not-read',
             finding.WARNING,
             'the agent takes the CPUs that guests share from %s, not from cpu_shared_set and '
-            "cpu_dedicated_set: it cannot read nova-compute's files, or they set neither to a "
-            'usable value'
+            "cpu_dedicated_set: it cannot read nova-compute's configuration, or neither option "
+            'is usable there'
             % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
             'journalctl -u nova-numa-agent; let it read %s' % file,
             file,

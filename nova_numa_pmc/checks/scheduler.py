@@ -113,8 +113,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-dotted-name',
             finding.ERROR,
-            'enabled_filters contains a dotted path: it takes class names, and nova-scheduler '
-            'does not start like this',
+            'enabled_filters contains a dotted path, but takes class names: nova-scheduler will '
+            'not start',
             'in enabled_filters write %s' % name,
             file,
         )
@@ -193,8 +193,8 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     yield Finding(
         'candidates-not-random',
         finding.NOTE,
-        'placement gives the scheduler at most %d hosts, and always the same ones: any more are '
-        'never weighed' % most,
+        'placement gives the scheduler at most %d hosts, and always the same ones: further '
+        'hosts are never weighed' % most,
         'with more than %d hosts, in placement.conf: [placement] '
         'randomize_allocation_candidates = true' % most,
         placement_conf.file_of('randomize_allocation_candidates', 'placement'),

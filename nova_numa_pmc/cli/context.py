@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as a command of the operator's finds it: measured, and joined with what is promised."""
+"""The host as an operator's command sees it: measured, and joined with what is promised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CommandContext:
     """A command's root, its options, and how it waits, asks and writes.
 
     :ivar directory: the state directory's path
-    :ivar terminal: there is somebody to ask
+    :ivar terminal: an operator can be asked
     """
 
     def __init__(

@@ -77,9 +77,9 @@ def by_nova(
     """
     files = nova_conf.NovaConf(args.nova_conf).files
     if not files:
-        return None, "Nova's other weighers are left out: --nova-conf would tell which there are"
+        return None, "Nova's other weighers are left out: name nova.conf with --nova-conf"
     if len(passing) < 2:
-        return None, "Nova's other weighers are left out: Nova asks none where one host is left"
+        return None, "Nova's other weighers are left out: Nova skips them when one host is left"
     with errors_name_file(args.hosts):
         found = {saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))}
     try:
@@ -96,7 +96,7 @@ def by_nova(
 
 
 def weighers_as_dict(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
-    """Return what Nova's weighers say as plain data."""
+    """Return Nova's weights as plain data."""
     return {
         'chosen': passing[_best(weighed, passing)[0]],
         'hosts': {
@@ -109,7 +109,7 @@ def weighers_as_dict(weighed: nova_weighers.NovaWeights, passing: list[str]) -> 
 
 
 def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
-    """Return what Nova's weighers say as text: those that tell hosts apart, each in a column."""
+    """Return Nova's weights as text: of weighers that distinguish hosts, each in a column."""
     telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
     silent = [name for name in weighed.shares if name not in telling]
     order = _best(weighed, passing)
@@ -155,7 +155,7 @@ def errors_name_file(path: str) -> Iterator[None]:
 
 
 def text_of(path: str) -> str:
-    """Return what is in a file of rows.
+    """Return the content of a file of rows.
 
     :raises RowsError: it can't be read, or is too long
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take samples at a pace, and read durations and times as an operator writes them."""
+"""Take samples at an interval, and read durations and times as an operator writes them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def sample_every(
 ) -> Iterator[_T]:
     """Yield a sample for each interval that passes.
 
-    The pace does not drift by what sampling costs; after a sample that took longer than an
-    interval the next one is due a whole interval later.
+    The schedule does not drift by the time that sampling takes; after a sample that took longer
+    than an interval the next one is due a whole interval later.
 
     :param take: returns a sample of the time since its previous call
     :param wait: waits this many seconds and returns whether to end

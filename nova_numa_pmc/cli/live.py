@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs that show or record samples share."""
+"""Helpers of the verbs that show or record samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def until_interrupted() -> Iterator[None]:
 
 
 def open_sampler() -> Sampler:
-    """Return what measures this host."""
+    """Return a sampler of this host."""
     from nova_numa_pmc import sampling
     from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
     from nova_numa_pmc.state import calibration

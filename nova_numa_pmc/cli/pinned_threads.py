@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which threads of a placed guest an operator has pinned, and give them back.
+"""Find the threads of a placed guest that an operator has pinned, and give them back.
 
 By libvirt, which keeps both a thread's cpuset and its affinity: to widen the cpuset alone leaves
 the thread's mask as narrow as it was.
@@ -27,9 +27,9 @@ _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 def pinned(
     guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
 ) -> dict[str, frozenset[int]]:
-    """Return {group's name: CPUs} of the threads that others hold elsewhere than we the guest.
+    """Return {group's name: CPUs} of the threads that others hold elsewhere than our place.
 
-    :param promise: None: it has none, and nobody is held by us
+    :param promise: None: it has none, and is not held by us
     :raises CpusetError: its groups can't be read
     """
     if promise is None or promise.origin != model.PLACED or (not pins.may_hold(guest)):

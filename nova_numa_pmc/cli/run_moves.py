@@ -63,7 +63,7 @@ class _MessagePrinter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without what could steer a terminal."""
-        # Where the terminal has gone, what is in hand has to be ended and written down.
+        # Where the terminal has gone, the move in progress has to be ended and written down.
         with contextlib.suppress(OSError, ValueError):
             self._print_line(tables.printable(record.getMessage()))
 
@@ -72,7 +72,7 @@ def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_loc
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
-    :raises StateLocked: somebody else has it for longer than ``wait_s``
+    :raises StateLocked: another process holds it for longer than ``wait_s``
     """
     taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
     try:
@@ -101,8 +101,8 @@ def make(
 
     :param promised, targets: as in :class:`move_promises.PlannedMove`
     :param who: one of :data:`history.APPLY`…
-    :param wait_s: how long to wait for whoever else moves guests [s]
-    :raises StateLocked: somebody else has the move lock for longer
+    :param wait_s: how long to wait for another process that moves guests [s]
+    :raises StateLocked: another process holds the move lock for longer
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
@@ -168,7 +168,7 @@ def _run(
 def _cancel_if_busy(
     command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
-    """End the move in hand of a guest that libvirt has begun to work on."""
+    """End the move in progress of a guest that libvirt has begun to work on."""
     try:
         record = promises.read(command.shared, command.root)
     except NumaPmcError as error:
@@ -178,7 +178,7 @@ def _cancel_if_busy(
 
 
 def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
-    """Return lines on what remains in place."""
+    """Print how many moves were made, and why others were not."""
     stands = [entry for entry in outcome.entries if entry.stands]
     if outcome.signal:
         print_line(

@@ -14,7 +14,7 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Description of an unmoved guest's place.
+#: Why an entry is not taken back whose move left the guest where it was.
 _CHANGED = 'the move did not change its place'
 
 

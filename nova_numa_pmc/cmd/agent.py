@@ -2,7 +2,7 @@
 """Measure this host, publish it, and keep guests where they belong.
 
 It runs until it is stopped, usually as a systemd service; needs root. SIGHUP
-reads the options again; SIGTERM ends it, with a move of memory that is in hand
+reads the options again; SIGTERM ends it, with a move of memory in progress
 finished or undone.
 
 examples:
@@ -171,7 +171,7 @@ def _once(
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
-    # Who binds a guest's memory has to watch its nodes, and this one ends.
+    # A process that binds a guest's memory has to watch its nodes, and this one ends.
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
@@ -197,7 +197,7 @@ def _once(
 
 
 def as_lines(state: host_state.HostState) -> list[str]:
-    """Return what is published of a host as lines of text."""
+    """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (state.interval_s, state.source or 'none')]
     now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)
     for node, remote, now in zip(state.view.nodes, state.remote_ratios, now_cores):

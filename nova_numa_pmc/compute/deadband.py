@@ -16,7 +16,7 @@ _MEMORY_RATIO = 0.005
 
 
 def within(sent: HostState, now: HostState, deadband: float) -> bool:
-    """Return whether a decision may still go by what was sent.
+    """Return whether decisions may still use what was sent.
 
     How many guests there are and what is promised to all of them must be the same. Remote shares
     are for the reader of ``explain`` only and don't count; nor does traffic on a node whose
@@ -34,12 +34,12 @@ def within(sent: HostState, now: HostState, deadband: float) -> bool:
 
 
 def _shape(view: model.HostView) -> tuple[object, ...]:
-    """Return what is there, beside what is measured of it."""
+    """Return the parts of a view that are not measured."""
     return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
 
 
 def _promised(view: model.HostView) -> int:
-    """Return what is promised on all nodes; whole MiB of each, as floating guests are divided."""
+    """Return the bytes promised on all nodes, whole MiB of each: floating guests are divided."""
     return sum(node.promised_bytes for node in view.nodes)
 
 

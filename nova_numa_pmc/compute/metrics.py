@@ -46,7 +46,7 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.step``            pressure_step [0.001]
 ``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
                         absent: 12
-``pmc.sK``              where no distance tells which do: the lowest position of the
+``pmc.sK``              where no distance shows which do: the lowest position of the
                         nodes that share theirs with this one, six nodes to a value,
                         each a byte, the first in the lowest; absent: see above
 ======================  =========================================================
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, _MAJOR = 102, 1
-#: Digits of an instance's uuid, four of which take one of 50 for another in a thousand cases;
-#: more instances than this are not told.
+#: Digits of an instance's uuid: with four, one of 50 instances is mistaken for another in one of a
+#: thousand cases. More instances than this are not reported.
 _UUID_DIGITS, _UUIDS_MAX = 4, 1000
 _UUIDS = 'pmc.u'
 _UUIDS_AT = len(_UUIDS)
@@ -163,7 +163,7 @@ class HostMetrics:
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
         that were being built: these the agent has not seen
     :ivar sent_s: what Nova saves after this second may be of instances that came or left later
-        [s since the epoch]; None: which instances were counted isn't told
+        [s since the epoch]; None: which instances were counted is not reported
     """
 
     __slots__ = (
@@ -200,13 +200,13 @@ class HostMetrics:
 
     @property
     def pinned_cpus(self) -> int:
-        """Return how many of ``vcpus_used`` have a CPU of their own; 0 where it isn't told."""
+        """Return the number of ``vcpus_used`` with a CPU of their own; 0: none or not reported."""
         return _whole(self._current.get('pmc.pin', 0))
 
     def left(self, uuids: Iterable[str]) -> tuple[int, int]:
-        """Return how many of the instances that were counted are not among these, and of how many.
+        """Return (the number of counted instances that are not among these, that of all counted).
 
-        One whose digits another one has is taken to be there.
+        One with the digits of another is taken to be there.
         """
         digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
         there = {uuid[:_UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it
@@ -238,9 +238,9 @@ def to_values(
     """Turn a host's state into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
-        built, so that the scheduler can tell what the host state doesn't show yet
+        built, so that the scheduler knows what the host state doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
-    :param counted: None: not told
+    :param counted: None: not reported
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
@@ -428,7 +428,7 @@ _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1
 def _unusual(
     current: _Values, maximum: _Values, count: int, distances: _Distances
 ) -> tuple[_Column, _Column, _Column, _Distances, _Members]:
-    """Read what may be missing: bandwidths by plain node ids, links, and the ids themselves.
+    """Read the optional values: bandwidths by plain node ids, links, and the ids themselves.
 
     :returns: the last arguments of Aggregates
     """
@@ -498,7 +498,7 @@ def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
 
 
 def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
-    """Return which nodes share their memory channels, as in :class:`model.HostView`."""
+    """Return the nodes that share memory channels, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
         return near(distances, _whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
     count = len(distances)

@@ -154,7 +154,7 @@ class Monitor(virt_driver.Monitor):
 
 
 def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
-    """Return how many of the instances that Nova counts on the host have no domain yet, 0 to 1.
+    """Return the share of the instances counted by Nova that have no domain here yet, 0 to 1.
 
     Nova counts what they use from the claim on: those that are built, and those that come by a
     migration or a resize, until their host has changed. A live migration that runs has its domain
@@ -187,7 +187,7 @@ def _seen(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...
 
 
 def _pinned_cpus(node: objects.ComputeNode) -> int:
-    """Return how many of the host's CPUs Nova has given to one vCPU each."""
+    """Return the number of the host's CPUs that Nova has given to one vCPU each."""
     if not node.obj_attr_is_set('numa_topology') or not node.numa_topology:
         return 0
     topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)

@@ -86,21 +86,21 @@ def list_opts() -> list[cfg.Opt]:
             default=_REBALANCE_OPTIONS.moves_per_hour,
             min=0,
             max=100000,
-            help='Guests whose memory may be moved within an hour, at most.',
+            help='Maximum number of guests whose memory is moved per hour.',
         ),
         cfg.IntOpt(
             'changes_per_hour',
             default=_REBALANCE_OPTIONS.changes_per_hour,
             min=0,
             max=100000,
-            help='Guests of which only the CPUs may be changed within an hour, at most.',
+            help='Maximum number of guests of which only the CPUs are changed per hour.',
         ),
         cfg.IntOpt(
             'move_mib_per_s',
             default=int(_REBALANCE_OPTIONS.bytes_per_sec) >> 20,
             min=1,
             max=1 << 20,
-            help='Rate at which memory is moved, at most [MiB/s].',
+            help='Maximum rate at which memory is moved [MiB/s].',
         ),
         cfg.FloatOpt(
             'min_gain_cores',
@@ -141,8 +141,8 @@ def list_opts() -> list[cfg.Opt]:
             'metrics_remote',
             default=False,
             help=(
-                'Let metrics be an address that other hosts can reach: whoever can connect can '
-                "read them. The agent's unit has to allow it as well (IPAddressAllow=)."
+                'Let metrics be an address that other hosts can reach: any client that connects '
+                "can read them. The agent's unit has to allow it as well (IPAddressAllow=)."
             ),
         ),
         cfg.BoolOpt(

@@ -19,8 +19,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         mutable=True,
         help=(
             "Also send the ten CPU metrics of Nova's monitor virt_driver, whose place ours takes. "
-            'They cost a call of libvirt at each audit, a save of the compute node, and most of '
-            'the time in which the scheduler decodes metrics. Set it where the option '
+            'They cost a call to libvirt and a save of the compute node at each audit, and '
+            "account for most of the scheduler's decoding time. Set it where the option "
             'weight_setting of [metrics] names cpu.* on the controllers, or a consumer of '
             'notifications wants them.'
         ),
@@ -33,7 +33,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         max=0.5,
         help=(
             'Metrics are left as they were sent, and the compute node is not saved for them, '
-            'while no demand or bandwidth differs from what was sent by more than this part of '
+            'while no demand or bandwidth differs from what was sent by more than this share of '
             "its node's capacity, and guests and promised memory are the same. Half of "
             'weight_step by default. 0: send each measurement.'
         ),
@@ -45,8 +45,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0,
         max=86400,
         help=(
-            'Unchanged metrics are sent again after this time [seconds]. The scheduler takes them '
-            'as unknown after stale_after times this.'
+            'Unchanged metrics are sent again after this time [seconds]. After stale_after times '
+            'this long, the scheduler treats them as unknown.'
         ),
     ),
 ]

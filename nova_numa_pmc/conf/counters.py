@@ -38,7 +38,7 @@ class CounterOptions(Record):
     :param events: (role, event) pairs that override the choice
     :param bandwidth_max, link_max: (node id, bytes per second) pairs
     :param latencies_ns: (node id, ns by ascending node id) pairs
-    :param write_weight: ω, what a written byte costs beside a read one
+    :param write_weight: cost of a written byte relative to a read one
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     """

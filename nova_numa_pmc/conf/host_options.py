@@ -66,7 +66,7 @@ class Option(Record):
 
 
 class HostOptions(Record):
-    """Options of the operator's, checked; a field is named as its option.
+    """The operator's options, checked; a field is named as its option.
 
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the agent's metrics are served, and where: ``metrics`` and ``metrics_...``."""
+"""Options of the agent's metrics: ``metrics`` and ``metrics_...``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parse(text: str, remote: bool) -> Address | None:
 
     Hosts are addresses: a name would need a resolver, which may not answer.
 
-    :param remote: whether others than this host may reach it
+    :param remote: whether other hosts may reach it
     :returns: None: '' was given
     :raises OptionsError: it is neither, or would be reached from elsewhere
     """

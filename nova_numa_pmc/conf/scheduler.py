@@ -110,12 +110,12 @@ _OPTIONS: Sequence[cfg.Opt] = [
         max=64.0,
         help=(
             'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on '
-            'the nodes that it would use. 1 is as many threads that want to run as the node has '
-            'cores, the second hardware thread of a core counting a quarter: all CPUs of a node '
-            'without such threads, 62 percent of them with; 1.6 is then all of them. 0: no '
-            'ceiling, because what the guest '
-            'itself and others too new to be measured will use is estimated, and a request that '
-            'every host refuses ends in ERROR. Guests that leave a host (evacuation, migration) '
+            'the nodes that it would use. 1 means as many runnable threads as the node has cores, '
+            'the second hardware thread of a core counting a quarter: without SMT all CPUs of the '
+            'node, with SMT 62 percent of them, and 1.6 is all of them. 0 (default): no '
+            'ceiling, because the use of guests that are not measured yet is only estimated, and '
+            'a request that every host refuses ends in ERROR. Guests that leave a host '
+            '(evacuation, migration) '
             'are under no ceiling. The extra spec numa_pmc:max_pressure of a flavor overrides it.'
         ),
     ),

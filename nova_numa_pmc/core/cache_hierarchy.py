@@ -21,7 +21,7 @@ _DISTANCE_MAX = 255
 
 
 def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
-    """Return which nodes share their memory channels, as in :class:`model.HostView`.
+    """Return the nodes that share memory channels, as in :class:`model.HostView`.
 
     * An L3 cache that spans several nodes: sub-NUMA clustering, each with its own controllers.
     * A node that spans several L3 caches: AMD's NPS, or one node a socket: its own.
@@ -29,7 +29,7 @@ def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
       the nodes of the socket share theirs.
     * Else, and where caches or sockets are not known: its own.
 
-    :param limits: whose ``domain_distance``, where not 0, is the operator's word
+    :param limits: whose ``domain_distance``, where not 0, takes precedence
     """
     if limits.domain_distance:
         return near(topology.distances, limits.domain_distance)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-# What an event tells us; several events of one role on one scope are added up.
+# The meaning of an event; several events of one role on one scope are added up.
 LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
 CYCLES, INSTRUCTIONS = 'cycles', 'instructions'
 STALLED_CYCLES = 'stalled_cycles'
@@ -20,5 +20,5 @@ GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: read and write together, where hardware doesn't distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
 ROLES = CORE_ROLES + UNCORE_ROLES
-#: Of earlier releases, which nothing was counted for; an operator's event for one is passed over.
+#: Roles of earlier releases that were never counted; an operator's event for one is passed over.
 FORMER_ROLES = ('llc_misses', 'reads_local', 'reads_remote', 'io_write')

@@ -31,7 +31,7 @@ def waited_ns(
     Of a thread with a quota q of its own that is max(0, min(delay − throttled, q·Δt − run)).
     Threads that share one share its throttling evenly (the kernel counts it per group, and once
     for each CPU), and wait together for no more than the quota had left; that bound is what
-    decides, as 6.1 also counts throttling while nobody is queued.
+    decides, as 6.1 also counts throttling while no thread is queued.
 
     :param used: {thread: (run, run_delay)} of the interval
     :param quotas: innermost group first

@@ -182,7 +182,7 @@ def _added(amount: float | None, change: float) -> float | None:
 def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
 
-    :returns: None where that isn't known of each node, or too few cores are wanted to tell
+    :returns: None where that isn't known of each node, or too few cores are wanted
     """
     return traffic_rate(
         [node.demand_cores for node in nodes if node.cores],
@@ -208,7 +208,7 @@ def traffic_rate(
 
 
 def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
-    """Return what a guest is expected to add to the traffic [bytes/s]; None: unknown.
+    """Return a guest's expected traffic [bytes/s]; None: unknown.
 
     :param intensity: its traffic relative to the host's mean per core
     :param rate: :func:`bytes_per_core_sec`
@@ -224,9 +224,9 @@ def request(
 ) -> model.Request:
     """Turn a guest into a request.
 
-    The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
-    b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown
-    values of a hint are ignored.
+    The expected demand of an unmeasured guest is ĉ = :func:`expected_cores`; its expected traffic
+    is ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown values of a hint
+    are ignored.
 
     :param device_nodes: node ids of its host devices
     :param history: None: none
@@ -259,7 +259,7 @@ def intensity_of(guest: model.Guest) -> float:
 
 
 def expected_cores(vcpus: int, history: model.DemandHistory) -> float:
-    """Return what a guest that nobody has measured yet is expected to want [cores].
+    """Return the expected demand of a guest without measurements [cores].
 
     ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
 
@@ -284,7 +284,7 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
 
 
 def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
-    """Return what may be promised on a node in normal pages [bytes].
+    """Return a node's promisable bytes in normal pages.
 
     ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
     """

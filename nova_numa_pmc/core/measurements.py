@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 class NodeUse(Record):
     """Measurements of one node.
 
-    :param demand_cores: D_n, of the CPUs that guests may use
+    :param demand_cores: of the CPUs that guests may use
     :param busy_cores: the time all its CPUs ran something
     :param stolen_cores: the time that another host took of those that guests may use
     :param incoming_per_sec: lines that its memory controllers read for other nodes
@@ -153,7 +153,7 @@ def node_samples(
 
     :param nodes: ascending
     :param uses: of each
-    :param guests: tell whose memory was reached
+    :param guests: by which the reached memory is known
     :param all_traffic: accesses are all lines moved, prefetched and written ones too: where
         memory controllers are not counted, a node's bandwidth follows from them
     """
@@ -261,7 +261,7 @@ def counts_of_guests(
 def _traffic(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
 ) -> Sequence[Sequence[float]] | None:
-    """Return whose memory each node's accesses went to; None: a node's are not counted."""
+    """Return each node's accesses by target node; None: those of a node are not counted."""
     near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
     far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
     if len(near) < len(uses) or len(far) < len(uses):

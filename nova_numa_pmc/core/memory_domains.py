@@ -2,7 +2,7 @@
 """Nodes that share their memory channels, as one.
 
 AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers. Which nodes
-do, ``core/cache_hierarchy.py`` tells.
+do, ``core/cache_hierarchy.py`` finds out.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -96,7 +96,7 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
 def threshold(view: model.HostView) -> tuple[float, bool]:
     """Return the distance below which a view's nodes are its domains [SLIT units].
 
-    So those are given to whoever knows distances only.
+    For readers that know distances only.
 
     :returns: (distance, whether it says all; else it keeps all nodes apart)
     """

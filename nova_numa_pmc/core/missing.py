@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of pressure that some nodes or hosts know and others don't.
+"""Fill in parts of pressure that only some nodes or hosts report.
 
-Who knows less must not look better. A part that is missing is taken as the upper quartile of
-those that know it: hiding a part then improves nobody who is at or below that quartile, and
-whoever is above it by no more than down to it. Leaving the part out for all, or taking the
-mean, lets the blind win.
+A host that reports less must not look better. A missing part is assumed to be the upper quartile
+of those that report it. Hiding a part then gains nothing at or below that quartile, and at most
+the distance to it above. If the part were left out for all, or assumed to be the mean, hosts that
+report nothing would win.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """

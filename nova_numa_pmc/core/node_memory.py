@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes' memory is for guests.
+"""Decide which nodes' memory is for guests.
 
-A node without CPUs may have a device's memory, or that of a slower tier: it is nobody's home,
+A node without CPUs may have a device's memory, or that of a slower tier: no guest is placed there
 and no promise is counted on it, unless the operator says so.
 
 Imported by the libvirt hook at every guest start: light modules only.
@@ -18,7 +18,7 @@ BY_OPTION = 'device_memory_nodes'
 
 
 def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
-    """Return whose memory a node has: by the operator's option, else by the kernel.
+    """Return the kind of a node's memory: by the operator's option, else by the kernel.
 
     That of a node with CPUs is the host's own.
     """

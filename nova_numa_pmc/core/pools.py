@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of CPUs: those that the same guests may use.
 
-The *floating pool* is that of guests which nobody pinned and whose XML names no CPUs: Nova's
+The *floating pool* is that of unpinned guests whose XML names no CPUs: Nova's
 ``cpu_shared_set``, or the usable CPUs without those of dedicated guests. It is what a node's
 ``cpus`` are of. A guest with a ``<vcpu cpuset>`` has the usable ones of these for its pool;
 under Nova's ``cpu_shared_set`` that is the floating one.
@@ -21,7 +21,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
+#: What says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
 #: alone (all that are usable), the agent that measured last.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
 IN_WORDS = {
@@ -54,11 +54,11 @@ def floating(
 ) -> Pool:
     """Return the floating pool of a host.
 
-    Without Nova's configuration it is what all of Nova's guests that nobody pinned have in
-    their ``<vcpu cpuset>``; where they have none, or not the same, the usable CPUs without
-    those that dedicated guests are pinned to.
+    Without Nova's configuration it is what all unpinned guests of Nova have in their
+    ``<vcpu cpuset>``; where they have none, or not the same, the usable CPUs without those that
+    dedicated guests are pinned to.
 
-    :param host: whose nodes tell their usable CPUs
+    :param host: its nodes have their usable CPUs
     :param guests: :class:`model.Guest` that run
     :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``, None: not set
     """
@@ -145,7 +145,7 @@ def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
 
 
 def is_apart(guest: model.Guest, host: model.Topology) -> bool:
-    """Return whether a guest may not use what plain guests use: its vCPUs load other CPUs.
+    """Return whether a guest may use no CPU of the floating pool: its vCPUs load other CPUs.
 
     That is a guest pinned to CPUs outside of the floating pool or with CPUs of its own, and one
     whose ``<vcpu cpuset>`` has none of the pool's. Where only some of its vCPUs are pinned, the
@@ -159,7 +159,7 @@ def is_apart(guest: model.Guest, host: model.Topology) -> bool:
 
 
 def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
-    """Return how many of a guest's vCPUs may load the floating pool.
+    """Return the number of a guest's vCPUs that may load the floating pool.
 
     Not those that are pinned beside it, nor those that have a CPU of their own.
     """
@@ -179,7 +179,7 @@ def cpus_of(host: model.Topology) -> frozenset[int]:
 
 
 def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
-    """Return the pools of guests that nobody pinned beside the floating one, by lowest CPUs.
+    """Return the pools of unpinned guests beside the floating one, by lowest CPUs.
 
     Where many guests have a set each, those of most guests.
     """
@@ -207,7 +207,7 @@ def _with_cpus(
 
 
 def _once(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    """Return the CPUs that are in one of the sets only: those of several are nobody's own."""
+    """Return the CPUs that are in one set only: a CPU in several belongs to none of them."""
     once: set[int] = set()
     more: set[int] = set()
     for cpus in sets:

@@ -160,7 +160,7 @@ def attribute(
     guests: Sequence[tuple[Sequence[float], Sequence[float]]],
     incoming: Sequence[float | None] | None = None,
 ) -> tuple[tuple[float, ...], ...]:
-    """Return which node's memory each node's remote accesses went to.
+    """Return each node's remote accesses by target node.
 
     Counters count how many accesses of a node's CPUs were remote, not where to. The
     seed spreads each guest's by where its pages are,

@@ -2,7 +2,7 @@
 """Turn two readings of a counter and the time between them into what happened.
 
 Pure. ``None`` is unknown: a counter that did not run, went backwards or was
-opened anew says nothing, and nothing is not 0.
+opened again says nothing, and nothing is not 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Delta(Record):
 def difference(
     previous: Count | None, current: Count | None, idle_is_zero: bool = False
 ) -> Delta | None:
-    """Return what a counter saw between two readings, None: unknown.
+    """Return a counter's increase between two readings, None: unknown.
 
     The value is scaled by enabled/running as perf does (perf_event_open(2),
     *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; a step of more

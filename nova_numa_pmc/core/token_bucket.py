@@ -7,10 +7,10 @@ _CLOCK_STEP_S = 1e-6
 
 
 class TokenBucket:
-    """Return how long to wait so that spending keeps to a rate.
+    """A balance that grows at a rate, and the time to wait before more may be spent.
 
-    What is spent may take the balance below zero, since nobody knows beforehand how much a
-    batch will move; then nothing more is spent until the debt is paid. So between any two
+    Spending may take the balance below zero, since it is not known beforehand how much a batch
+    will move; then nothing more is spent until the debt is paid. So between any two
     times no more is spent than burst + rate × time + the last amount.
     """
 
@@ -25,7 +25,7 @@ class TokenBucket:
         self._balance, self._at_s = burst, now_s
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long to wait [s] before more may be spent; 0: now."""
+        """Return the time to wait [s] before more may be spent; 0: now."""
         self._refill(now_s)
         wait_s = -self._balance / self._rate
         # A rest of rounding, which the clock may not be able to pass, is no debt.

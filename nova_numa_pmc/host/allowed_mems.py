@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a ``cpuset.mems`` that we write may hold.
+"""Find out which nodes a ``cpuset.mems`` that we write may hold.
 
-Those with memory, and not those whose memory is a device's or of a slower tier, unless somebody
-has asked for it.
+Those with memory, but not those with a device's memory or of a slower tier, unless that was
+requested.
 
 Imported by the libvirt hook at ``started``: light modules only.
 """

@@ -68,7 +68,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
     pid, version, hierarchies, mounts, (scope, tail) = _enter(pid, 'cpuset', root)
     if not tail:
         raise CpusetError(
-            '%s: QEMU is in none of the groups libvirt makes in it: not yet started, or not a '
+            "%s: QEMU is in none of libvirt's control groups there: not yet started, or not a "
             'libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
@@ -159,7 +159,7 @@ def _enter(
 
 
 def memory_by_node(groups: Groups) -> dict[int, int] | None:
-    """Read how many bytes of anonymous and shared memory a guest has on each node.
+    """Read a guest's bytes of anonymous and shared memory on each node.
 
     Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
     anonymous and locked ones apart (Documentation/admin-guide/cgroup-v2.rst and
@@ -174,7 +174,7 @@ def memory_by_node(groups: Groups) -> dict[int, int] | None:
 
 
 def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Read the same of the group that :func:`memory_group` found."""
+    """Read the bytes by node of the group that :func:`memory_group` found."""
     wanted, unit = (
         (('anon', 'shmem'), 1)
         if version == 2

@@ -41,7 +41,7 @@ class Daemon(Record):
 
 
 class LabelTrial(Record):
-    """Result of running a script under ``label`` gave; ``ok`` None: it could not be tried."""
+    """Result of running a script under ``label``; ``ok`` is None where it could not be tried."""
 
     ok: bool | None
     label: str | None

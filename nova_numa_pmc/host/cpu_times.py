@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read how long each CPU was busy, and how long it was another host's, from procfs."""
+"""Read each CPU's busy time, and the time stolen from it, from procfs."""
 
 from __future__ import annotations
 

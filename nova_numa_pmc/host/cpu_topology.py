@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read which CPUs share an L3 cache and a socket, from sysfs.
+"""Read the L3 caches and sockets of CPUs, from sysfs.
 
 The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
 nodes one for each of them. What a kernel or a hypervisor does not say, or says in a way that
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _CPU = 'sys/devices/system/cpu/cpu%d/'
 _L3 = 'cache/index3/'
-#: AMD makes at most four nodes of a socket by its memory controllers: with fewer in all nobody
-#: needs to know whose CPUs they are.
+#: AMD makes at most four nodes of a socket by its memory controllers: with fewer in all the vendor
+#: doesn't matter.
 _MANY_NODES = 4
 #: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
 _CPUINFO_BYTES = 4096

@@ -12,7 +12,7 @@ CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O thre
 narrowed group above them lets libvirt's commands fail: on v1 a vCPU can't be plugged and a
 guest not be started, on v2 ``virsh vcpupin`` can't take a CPU outside of it. So ``libvirt/`` is
 wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
-wide until somebody asserts ours again.
+wide until our set is written again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def confine(
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: what an earlier call left; what holds exactly this may be
-        changed, any other set that doesn't contain the requested one is somebody's pin
+        changed, any other set that doesn't contain the requested one is a pin by others
     :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
         not known, so that any of them may have to move
     :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
@@ -180,7 +180,7 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChan
 def undo(
     groups: Groups, changes: tuple[FileChange, ...], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Take back what :func:`confine` changed, last first, where nobody has changed it since.
+    """Take back what :func:`confine` changed, last first, where it was not changed since.
 
     :returns: the changes made
     :raises GuestGone, CpusetError: as :func:`confine`
@@ -201,7 +201,7 @@ def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.wr
 
     ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
 
-    :returns: whether that was written; False: there are vCPUs, or somebody has set it
+    :returns: whether that was written; False: there are vCPUs, or others have set it
     :raises OSError: as the kernel says
     """
     path = file_of(groups.target, 'cpus')
@@ -254,7 +254,7 @@ def _handing_over(
 ) -> Steps:
     """Steps that widen ``libvirt/`` where we narrowed it before there were groups below (v2).
 
-    Any other set there is somebody's, as is any of the scope.
+    Any other set there was made by others, as was any of the scope.
     """
     own = getattr(held[groups.target], kind)
     if (
@@ -339,7 +339,7 @@ def _memory_steps(
 
 
 def _rest(groups: Groups, held: Mapping[str, Held]) -> str:
-    """Return what the main thread's group is to hold once memory has been brought over."""
+    """Return the mems of the main thread's group once memory has been brought over."""
     own = format_cpulist(held[groups.main].mems)
     return own or (groups.version == 2 and _wide_mems(groups)) or ''
 
@@ -387,9 +387,9 @@ def _off_bytes(
     exactly: bool = False,
     pool_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
-    """Return how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
+    """Return the bytes that a write of ``mems`` may have to move, or ``exactly`` lie off them.
 
-    :returns: bytes, or None when unknown
+    :returns: None when unknown
     """
     by_node = memory_by_node(groups)
     if by_node is None:

@@ -41,7 +41,7 @@ def sizes(elements: Elements) -> tuple[int, int | None]:
 
     currentMemory is where the balloon stands; the guest may take the rest back at any time.
 
-    :raises DomainError: there is none, or a size is none
+    :raises DomainError: there is no ``<memory>``, or a size is malformed
     """
     if 'memory' not in elements:
         raise DomainError('<domain> has no <memory>')
@@ -74,7 +74,7 @@ def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
     """Return the largest huge page size that backs the guest, None: normal pages.
 
     :param default_huge_page_bytes: of ``<hugepages/>`` that names none
-    :raises DomainError: a size is none
+    :raises DomainError: a size is malformed
     """
     if 'memoryBacking/hugepages' not in elements:
         return None

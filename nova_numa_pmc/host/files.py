@@ -92,10 +92,10 @@ def _read_bytes(path: str) -> bytes:
 
 
 def whole_number(root: str, path: str, digits: str, most: int) -> int:
-    """Return the number that a file's digits are.
+    """Parse a number read from a file.
 
     :param path: of the file, for the error
-    :raises TopologyError: they are none, or it is above ``most``
+    :raises TopologyError: not a number, or above ``most``
     """
     if not is_number(digits) or int(digits) > most:
         raise TopologyError(f'{path_of(root, path)}: {digits[:40]!a} is not a number up to {most}')

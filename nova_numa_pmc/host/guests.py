@@ -47,7 +47,7 @@ _MAX_VCPUS = 65536
 #: the kernel was booted with another. Nova always names the size.
 DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
-# Elements by which somebody else has bound the guest to nodes or CPUs of this host. Not here:
+# Elements by which others have bound the guest to nodes or CPUs of this host. Not here:
 # <vcpu cpuset>, which only limits us; <memoryBacking><hugepages><page nodeset> and <cpu><numa>,
 # which speak of the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
 # from the cache or the controllers of one socket and would be left behind.
@@ -111,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return what distinguishes a guest's pid file from a later one, None: there is none."""
+    """Return an identity that a guest's later pid file doesn't have, None: there is no file."""
     try:
         found = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
@@ -129,7 +129,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
         pid = int(_read_bytes(path))
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
     except (OSError, ValueError) as error:
-        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
+        raise GuestGone('%s: %s: QEMU is not running' % (path, error)) from None
     # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
     if guest.uuid.encode() not in command.split(b'\0'):
         raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
@@ -137,7 +137,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 
 
 class StatusFiles:
-    """libvirt's status files, read again and again: one is parsed anew only when it is new.
+    """libvirt's status files, read again and again: one is parsed again only when it was replaced.
 
     libvirt replaces a file by renaming another over it, so that its inode or time changes.
     """
@@ -151,7 +151,7 @@ class StatusFiles:
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
-        """Return what :func:`read_running` does."""
+        """Return the running guests, as :func:`read_running`."""
         entries, problems = self.entries()
         return (
             without_full_pins([guest for _, _, guest, _ in entries if guest], self._root),
@@ -159,7 +159,7 @@ class StatusFiles:
         )
 
     def entries(self) -> tuple[list[Entry], list[str]]:
-        """Return each file apart, and what hinders that.
+        """Return one entry per status file, and the problems of listing them.
 
         The guest is None where there is a problem, or no process.
         """
@@ -205,7 +205,7 @@ class StatusFiles:
 
 
 def without_full_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
-    """Return guests without the pins to all CPUs that they may have, which are none."""
+    """Drop pins to every CPU that a guest may use: they restrict nothing."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
 
     online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()
@@ -213,7 +213,7 @@ def without_full_pins(found: Sequence[model.Guest], root: str = '/') -> list[mod
 
 
 def identity(path: str) -> Identity:
-    """Return what changes whenever libvirt replaces a status file.
+    """Return an identity that changes whenever libvirt replaces a status file.
 
     :raises OSError: it can't be looked at
     """
@@ -222,7 +222,7 @@ def identity(path: str) -> Identity:
 
 
 def _read_bytes(path: str) -> bytes:
-    # Not blocking, should somebody have put a fifo there.
+    # Not blocking, in case a fifo lies there.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, 'rb') as file:
         return file.read(domain_xml.MAX_BYTES + 1)
@@ -374,7 +374,7 @@ def _is_strict(elements: Elements) -> bool:
 
 
 def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return who else has placed the guest, by the element or the flavor's extra spec."""
+    """Return the names of elements and extra specs by which others have placed the guest."""
     placed = []
     if 'numatune/memory' in elements or 'numatune/memnode' in elements:
         placed.append('numatune')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a guest's control groups hold it to, and whose sets these are."""
+"""Read the sets that a guest's control groups hold it to, and find out which are ours."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def contradicting(
     cpus: frozenset[int],
     ours: frozenset[int] = frozenset(),
 ) -> list[str]:
-    """List the names of the children whose CPUs somebody else has set.
+    """List the names of the children whose CPUs others have set.
 
-    A set inside of ``cpus`` or around it contradicts nothing, and neither does one that holds
-    nobody, as a command of libvirt's leaves it that could not pin the thread.
+    A set inside of ``cpus`` or around it contradicts nothing, and neither does one without a
+    thread, as a libvirt command leaves it that could not pin the thread.
 
     :param held: as :func:`read_held` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left

@@ -99,7 +99,7 @@ def render(limit_seconds: int, site: str | None = None) -> bytes:
 
 
 def writable_by_others(site: str) -> str | None:
-    """Return the first directory that somebody other than root can change, or None.
+    """Return the first directory that users other than root can change, or None.
 
     The hook imports from it as root.
     """
@@ -115,7 +115,7 @@ def writable_by_others(site: str) -> str | None:
 
 
 def inspect(root: str, expected: bytes) -> InstalledFiles:
-    """Return what is installed on the host at ``root``; ``expected`` is our script."""
+    """Inspect the hooks installed on the host at ``root``; ``expected`` is our script."""
     hooks = os.path.join(root, HOOKS)
     path = os.path.join(hooks, OURS)
     chained = os.path.join(hooks, CHAINED)

@@ -63,7 +63,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> list[InotifyEvent]:
-        """Return what was heard since the last call, without waiting.
+        """Return the events since the last call, without waiting.
 
         :data:`OVERFLOW` says that more was lost (fs.inotify.max_queued_events).
         """

@@ -2,11 +2,11 @@
 """Receive libvirt's events of guests: a read-only connection in a thread that may hang alone.
 
 ``virConnectOpenReadOnly`` on a daemon that is stopped has no bound, and neither has any other call
-before the keepalive gives up. So all calls are made in one daemon thread that nobody joins or
-waits for; what it hears is taken from a queue, of which a pipe tells. Start it with the signals
+before the keepalive gives up. So all calls are made in one daemon thread that is never joined or
+waited for; its events are taken from a queue, and a pipe announces them. Start it with the signals
 blocked that the process waits for: a thread begins with the mask of the one that started it.
 
-libvirt tells of lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune), jobs that
+libvirt reports lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune), jobs that
 end and metadata; nothing when a job begins, a vCPU is plugged or numatune is called
 (https://libvirt.org/html/libvirt-libvirt-domain.html). Needs libvirt-python, imported there.
 """
@@ -50,7 +50,7 @@ RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: An answer that takes longer than this is no answer.
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
-#: Names kept while nobody answers; once libvirt does, all that run are requested anyway.
+#: Names kept while libvirt doesn't answer; once it does, all that run are requested anyway.
 _MAX_REQUESTED = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
@@ -99,11 +99,11 @@ class Listener:
         threading.Thread(target=self._run, name='libvirt', daemon=True).start()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable once something was heard."""
+        """Return a descriptor that is readable once there are events."""
         return self._wakes
 
     def take(self) -> list[GuestChange]:
-        """Return what was heard since the last call, without waiting."""
+        """Return the events since the last call, without waiting."""
         _drain(self._wakes)
         found = []
         with contextlib.suppress(IndexError):
@@ -118,14 +118,14 @@ class Listener:
 
     @property
     def why(self) -> str:
-        """Return why libvirt is not heard; :data:`ANSWERS` where it is."""
+        """Return why no events come from libvirt; :data:`ANSWERS` where they do."""
         since_s = self._busy_since_s
         if since_s is not None and self._clock() - since_s > PATIENCE_S:
             return HANGS
         return self._why
 
     def close(self) -> None:
-        """Have the thread end once it can; nobody waits for it."""
+        """Have the thread end once it can, without waiting for it."""
         self._ended.set()
         _poke(self._asks_out)
 
@@ -173,7 +173,7 @@ class Listener:
             if number is not None:
                 with contextlib.suppress(libvirt.libvirtError):
                     connection.domainEventRegisterAny(None, number, self._hear, None)
-        # After that, so that nobody is missed who starts meanwhile.
+        # After that, so that no guest is missed that starts meanwhile.
         self._requested.extend(
             each.name()
             for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
@@ -218,7 +218,7 @@ class Listener:
         _poke(self._wakes_out)
 
     def _set_state(self, why: str) -> None:
-        self._busy_since_s = None  # first: who is woken asks why
+        self._busy_since_s = None  # first: the woken thread asks why
         self._why = ''.join(each if each.isprintable() else ' ' for each in why)
         _poke(self._wakes_out)
 

@@ -5,7 +5,7 @@ libvirt's API is the documented way to a guest's definition, and has nothing of 
 pid, the threads and a job that has just begun are in the status file alone, which is read
 without waiting. So the file says *that* a guest runs and what its process does, libvirt what the
 guest *is*, as long as it was queried about this very file: the same document is in both, and
-after a change that libvirt tells of by no event the file is the newer one.
+after a change that libvirt announces by no event the file is the newer one.
 """
 
 from __future__ import annotations

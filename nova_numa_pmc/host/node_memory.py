@@ -60,7 +60,7 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
 def kept_from_guests(root: str = '/') -> frozenset[int]:
     """Return the nodes whose memory is not for guests, by the kernel and the operator's options.
 
-    For who writes a ``cpuset.mems`` and has not read the whole topology.
+    For a writer of ``cpuset.mems`` that has not read the whole topology.
     """
     with_cpus = _list(root, f'{_NODES}/has_cpu')
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
@@ -75,7 +75,7 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
 
 
 def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
-    """Return by node id whose memory those have that have not the host's own."""
+    """Return {node id: kind} of the nodes with memory that is not the host's own."""
     found: dict[int, model.NodeMemory] = {}
     for evidence in (
         _of_initiators(root, alone, with_cpus),
@@ -103,7 +103,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 
 def _of_gpus(root: str) -> Iterator[_Kind]:
     for name in _names(root, _GPUS):
-        # A GPU that is in use by nobody has its node, too, and -1 where it has none.
+        # A GPU that is not in use has its node, too, and -1 where it has none.
         for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
             label, _, value = line.partition(':')
             if label == 'Node' and is_number(value.strip()):

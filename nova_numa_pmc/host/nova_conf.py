@@ -119,7 +119,7 @@ class NovaConf:
         return self.set_in(name, group) or self.where
 
     def set_in(self, name: str, group: str = 'DEFAULT') -> str | None:
-        """Return the last file that sets an option, which may be one that nobody reads now."""
+        """Return the last file that sets an option, even one that is no longer read."""
         for path in reversed(self.files):
             # Not ConfigOpts.get_location: that names the last file with the option's group.
             sections: dict[str, dict[str, list[str]]] = {}

@@ -32,7 +32,7 @@ class NovaCpuSets(Record):
 
 
 class NovaCpuSetsReader:
-    """Reads them again and again; a file is parsed anew only when it is another one.
+    """Reads them again and again; a file is parsed again only when it was replaced.
 
     :param root: where proc and etc are (tests)
     """

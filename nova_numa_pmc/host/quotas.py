@@ -91,7 +91,7 @@ def quota_cores(directory: str, version: int) -> float | None:
 
 
 def throttled_ns(group: QuotaGroup) -> int | None:
-    """Return how long a group was held back so far; None: the kernel does not report it."""
+    """Return the time that a group was throttled so far; None: the kernel does not report it."""
     key, unit = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
     try:
         for line in files.read_kernel_file(os.path.join(group.directory, 'cpu.stat')).splitlines():

@@ -41,7 +41,7 @@ class ThreadUse(Record):
 class _KeptThreads(Record):
     """State of a guest's threads, kept from tick to tick.
 
-    :param guest: for whom it was read
+    :param guest: the guest it was read for
     :param read_ns: CLOCK_MONOTONIC when its groups were read
     :param tasks: how many threads its process had
     :param helpers: (pid, tid) of its threads that are no vCPUs
@@ -121,7 +121,7 @@ class Guests:
         }
 
     def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
-        """Return what is kept of a guest, as it was where nothing has changed."""
+        """Return the cached state of a guest, renewed where something has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
         if before is not None and (
             _has_changed(before.guest, guest)
@@ -185,7 +185,7 @@ class Guests:
         except CpusetError:
             by_node = None
         if by_node is None:
-            self._groups.pop(key, None)  # the group may have been made anew elsewhere
+            self._groups.pop(key, None)  # the group may have been made again elsewhere
             by_node = {}
         if guest.page_bytes:
             huge = hugetlb.bytes_by_node(guest.pid, self._root)
@@ -203,8 +203,8 @@ class Guests:
 def _has_changed(before: Guest, guest: Guest) -> bool:
     """Return whether libvirt has written a guest's status file, which makes another record of it.
 
-    That of a guest with pins is made anew at each reading: there it is another if it says other
-    things, as of its CPUs, and quotas are read again after a while only.
+    The record of a guest with pins is made again at each reading: it has changed if it is unequal,
+    as with other CPUs; quotas are read again after a while only.
     """
     return before is not guest and (not guest.pins or before != guest)
 
@@ -216,7 +216,7 @@ def passed(
     elapsed_ns: int,
     limits: tuple[cpu_wait.Quota, ...] = (),
 ) -> ThreadUse:
-    """Return what a guest's threads used between two readings.
+    """Return the use of a guest's threads between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
     the two: where it was in between is unknown; so is its waiting between two CPUs. A

@@ -119,7 +119,7 @@ class Threads:
     """Threads that are read again and again.
 
     Their files stay open: opening and closing them costs twice the reading. An open file is of
-    one thread, whoever gets its id next. At most an eighth of the process's descriptors is
+    one thread, even if another gets its id. At most an eighth of the process's descriptors is
     kept: counters take more. A thread that never runs, as most of an emulator's, has one.
     """
 
@@ -132,7 +132,7 @@ class Threads:
         """Return the times of those that are there; others are closed."""
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
-        # Asked anew each time, as the limit is raised when counters need it.
+        # Read each time, as the limit is raised when counters need it.
         self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_PART - sum(
             files.descriptors for files in self._kept.values()
         )

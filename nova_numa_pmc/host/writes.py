@@ -55,7 +55,7 @@ def read_set(path: str) -> str:
 
 
 def inherited(path: str) -> str:
-    """Read what an empty set in the file ``path`` amounts to: the parent's effective one.
+    """Read the set that an empty file ``path`` inherits: the parent's effective one.
 
     :raises OSError: as the kernel says
     """

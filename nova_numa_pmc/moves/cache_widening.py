@@ -2,9 +2,8 @@
 """Let guests that wait for the CPUs of their L3 cache use all of their nodes.
 
 At its start a guest is held to a cache that promised vCPUs leave room on
-(``core/placement/l3.py``). What they want may grow: then they would wait beside idle CPUs, and
-static pins fall behind floating guests. Who was widened stays so until it is moved or started
-anew.
+(``core/placement/l3.py``). Demand may grow: then guests would wait beside idle CPUs, and static
+pins fall behind floating guests. A widened guest stays widened until it is moved or restarted.
 """
 
 from __future__ import annotations
@@ -118,10 +117,7 @@ class CacheWidening:
     def _room(
         samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
     ) -> float:
-        """Return what some nodes have less what is wanted of them [cores].
-
-        Where that isn't known it is as if nothing idled.
-        """
+        """Return the spare capacity of some nodes [cores]; unknown counts as no idle CPUs."""
         room = 0.0
         for node in samples:
             if node.id in nodes:

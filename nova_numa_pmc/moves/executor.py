@@ -2,8 +2,8 @@
 """Make planned moves, a bit at a time: promise, then CPUs, then memory.
 
 The new place is promised before anything is written, so that a start of another guest counts
-it, and an agent that comes back after a kill knows what is right. A move whose memory would not
-follow is taken back.
+it, and an agent that restarts after being killed knows the intended place. A move whose memory
+would not follow is taken back.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ class MoveTotals(Record):
 
 
 class MoveExecutor:
-    """The moves in hand and to come.
+    """The move in progress and the moves to come.
 
     :param who, batch: as the history has them
     :param record: called when a move begins and when it has ended; None: it is written down
     :ivar promises: whose options are in force
     :ivar widened: guests that are held to more nodes than were promised
     :ivar pool: the floating pool; None: as it is published
-    :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
-        empties it
+    :ivar failed: uuids of guests whose moves were not made or taken back; the planner empties it
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class MoveExecutor:
         self.widened = Widened()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
-        self._move: plan_records.Move  # the one in hand or the last one
+        self._move: plan_records.Move  # the one in progress or the last one
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
@@ -91,22 +90,22 @@ class MoveExecutor:
 
     @property
     def busy(self) -> bool:
-        """Return whether there is anything in hand or to come."""
+        """Return whether a move is in progress or to come."""
         return bool(self._queue or self._parts)
 
     @property
     def totals(self) -> MoveTotals:
-        """Return what has been moved until now."""
+        """Return the totals so far."""
         return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
     def waiting(self) -> int:
-        """Return how many moves are to come."""
+        """Return the number of moves to come."""
         return len(self._queue)
 
     @property
     def in_hand(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
-        """Return ((a guest's name, how far it is), …) of the move in hand."""
+        """Return ((a guest's name, its progress), …) of the move in progress."""
         return tuple((part.step.name, part.mover.progress) for part in self._parts)
 
     def _count(self, result: str, parts: Iterable[MovePart]) -> None:
@@ -160,11 +159,11 @@ class MoveExecutor:
         return min(waits)
 
     def clear_queue(self) -> None:
-        """Give up what is to come."""
+        """Give up the moves to come."""
         self._queue.clear()
 
     def abandon(self) -> None:
-        """Give up what is to come, and end what is in hand: kept where most has moved."""
+        """Give up the moves to come, and end that in progress: kept where most has moved."""
         self.clear_queue()
         self._cancel()
         while self._parts:
@@ -238,8 +237,8 @@ class MoveExecutor:
     def _give_up(self, error: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
 
-        A promise that can't be had back keeps its CPUs: the guest is where it is promised, and
-        its memory is for the next plan.
+        If a promise can't be restored, the CPUs stay with it: the guest is where it is promised,
+        and its memory is for the next plan.
         """
         parts, self._parts = self._parts, ()
         self.failed.update(step.uuid for step in self._move.steps)

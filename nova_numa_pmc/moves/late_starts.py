@@ -2,8 +2,8 @@
 """Finish starts of guests that the hook could not: place the guest, hold it, fetch its memory.
 
 The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
-written just then. Guests that ran before the hook was installed are not placed: nobody has
-asked for that.
+written just then. Guests that ran before the hook was installed are not placed: that was not
+requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.agent.tick import Tick
 
 #: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
-#: that QEMU and libvirt share stay there anyhow.
+#: that QEMU and libvirt share stay there anyway.
 NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO = 256 << 10, 0.01
 #: As long as libvirt waits for the hook by default ([hook] timeout_s): by the second tick.
 PATIENCE_NS = 2 * 10**9
@@ -163,7 +163,7 @@ class LateStarts:
         return plan_records.Plan(tuple(planned))
 
     def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
-        """Return how much of a guest that was started of late is to be fetched [bytes]."""
+        """Return the bytes to fetch of a guest that was started recently."""
         age_ns = boottime_ns - promise.since_ns
         if (
             promise.origin != model.PLACED

@@ -46,7 +46,7 @@ class PlannedMove(Record):
 class MovePromises:
     """Promise guests that are moved their new places.
 
-    :param who: as the history has it; an order of the operator's about one guest
+    :param who: as the history has it; an operator's order about one guest
         (:data:`history.PIN`) replaces its earlier override
     """
 
@@ -113,7 +113,7 @@ class MovePromises:
             self._check_room(parts, record, host)
 
     def take_back(self, part: MovePart) -> None:
-        """Promise a guest its former place again, unless somebody has promised another since."""
+        """Promise a guest its former place again, unless it was promised another since."""
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
             if record.promises.get(part.step.uuid) == part.after:
                 record.put(part.before)

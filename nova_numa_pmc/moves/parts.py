@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One guest's part of a move: what is promised after it, did it follow."""
+"""One guest's part of a move: its promise afterwards, and whether its memory followed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MovePart(Record):
-    """One guest's part of a move in hand.
+    """One guest's part of a move in progress.
 
     :param mover: moves its memory; only CPUs where no memory is to follow
     """
@@ -88,7 +88,7 @@ def within_l3(
 ) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
-    By promises: a guest's own demand is looked at by whoever plans its move.
+    By promises: a guest's own demand is considered when its move is planned.
 
     :param others: the host's other promises
     """

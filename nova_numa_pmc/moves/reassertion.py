@@ -5,8 +5,9 @@ A restart of libvirt and systemd's daemon-reload set groups back; CPUs come onli
 plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
 promise is what is right: it is recorded before anything is written.
 
-What an operator has set is his word, and stays: a pin in libvirt's live XML, and a set of a
-single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
+What an operator has set takes precedence and stays: a pin in libvirt's live XML, and a set of a
+single group that was ours before. A wider set does not count as such, because libvirt and systemd
+leave wide sets behind.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     #: A guest's uuid and the id of its process.
     _Key = tuple[str, int | None]
 
-#: A guest whose sets are reset more than this many times within this time [s] is left to whoever
-#: does it.
+#: A guest whose sets are reset more than this many times within this time [s] is left to the
+#: program or operator that resets them.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
 _STAGE = 'holding guest %s'
 
@@ -53,7 +54,7 @@ class Reassertion:
         self._root, self._log, self._problem_log = root, log, problem_log
         self._alive: dict[_Key, str] = {}  # names
         self._groups: dict[_Key, cgroups.Groups] = {}
-        self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
+        self._written: dict[str, list[float]] = {}  # uuid → when it was written recently
         #: CPUs that all groups but the operator's were seen to hold.
         self._held: dict[_Key, frozenset[int]] = {}
         #: Names of groups left to the operator, as logged.
@@ -73,10 +74,10 @@ class Reassertion:
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
-        :param only_widen: a command moves guests, and fills nodes: hold nobody, but let the
+        :param only_widen: a command moves guests, and fills nodes: hold no guest, but let the
             memory of those spill whose nodes grow too small
-        :param due: uuids of those whose groups are read; None: all
-        :returns: uuids of those for whom it failed, or was given up for a while
+        :param due: uuids of the guests whose groups are read; None: all
+        :returns: uuids of the guests for which it failed, or was given up for a while
         """
         assert tick.host is not None and tick.record is not None
         failed: set[str] = set()
@@ -108,7 +109,7 @@ class Reassertion:
                         failed.discard(guest.uuid)
                     self._check_bound_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
-                    self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
+                    self._groups.pop((guest.uuid, guest.pid), None)  # or made again elsewhere
         return failed
 
     def _forget(self, present: Iterable[model.Guest]) -> None:
@@ -144,7 +145,7 @@ class Reassertion:
         host: model.Topology,
         online: frozenset[int],
     ) -> bool:
-        """Return whether it is held now; False: somebody else writes it."""
+        """Return whether the guest is held now; False: another program writes its groups."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # What is inside of the place is a pin, or the place before CPUs came online.
@@ -175,7 +176,7 @@ class Reassertion:
                 groups, cpus, ours=Held(each, frozenset()), set_by_others=theirs | others
             ).changes
         if changes:
-            if self._held.get(key) == cpus:  # it was so, and somebody has changed it
+            if self._held.get(key) == cpus:  # it was so, and has been changed by others
                 self._written[guest.uuid] = [*recent, now_s]
             was = [each.before for each in changes if each.before != format_cpulist(cpus)]
             self._log.info(
@@ -202,7 +203,7 @@ class Reassertion:
         """List the sets that groups may hold of ours: (empty set,) where there is none.
 
         What was held when we last looked is known. Before that, sets of whole nodes are ours:
-        those of a place before, which whoever moved the guest was killed in the middle of.
+        those of an earlier place, left by a mover that was killed.
         """
         last = self._held.get(key)
         if last is not None:
@@ -283,9 +284,10 @@ class Reassertion:
 
 
 class _Room:
-    """Room left of the nodes for bound guests in one tick, whoever has taken the rest.
+    """Free memory of the nodes for bound guests in one tick.
 
-    The watermark is the reserve: below it the kernel soon kills whoever may not go elsewhere.
+    Its lower bound is the reserve: below it the kernel soon kills guests that can't use another
+    node.
 
     :param reserve_bytes: of each node, kept for the host
     """
@@ -345,10 +347,10 @@ def is_held(
 
 
 def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
-    """Return whether a set is all that a guest may have of some nodes: such are the sets we write.
+    """Return whether a set is one that we write.
 
-    Or all of the usable ones, as before it was known which of them plain guests may use; or those
-    of an L3 cache.
+    That is all CPUs that a guest may use of some nodes, all usable ones (from before the floating
+    pool was known), or those of an L3 cache.
     """
     wide = pools.with_floating_pool(host, None)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
@@ -360,7 +362,7 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
 
 
 def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
-    """Let the memory of all bound guests spill: nobody watches their nodes any more.
+    """Let the memory of all bound guests spill: their nodes are no longer watched.
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """
@@ -393,7 +395,7 @@ def _own(groups: cgroups.Groups) -> list[Held]:
 
 
 def left_by_us(groups: cgroups.Groups) -> Held | None:
-    """Return what an earlier write may have left: one set in all groups.
+    """Return the set that an earlier write left in all groups.
 
     None: there is no such set.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Widened:
-    """Guests that are widened, and that were until the move in hand."""
+    """Widened guests, and those narrowed by the move in progress."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Place] = {}
@@ -45,11 +45,11 @@ class Widened:
         }
 
     def begin(self) -> None:
-        """Let another move be in hand: nobody was narrowed by it yet."""
+        """Begin another move: no guest was narrowed by it yet."""
         self._narrowed = {}
 
     def note(self, kind: str, part: MovePart) -> None:
-        """Remember where a guest is held whose CPUs were written.
+        """Remember where a guest is held after its CPUs were written.
 
         :param kind: of :data:`plan_records.KINDS`
         """
@@ -60,6 +60,6 @@ class Widened:
             self._narrowed[uuid] = self._held.pop(uuid)
 
     def take_back(self, uuid: str) -> None:
-        """Let a guest that the move in hand has narrowed be widened again."""
+        """Widen again a guest that the move in progress has narrowed."""
         if uuid in self._narrowed:
             self._held[uuid] = self._narrowed[uuid]

@@ -72,7 +72,7 @@ def from_columns(data: Any) -> Sample:
             for name in ('taken_s', 'elapsed_s', 'source', 'problems')
         }
         if scalars['taken_s'] is None or scalars['elapsed_s'] is None:
-            raise ValueError('it has no time')
+            raise ValueError('missing taken_s or elapsed_s')
         return Sample(
             nodes=_rows(data['nodes'], NodeSample),
             guests=_rows(data['guests'], GuestSample),

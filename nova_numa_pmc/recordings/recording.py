@@ -69,7 +69,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[Segment]:
-    """Yield what is found in all of a recording's bytes, in order and without gaps."""
+    """Yield the segments of all of a recording's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
         member = _member(data, position)
@@ -181,8 +181,8 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
 def _why_nothing(name: str, data: bytes) -> str:
     if data.startswith(OLD_MARKER):
         return (
-            '%s: recorded by an older release, whose format this one does not read; read it with '
-            'that release, or move it away and record anew' % name
+            '%s: recorded by an older release, whose format this one does not read: read it with '
+            'that release, or move it away and record again' % name
         )
     try:
         version = _major(json.loads(_unpacked(data, 0)[0]))
@@ -190,8 +190,8 @@ def _why_nothing(name: str, data: bytes) -> str:
         version = _MAJOR
     if version != _MAJOR:
         return (
-            '%s: its format is %d.x, this release reads %d.x; read it with the release that '
-            'wrote it' % (name, version, _MAJOR)
+            '%s: format %d.x is not supported by this release, which reads %d.x: read it with '
+            'the release that wrote it' % (name, version, _MAJOR)
         )
     return '%s: not a recording of nova-numa-rebalance record, or no sample in it is whole' % name
 

@@ -71,8 +71,8 @@ def read(
     """Yield the samples of a file.
 
     :param damaged: called with a line of text for each stretch that can't be understood
-    :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
-        what its raw events are
+    :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), by which its
+        raw events are known
     :param node_of_cpu: node ids, for counts by CPU
     :raises RecordingError: it is none of the forms, or can't be read
     """

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make what a guest would leave of several hosts comparable.
 
-On which nodes of a host it would go is that host's own affair, as its hook will decide there:
-by what is known of this host alone. Hosts are compared by one estimate of the guest, which is
-the same wherever it goes: of its demand by what guests of all of them wanted per vCPU, of its
-traffic by the median of theirs. Both are medians over hosts, so that no host of odd figures
-decides for the others. A part of pressure that a host doesn't know is taken as the upper quartile
-of the hosts of the request that do (:mod:`nova_numa_pmc.core.missing`), if these aren't few.
+Each host's own hook decides which of its nodes a guest gets, from that host's figures alone. To
+compare hosts, one estimate of the guest is used for all: its demand from the median demand per
+vCPU, its traffic from the median traffic. Medians keep a host with odd values from deciding for
+the others. A part of pressure that a host doesn't know is assumed to be the upper quartile of the
+request's hosts that do (:mod:`nova_numa_pmc.core.missing`), unless these are few.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 #: later, when its host has moved guests and others have come, the host's. With ``make arena``
 #: shares of 0.6 to 1 take as much off what guests lose, and 0 a third of that.
 _HOST_SHARE = 0.8
-#: Parts that fewer hosts know than one in this many are taken from nobody.
+#: A part known by fewer than one in this many hosts is not filled in for the others.
 _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 
@@ -71,7 +70,7 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
 def _known(
     estimates: Sequence[HostEstimate],
 ) -> tuple[set[tuple[bool, bool, bool]], list[float], list[tuple[int, float]]]:
-    """Return which parts hosts know, their bytes per core-second and their histories."""
+    """Return the parts that hosts know, their bytes per core-second and their histories."""
     kinds: set[tuple[bool, bool, bool]] = set()
     rates: list[float] = []
     histories: list[tuple[int, float]] = []
@@ -86,7 +85,7 @@ def _known(
 
 
 def expected(histories: Sequence[tuple[int, float]]) -> float:
-    """Return what any guest is expected to want per vCPU, by the hosts' histories [cores].
+    """Return the expected demand per vCPU of any guest, by the hosts' histories [cores].
 
     :param histories: (guests, sum of their cores per vCPU) of each host, not empty
     """
@@ -101,7 +100,7 @@ def _median(values: list[float]) -> float:
 
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
-    """Return which parts of pressure a host knows of any of its domains: CPU, bandwidth, link."""
+    """Return whether a host knows each part, CPU, bandwidth, link, of any of its domains."""
     if host.usual:
         return (
             host.demand is not None,
@@ -148,11 +147,11 @@ def _completed(
     traffic: float,
     least: Sequence[float],
 ) -> float:
-    """Return the same with the parts that the host doesn't know taken from others.
+    """Return the same, with the parts that the host doesn't know assumed.
 
-    Which of its nodes it takes is chosen blind then: the most pressed one counts.
+    As it can't know which of its nodes is worst, its most loaded one counts.
 
-    :param least: the upper quartile of each part, 0.0: taken from nobody
+    :param least: the upper quartile of each part, 0.0: not assumed
     """
     lacking = [one for one, knows in zip(least, _knows(host)) if one and not knows]
     if not lacking:

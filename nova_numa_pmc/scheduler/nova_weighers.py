@@ -2,7 +2,7 @@
 """Weigh saved hosts with the weighers that nova.conf names, by Nova's own code.
 
 For a command on a machine that has Nova: its configuration becomes this process's. What a row of
-compute_nodes lacks counts as Nova's HostState has it before it is filled: 0.
+compute_nodes lacks is 0, as in Nova's HostState before it is filled.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def weigh(
             shares[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
         except cfg.Error:
             raise
-        except Exception as error:  # of any weigher, which may want what rows don't tell
+        except Exception as error:  # of any weigher, which may want what rows don't have
             failed[weigher_class.__name__] = f'{type(error).__name__}: {error}'[:200]
     return NovaWeights(shares, failed)
 

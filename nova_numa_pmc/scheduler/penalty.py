@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the pressure that a guest would leave on a host to the host's penalty.
+"""Compute a host's penalty from the pressure that a guest would leave on it.
 
-A penalty depends on its host and the guest alone: 0 where the nodes have room, at most 1. Nova
-adds it up with what its other weighers give; were it relative to the other hosts, as weights are
-that Nova stretches, one host of odd figures would decide for all.
+A penalty depends only on its host and the guest: 0 where the nodes have room, at most 1. Nova adds
+it to its other weighers' values. If it were normalised over the hosts, as Nova does with other
+weights, one host with odd values would decide for all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def host_penalty(
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
 
     :param pressure: as :func:`penalty`, None: unknown
-    :param instance_uuid: for whom jitter is drawn
+    :param instance_uuid: of the guest for which jitter is drawn
     """
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read Nova's RequestSpec and HostState, and estimate what a guest would leave of a host.
 
-Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
+Imports nothing of Nova: its arguments have the same attributes, from Nova or from a file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
-#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova makes
-#: HostStates anew for each request, so that they end with it.
+#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova creates new
+#: HostStates for each request, so the cache lives no longer.
 _KEPT = '_numa_pmc_estimate'
 
 
@@ -41,7 +41,7 @@ class FlavorLike(Protocol):
 
     @property
     def vcpus(self) -> int:
-        """Return how many vCPUs it has."""
+        """Return its number of vCPUs."""
 
     @property
     def memory_mb(self) -> int:
@@ -65,7 +65,7 @@ class Host(Protocol):
 
     @property
     def metrics(self) -> object:
-        """Return what :func:`metrics.decode` takes."""
+        """Return Nova's metrics, as :func:`metrics.decode` takes them."""
 
     @property
     def instances(self) -> Mapping[str, Any]:
@@ -140,7 +140,7 @@ class FilterOptions(Record):
 
 
 class HostEstimate(Record):
-    """Pressures that a guest would leave on a host, as far as its metrics tell.
+    """Pressures that a guest would leave on a host, as far as its metrics show.
 
     :param outcome: what the guest would leave, None: not known
     :param unknown: why not
@@ -196,7 +196,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
 def estimate(
     host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
-    """Return what the guest would leave of a host; never raise: that would fail the boot.
+    """Return the estimate of a host with the guest; never raise: that would fail the boot.
 
     A second estimate of the same host, by the weigher after the filter or for the next instance
     of one request, costs a look-up unless the host has changed.
@@ -242,7 +242,7 @@ def _current(
 
 
 def age_s(host_state: Host, now_s: float) -> float | None:
-    """Return how old the metrics are that :func:`estimate` has read [s], None: there are none."""
+    """Return the age of the metrics that :func:`estimate` has read [s], None: there are none."""
     kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
     return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
@@ -250,9 +250,9 @@ def age_s(host_state: Host, now_s: float) -> float | None:
 def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
-    Nova's counts tell what came less what left, for which nothing is taken off before it is
-    measured: what left is added again, each guest as large as the mean of those that were
-    counted. CPUs that a guest has for itself are none of the shared ones.
+    Nova's counts are arrivals less departures. A departed guest is still measured, so departures
+    are added back, each with the mean size of the counted guests. CPUs that a guest has for itself
+    are none of the shared ones.
 
     :returns: 0 or below where none came
     """
@@ -276,7 +276,7 @@ def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float
 
 
 def _not_listed(host_state: Host) -> int:
-    """Return how many of the instances that Nova counts on the host are not in its list.
+    """Return the number of instances that Nova counts on the host but does not list.
 
     Those being built may be missing there. The list is sent by nova-compute or read from the
     cell's database, the counts are of the compute node: after a message that was lost, and while
@@ -290,7 +290,7 @@ def _not_listed(host_state: Host) -> int:
 def _plausible(host: Aggregates, host_state: Host) -> bool:
     """Return whether what is said to be wanted of a host can be.
 
-    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and others than
+    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and all but
     guests count by what they ran.
     """
     demand, most = host.demand, host_state.vcpus_total
@@ -301,7 +301,7 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
 
 
 def _present(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
-    """Return how large the guest is on a host that has it already, None: it isn't there.
+    """Return the guest's size on a host that has it already, None: it isn't there.
 
     Before a resize that isn't the requested size. The scheduler may know no more than the guest's
     uuid: its flavor is then read from the database, once a request. After a resize that was
@@ -415,10 +415,10 @@ def describe(estimate: HostEstimate) -> str:
     nodes = format_nodes(node for at in found.at for node in estimate.members[at])
     since = ''
     if estimate.charged_vcpus:
-        since = f'; with {estimate.charged_vcpus:g} vCPUs that have arrived since it was measured'
+        since = f', with {estimate.charged_vcpus:g} vCPUs that arrived after the measurement'
     return (
-        f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
-        f'{_listed(found.rest) or "none"} elsewhere{since}'
+        f'node {nodes}: pressure {_listed(found.used)} there, '
+        f'{_listed(found.rest) or "none"} elsewhere ({found.code}){since}'
     )
 
 

@@ -54,7 +54,7 @@ class SavedHost:
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
         self.instances: Mapping[str, Any] = {}
-        # Rows don't tell which instances there are: what left since isn't added again.
+        # Rows don't show which instances there are: departures are not added back.
         self.updated, self.numa_topology = None, None
         self.stats = dict[str, Any]()
 
@@ -140,7 +140,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
 def verdicts(
     hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
 ) -> list[Verdict]:
-    """Return what filter and weigher make of each host.
+    """Return the verdict of filter and weigher for each host.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
@@ -215,7 +215,7 @@ def defaults() -> dict[str, Any]:
 
 
 def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
-    """Return what a host's metrics show of its nodes, without what came since.
+    """Return the metrics of each node, without guests that came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours

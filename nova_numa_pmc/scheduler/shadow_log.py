@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 #: How long after a decision its hosts are looked at again [s].
 LATER_S = 3600, 86400
-#: A later line tells of a host within this part of that time.
+#: A later line counts for a host within this part of that time.
 _WITHIN = 0.5
 _LINE_MAX, _SECONDS_MAX, _PRESSURE_MAX = 65536, 1e11, 1e6
 
 
 class ShadowDecision(Record):
-    """A decision: when [s since the epoch], who was chosen, who would have been.
+    """A decision: when [s since the epoch], the host chosen, the one that would have been.
 
     :param pressures: {host: the pressure that the guest would leave there}, of those that the
         line names and whose pressure is known
@@ -51,7 +51,7 @@ class ShadowSummary(Record):
     """Summary of a log.
 
     :param then: of the decisions that would have changed
-    :param later: {seconds: of those of them about whose hosts a line that much later tells}
+    :param later: {seconds: of those of them whose hosts a line that much later shows}
     :param broken: lines that could not be read
     """
 

@@ -81,7 +81,8 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
         )
         return [0.0] * len(weighed)
     conf, instance = CONF.numa_pmc, guest_request.instance_uuid
-    default = conf.weight_multiplier  # which weight_multiplier() may find to be none, unheard
+    # Read here so that a bad value is logged: weight_multiplier() swallows the error.
+    default = conf.weight_multiplier
     estimate_options = request.EstimateOptions(conf.stale_after, conf.charge_new_guests)
     options = penalty.PenaltyOptions(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
     estimates = [

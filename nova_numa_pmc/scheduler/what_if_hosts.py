@@ -145,7 +145,7 @@ def read_requests(text: str) -> list[WhatIfRequest]:
 def choices(
     text: str, creates: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
 ) -> list[WhatIfChoice]:
-    """Return who would get each instance.
+    """Return the host that would get each instance.
 
     :param text: of :func:`read_hosts`
     :param conf: option → value, of the group ``[numa_pmc]``
@@ -182,7 +182,7 @@ def _place(
 
 
 def _stock(hosts: Sequence[WhatIfHost]) -> list[float]:
-    """Return what Nova's own weighers add up to, with their default multipliers."""
+    """Return the sum of Nova's own weights, with the default multipliers, of each host."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
         (1.0, [max(0.0, host.free_mb) for host in hosts]),

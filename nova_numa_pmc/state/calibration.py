@@ -152,10 +152,11 @@ def decode(text: str) -> Calibration:
     try:
         data = json.loads(text)
         if data['format'] != _FORMAT:
-            raise ValueError('it is not a calibration')
+            raise ValueError('not a calibration file')
         if data['version'][0] != _MAJOR:
             raise ValueError(
-                'its format is %.20r, this release reads %d' % (data['version'][0], _MAJOR)
+                'format %.20r.x is not supported by this release, which reads %d.x'
+                % (data['version'][0], _MAJOR)
             )
         return _checked(data)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
@@ -166,7 +167,7 @@ def _checked(data: Any) -> Calibration:
     nodes = tuple(checked.whole(node, 16383) for node in data['nodes'])
     count = len(nodes)
     if not 0 < count <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
-        raise ValueError('its nodes do not ascend')
+        raise ValueError('node ids are missing, too many or not in ascending order')
     bandwidths = tuple(
         None if value is None else float(checked.number(value, 1e14, 1e6))
         for value in checked.sequence(data['read_bytes_per_sec'], count, count)

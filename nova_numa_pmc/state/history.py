@@ -4,7 +4,7 @@
 Each line is an object with a schema version ``major.minor``: a reader takes any minor version
 of its major one. A line is appended by one write(2); what a crash or a full file system has torn
 costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
-before. Whoever writes holds the move lock (:mod:`move_lock`), so that there is one.
+before. A writer holds the move lock (:mod:`move_lock`), so that there is one.
 
 A move has two lines of one id: when it begins, and when it ends. Where a kill has come between
 them the first one stands: guests are promised their new places, and their memory may be between.
@@ -36,10 +36,10 @@ _MAJOR, _MINOR = '1', '0'
 _SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
 #: Beyond any real amount; a line that says more is damaged.
 _AMOUNT_MAX = 1e18
-#: Who moves: the agent, or a command.
+#: What moved guests: the agent, or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
 #: What came of it: all memory followed, most of it; all was taken back; it was not begun; it is
-#: in hand, or whoever made it was killed.
+#: in progress, or its process was killed.
 DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
     'done',
     'partly',
@@ -79,7 +79,7 @@ class HistoryEntry(Record):
     :param id: 8 hexadecimal digits
     :param taken_s: CLOCK_REALTIME [s since the epoch]
     :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
-    :param batch: the same for all moves of one command, '' of the agent's
+    :param batch: the same for all moves of one command, '' for the agent's
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: as planned
     :param moved_bytes: of all parts; ``seconds``: how long it took
@@ -165,7 +165,7 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
 
 
 def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
-    """Look at the file as who reads it does; return (size [bytes], whether its end is torn)."""
+    """Look at the file as a reader does; return (size [bytes], whether its end is torn)."""
     opened = state_files.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
     if opened is None:
         return 0, False
@@ -240,10 +240,10 @@ def decode(line: bytes) -> HistoryEntry:
             raise ValueError('too long')
         data = json.loads(line)
         if str(data['schema']).partition('.')[0] != _MAJOR:
-            raise ValueError('another schema')
+            raise ValueError('unsupported format')
         parts = tuple(map(_part, checked.exact(list, data['parts'])))
         if not parts:
-            raise ValueError('no guest was moved')
+            raise ValueError('an entry without guests')
         return HistoryEntry(
             _text(data['id']),
             _amount(data['taken_s']),

@@ -62,12 +62,11 @@ class HostState(Record):
     :param source: the best source of evidence in use, '' none
     :param limits: of placements; the file carries what :func:`placement.place` reads
         of them: floor and step
-    :param pools: what was measured of each, the floating pool first: what plain guests
-        may use, of which ``view`` is. The hook reads them from a file of their own
-        (:mod:`pool_loads`)
+    :param pools: what was measured of each, first of the floating pool, which ``view``
+        describes. The hook reads them from a file of their own (:mod:`pool_loads`)
     :param demand_now_cores: by position: cores wanted in the interval, None in it:
         unknown; empty: not reported
-    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
+    :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests' (their
         XML), 'kernel' (all that are usable); '' not reported
     :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
         '' not reported
@@ -88,7 +87,7 @@ class HostState(Record):
 
 
 def freshness(host_state: HostState, now_s: float) -> str:
-    """Return how fresh a host's state is.
+    """Classify the age of a host's state.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
@@ -123,7 +122,7 @@ def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> H
 def floating_pool(
     view: model.HostView, stolen: Mapping[int, float | None] | None = None
 ) -> model.PoolLoad:
-    """Return what was measured of the CPUs that a view is of.
+    """Return the load of the pool that a view describes.
 
     :param stolen: by node id, cores that another host took of them; None: not reported
     """
@@ -145,10 +144,10 @@ def floating_pool(
 
 
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
-    """Return what was measured of the CPUs that a view is of, and of others.
+    """Return the loads of the view's pool and of the other pools.
 
-    vCPUs are those that promises tell of, as whoever decides charges what came since by them:
-    of pools with none of the view's CPUs they tell none.
+    vCPUs are by promises, as guests that came since are charged by them: a pool with none of the
+    view's CPUs has none.
     """
     floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
     loads, found = dict(floating.loads), [floating]
@@ -213,12 +212,14 @@ def decode(data: bytes) -> HostState:
         found = _members(json.loads(data, parse_constant=_refuse))
         major = found.text('schema', _NAME_MAX).partition('.')[0]
         if major != str(_MAJOR):
-            raise ValueError(f'its schema is {major}, this release reads {_MAJOR}')
+            raise ValueError(
+                f'format {major}.x is not supported by this release, which reads {_MAJOR}.x'
+            )
         nodes = [_members(node) for node in found.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]
         if not ids or ids != sorted(set(ids)):
-            raise ValueError('it has no nodes, or they are out of order or repeated')
+            raise ValueError('node ids are missing, repeated or out of order')
         limits = _members(found.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
@@ -286,7 +287,7 @@ def _view(
     else:
         shared = members.sequence('domains', len(views))
         if shared and len(shared) != len(views):
-            raise ValueError(f'its domains are not {len(views)}')
+            raise ValueError(f'domains: expected {len(views)}, one for each node')
         found = memory_domains.labelled(_wholes('domains', shared, len(shared)))
     return model.HostView(views, distances, members.whole('rotation', 0), found)
 
@@ -302,7 +303,7 @@ def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], .
     """Read the square of distances; a host whose firmware reports none has an empty one."""
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
-        raise ValueError(f'its distances are not {count} by {count}')
+        raise ValueError(f'distances: expected a {count} by {count} matrix')
     return tuple(_wholes('distances', row, count, _DISTANCE_MAX) for row in rows)
 
 
@@ -321,7 +322,7 @@ def _pool(members: checked.Members) -> model.PoolLoad:
     try:
         cpus = parse_cpulist(members.text('cpus', _SIZE_MAX_BYTES, ''))
     except CpuListError as error:
-        raise ValueError(f'its cpus: {error}') from None
+        raise ValueError(f'cpus: {error}') from None
     return model.PoolLoad(
         cpus,
         tuple(

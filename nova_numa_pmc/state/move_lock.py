@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let one process at a time move a host's guests: the agent, or one command of the operator's.
+"""Let one process at a time move a host's guests: the agent, or one operator's command.
 
 A lock of its own, because it is held for as long as a move takes; starts of guests wait for the
 promises' lock only.
@@ -16,7 +16,7 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
-#: A file in the state directory; its text names who holds its lock.
+#: A file in the state directory; its text names the process that holds its lock.
 LOCK = 'moves'
 _NAME_MAX = 200
 
@@ -35,7 +35,7 @@ class MoveLock:
     def take(self, timeout_s: float = 0.0) -> None:
         """Take it, or keep it.
 
-        :raises StateLocked: somebody else has it for longer than ``timeout_s``; says who
+        :raises StateLocked: another process holds it for longer than ``timeout_s``; names it
         :raises StateError: the state directory can't be trusted or made
         """
         if self._lock is not None:
@@ -83,7 +83,7 @@ class AgentMoveLock:
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
 
-        Where no lock is to be had, no command has it either; whoever reads the promises reports
+        Where no lock is to be had, no command has it either; the reader of the promises reports
         what is wrong with the directory.
 
         :param directory: the state directory's path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides of the operator's for single guests, kept over reboots: pinned, or to be ignored.
+"""The operator's overrides of single guests (pin, ignore), kept across reboots.
 
-A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for who reads the file; '-'
-where it is not known. The libvirt hook reads it at each start of a guest: light imports only.
+A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for a human reader; '-' where
+it is not known. The libvirt hook reads it at each start of a guest: light imports only.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _parse(text: str) -> Paused:
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
     """Pause the agent, or give another reason.
 
-    :returns: as it was written: somebody may have ended it since
+    :returns: as it was written: it may have been ended since
     :raises StateError: the state directory can't be trusted or written
     """
     text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)

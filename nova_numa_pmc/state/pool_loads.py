@@ -92,12 +92,12 @@ def evidence(
     own_cpus: frozenset[int] | None = None,
     apart: bool = False,
 ) -> PlacementEvidence:
-    """Return what a guest's start is decided by; whatever is wrong with the file, promises.
+    """Return the evidence for a guest's start; promises alone where the file can't be used.
 
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
         floating pool
-    :param apart: they are none of the floating pool's, whose figures are not theirs
+    :param apart: they are none of the floating pool's CPUs, whose figures don't apply to them
     """
     try:
         found = read(directory)
@@ -167,7 +167,7 @@ def encode(published: Published) -> bytes:
 def decode(data: bytes) -> Published:
     """Parse the file's bytes.
 
-    :raises StateError: it is not such a file, is cut short, or a later major version wrote it
+    :raises StateError: it is not such a file, is truncated, or a later major version wrote it
     """
     try:
         return _decode(data.decode('ascii').split('\n'))
@@ -203,12 +203,14 @@ def read(directory: str) -> Published | None:
 def _decode(lines: Sequence[str]) -> Published:
     header = lines[0].split('\t')
     if header[0] != _MAGIC or len(header) < 5:
-        raise ValueError('its first line is not ours')
+        raise ValueError('not a file of nova-numa-pmc: unexpected first line')
     _, version, boot_id, taken_ns, interval_ms = header[:5]
     if version.partition('.')[0] != '%d' % _MAJOR:
-        raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
+        raise ValueError(
+            'format %.9s is not supported by this release, which reads %d.x' % (version, _MAJOR)
+        )
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
-        raise ValueError('it is cut short')
+        raise ValueError('truncated')
     history = model.DemandHistory()
     pools: list[
         tuple[frozenset[int], list[tuple[int, model.NodeLoad]], list[tuple[int, float]]]
@@ -235,11 +237,11 @@ def _decode(lines: Sequence[str]) -> Published:
 def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
     """Return (node id, its load, vCPUs counted there)."""
     if len(columns) < _COLUMNS:
-        raise ValueError('a node has %d columns' % len(columns))
+        raise ValueError('a node row has only %d columns' % len(columns))
     node, demand, bandwidth, maximum, link, vcpus = map(_known, columns[1:_COLUMNS])
     stolen = _known(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
     if node is None or vcpus is None:
-        raise ValueError('a node has no id, or no vCPUs')
+        raise ValueError('a node row without an id or vCPUs')
     return (
         node,
         model.NodeLoad(
@@ -263,5 +265,5 @@ def _known(text: str) -> int | None:
 
 def _whole(text: str) -> int:
     if not is_number(text) or int(text) > _AMOUNT_MAX:
-        raise ValueError('%.40r is out of place' % text)
+        raise ValueError('unexpected value %.40r' % text)
     return int(text)

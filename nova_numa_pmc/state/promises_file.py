@@ -180,7 +180,7 @@ def read_boot_id(root: str = '/') -> str:
 def prune(
     promises: Mapping[str, Promise], running: Iterable[str], now_ns: int, grace_ns: int
 ) -> dict[str, Promise]:
-    """Leave out the promises that nobody will claim any more.
+    """Leave out the promises of guests that are gone.
 
     A promise stays while its guest runs, or while its start may still be on the way. One that is
     younger than now_ns is a start, too: the hook recorded it after the caller looked at the clock.

@@ -68,19 +68,19 @@ def decode(data: bytes) -> tuple[str, Promises]:
     """Parse the file's bytes.
 
     :returns: (boot id, :class:`Promises`)
-    :raises StateError: it is not such a file, is cut short, or a newer release wrote it
+    :raises StateError: it is not such a file, is truncated, or a newer release wrote it
     """
     try:
         lines = data.decode('ascii').split('\n')
         boot_id, rotation = _boot_id(lines[0])
         if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 4)]:
-            raise ValueError('it is cut short')
+            raise ValueError('truncated')
         columns = lines[1].split('\t')
         promises = {}
         for line in lines[2:-2]:
             promise = _to_promise(columns, line.split('\t'))
             if promise.uuid in promises:
-                raise ValueError('it has two promises to %.80r' % promise.uuid)
+                raise ValueError('two promises for guest %.80r' % promise.uuid)
             promises[promise.uuid] = promise
         return boot_id, Promises(promises, _to_int(rotation))
     except (ValueError, IndexError) as e:
@@ -113,9 +113,11 @@ def _boot_id(line: str) -> tuple[str, str]:
     magic, version, boot_id, rotation = line.split('\t')[:4]
     major, _, minor = version.partition('.')
     if magic != _MAGIC or not minor.isdigit():
-        raise ValueError('its first line is not ours')
+        raise ValueError('not a file of nova-numa-pmc: unexpected first line')
     if _to_int(major) != _MAJOR:
-        raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
+        raise ValueError(
+            'format %s.x is not supported by this release, which reads %d.x' % (major, _MAJOR)
+        )
     return _unescape(boot_id), rotation
 
 
@@ -128,9 +130,9 @@ def _to_promise(columns: list[str], values: list[str]) -> Promise:
             row[column] = _CODECS[column][1](value)
     missing = [field for field in Promise._fields if field not in row]
     if missing:
-        raise ValueError('it lacks the column %s' % missing[0])
+        raise ValueError('missing column %s' % missing[0])
     if not row['uuid']:
-        raise ValueError('it names no guest')
+        raise ValueError('a row without a guest uuid')
     return Promise(*[row[field] for field in Promise._fields])
 
 
@@ -169,7 +171,7 @@ def _to_bool(text: str) -> bool:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError('%.80r is out of place' % text)
+    raise ValueError('unexpected value %.80r' % text)
 
 
 def _to_numbers(text: str) -> tuple[int, ...]:

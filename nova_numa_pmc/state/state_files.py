@@ -74,8 +74,8 @@ def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
     status = os.fstat(fd)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         raise StateError(
-            '%s: others than root may have written it (owner %d, mode %04o): inspect it, then '
-            'chown it to root, mode %s, or remove it'
+            '%s: users other than root may have written it (owner %d, mode %04o): inspect it, '
+            'then chown it to root, mode %s, or remove it'
             % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode)
         )
     return status
@@ -85,7 +85,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
     """Lock a file of the directory by asking again at growing intervals, within bounds.
 
     A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
-    bound; locks here are held for a few milliseconds, so that a few questions suffice.
+    bound; locks here are held for a few milliseconds, so that a few attempts suffice.
 
     :returns: a file descriptor; closing it releases the lock
     :raises StateLocked: another process holds it for longer than ``timeout_s``

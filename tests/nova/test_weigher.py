@@ -142,7 +142,8 @@ class WeigherTest(SchedulerTest):
             self.weigh(host_state('a', 0.1, 0.9), unknown('b'))
         said = [record.getMessage() for record in log.records]
         self.assertEqual(2, sum('NUMA pressure of' in line for line in said))
-        self.assertIn('one_node on node 0', said[0])
+        self.assertIn('node 0: pressure ', said[0])
+        self.assertIn('(one_node)', said[0])
         self.assertIn('unknown: no metrics from nova-numa-pmc', said[1])
 
     def test_nothing_is_raised(self):

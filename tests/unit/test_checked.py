@@ -93,7 +93,7 @@ class MembersTest(unittest.TestCase):
         self.assertEqual(7, self.members.whole('absent', 7))
         self.assertEqual('', self.members.text('absent', 5, ''))
         self.assertEqual((), self.members.sequence('absent', 5, ()))
-        with self.assertRaisesRegex(ValueError, '^it lacks absent$'):
+        with self.assertRaisesRegex(ValueError, '^missing member absent$'):
             self.members.number('absent')
 
     def test_the_reason_names_it(self):
@@ -103,13 +103,13 @@ class MembersTest(unittest.TestCase):
             ('id', lambda name: self.members.text(name, 5)),
             ('name', lambda name: self.members.sequence(name, 5)),
         ):
-            with self.subTest(name), self.assertRaisesRegex(ValueError, '^its %s: ' % name):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, '^%s: ' % name):
                 take(name)
 
     def test_above_the_most(self):
-        with self.assertRaisesRegex(ValueError, '^its cores: 1.5 is not a number from 0 to 1$'):
+        with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
             self.members.number('cores', most=1)
-        with self.assertRaisesRegex(ValueError, '^its id: '):
+        with self.assertRaisesRegex(ValueError, '^id: '):
             checked.Members({'id': 11}, 10).whole('id')
 
     def test_of_no_object(self):
@@ -158,9 +158,9 @@ class PropertyTest(unittest.TestCase):
             try:
                 expected = function(values[name])
             except KeyError:
-                words = 'it lacks %s' % name
+                words = 'missing member %s' % name
             except ValueError as error:
-                words = 'its %s: %s' % (name, error)
+                words = '%s: %s' % (name, error)
             else:
                 self.assertIs(expected, take(name))
                 continue

@@ -136,7 +136,7 @@ class StartTest(HookTest):
         self.call('start', 2)
         self.assertEqual((1,), self.promise(2).cpu_nodes)
         logged = ' '.join(self.host.logged())
-        for told in ('line 1 is not', 'others than root'):
+        for told in ('line 1 is not', 'users other than root'):
             self.assertIn(told, logged)
 
     def test_allowed_cpus_are_kept_to(self):
@@ -648,7 +648,7 @@ class BootstrapTest(HookTest):
 
 
 class PoolTest(HookTest):
-    """Two nodes of four CPUs, of which plain guests share the first two of each."""
+    """Two nodes of four CPUs, of which the floating pool has the first two of each."""
 
     SHARED = '0-1,4-5'
 

@@ -177,7 +177,7 @@ class ReproductionTest(HostCase):
         self.host_.write('run/nova-numa-pmc/pools', 'x')
         decision = self.host_.decided()
         self.assertEqual((0,), decision.promise.cpu_nodes)
-        self.assertIn('pools: its first line is not ours', ' '.join(decision.problems))
+        self.assertIn('pools: not a file of nova-numa-pmc', ' '.join(decision.problems))
 
     def test_guests_that_came_since_are_charged_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(1.0), NodeLoad(0.3)])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's metrics for Prometheus: the families, and who answers scrapes."""
+"""The agent's metrics for Prometheus: the families, and the endpoint that serves scrapes."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     _Request = socket.socket | tuple[bytes, socket.socket]
 
-#: Scrapes at a time; who comes beyond them is turned away.
+#: Scrapes at a time; further connections are turned away.
 _MAX_SCRAPES = 8
 #: A client that sends or takes nothing for this long is dropped [s].
 _PATIENCE_S = 10.0
@@ -95,7 +95,7 @@ class _Unix(_Server):
     def server_bind(self) -> None:
         _remove_stale(str(self.server_address))
         super().server_bind()
-        # Nobody can connect before it listens.
+        # No client can connect before it listens.
         os.chmod(str(self.server_address), _MODE)
 
 
@@ -128,7 +128,7 @@ class Endpoint:
                 target=self._server.serve_forever, name='metrics', daemon=True
             ).start()
         except BaseException as error:
-            self._close()  # else nobody would answer who connects
+            self._close()  # otherwise connections would stay unanswered
             if isinstance(error, OSError):
                 raise ExportError(
                     '[agent] metrics: %s: %s' % (address, error.strerror or error)
@@ -150,7 +150,7 @@ class Endpoint:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return which file lies at a path; None: there is none."""
+    """Return the identity (device, inode) of the file at a path; None: there is none."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -159,9 +159,9 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody serves any more.
+    """Remove a socket that no process serves any more.
 
-    :raises ExportError: something else lies there, or somebody serves it
+    :raises ExportError: something else lies there, or another process serves it
     """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -179,5 +179,5 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # its queue is full: somebody serves it, slowly
+            pass  # its queue is full: another process serves it, slowly
     raise ExportError('[agent] metrics: unix:%s: another process is serving it' % path)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show each tick to Prometheus, where the operator wants it: over HTTP, from a thread.
 
-The loop leaves a finished tick and goes on; what is made of it is made in the thread that
-serves a scrape. Without prometheus_client, or where the address can't be had, the agent goes on
-without it.
+The loop hands over a finished tick; the thread that serves a scrape formats it. Without
+prometheus_client, or where the address is not available, the agent runs without metrics.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Exporter:
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks, self._seconds = 0, 0.0
-        self._shown: Scrape  # there before anybody is served
+        self._shown: Scrape  # there before the first scrape
 
     @property
     def address(self) -> metrics_conf.Address | None:

@@ -39,7 +39,7 @@ _NODE: tuple[_Row, ...] = (
     ),
     (
         'demand_cores',
-        'CPU time of running and of waiting, per second',
+        'CPU demand: time running and time waiting, per second',
         None,
         ((None, 'demand_cores'),),
     ),
@@ -51,7 +51,7 @@ _NODE: tuple[_Row, ...] = (
     ),
     (
         'loss_cores',
-        'What guests lose by waiting for CPUs, and by distance and queueing of memory',
+        'Cores lost to guests by waiting for CPUs, and by distance and queueing of memory',
         'part',
         (('waiting', 'waiting_cores'), ('distance', 'distance_cores')),
     ),
@@ -63,7 +63,7 @@ _NODE: tuple[_Row, ...] = (
     ),
     (
         'bandwidth_max_bytes_per_second',
-        'The most that its memory can deliver',
+        "Maximum bandwidth of the node's memory",
         None,
         ((None, 'bandwidth_max_bytes_per_sec'),),
     ),
@@ -75,53 +75,58 @@ _NODE: tuple[_Row, ...] = (
     ),
     (
         'remote_ratio',
-        "Remote over all DRAM accesses of the node's CPUs",
+        "Remote share of the DRAM accesses of the node's CPUs",
         None,
         ((None, 'remote_ratio'),),
     ),
     (
         'io_miss_ratio',
-        'Inbound writes of devices that missed the cache',
+        'Share of inbound device writes that missed the L3 cache',
         None,
         ((None, 'io_miss_ratio'),),
     ),
-    ('memory_bytes', 'MemTotal', None, ((None, 'memory_bytes'),)),
-    ('memory_free_bytes', 'MemFree', None, ((None, 'free_bytes'),)),
+    ('memory_bytes', 'MemTotal of the node', None, ((None, 'memory_bytes'),)),
+    ('memory_free_bytes', 'MemFree of the node', None, ((None, 'free_bytes'),)),
     (
         'promised_bytes',
-        'The most memory that its guests may grow to',
+        'Memory promised to the guests of the node',
         None,
         ((None, 'promised_bytes'),),
     ),
 )
 #: Likewise of a node as the decision sees it: fields of NodeView.
 _VIEW: tuple[_Row, ...] = (
-    ('promisable_bytes', 'How much of it may be promised', None, ((None, 'capacity_bytes'),)),
+    (
+        'promisable_bytes',
+        'Memory of the node that may be promised to guests',
+        None,
+        ((None, 'capacity_bytes'),),
+    ),
     (
         'guests',
-        'Guests whose home it is; one on two nodes counts in parts',
+        'Guests placed on the node; a guest on several nodes counts in fractions',
         None,
         ((None, 'guests'),),
     ),
-    ('vcpus', 'Their vCPUs', None, ((None, 'vcpus'),)),
+    ('vcpus', 'vCPUs of the guests placed on the node', None, ((None, 'vcpus'),)),
     (
         'lasting_demand_cores',
-        'CPU wanted over the longer horizon, by which new guests are placed',
+        'CPU demand over the longer horizon, by which new guests are placed',
         None,
         ((None, 'demand_cores'),),
     ),
     (
         'lasting_bandwidth_bytes_per_second',
-        'DRAM traffic likewise',
+        'DRAM traffic over the longer horizon, by which new guests are placed',
         None,
         ((None, 'bandwidth_bytes_per_sec'),),
     ),
 )
 _GUEST = (
-    ('cores', 'CPU time that it got, per second', 'cores'),
-    ('waiting_cores', 'CPU time that it wanted and did not get, per second', 'waiting_cores'),
-    ('bandwidth_bytes_per_second', 'Its DRAM traffic', 'bandwidth_bytes_per_sec'),
-    ('remote_ratio', 'Remote over all of its DRAM accesses', 'remote_ratio'),
+    ('cores', 'CPU time used by the guest, per second', 'cores'),
+    ('waiting_cores', 'CPU time the guest waited for, per second', 'waiting_cores'),
+    ('bandwidth_bytes_per_second', 'DRAM traffic of the guest', 'bandwidth_bytes_per_sec'),
+    ('remote_ratio', "Remote share of the guest's DRAM accesses", 'remote_ratio'),
 )
 
 
@@ -182,7 +187,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         yield _node_family(
             (
                 'cycles_per_instruction',
-                'Of everything that ran there, where that is counted reliably',
+                'Cycles per instruction of all work on the node, where counted reliably',
                 None,
                 ((None, 'cpi'),),
             ),
@@ -197,36 +202,38 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
 
 def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     tick, totals = scrape.tick, scrape.tick.totals
-    yield _info('agent', 'The agent that is running', {'version': version})
+    yield _info('agent', 'Version of the running agent', {'version': version})
     yield core.SummaryMetricFamily(
         PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.seconds
     )
     yield _gauge(
-        'agent_last_tick_timestamp_seconds', 'When the last tick began', tick.now.realtime_s
+        'agent_last_tick_timestamp_seconds',
+        'Time at which the last tick began',
+        tick.now.realtime_s,
     )
     yield _gauge(
-        'agent_troubles', 'Stages of a tick, and guests, that are failing now', tick.failing
+        'agent_troubles', 'Stages of a tick, and guests, that are failing at present', tick.failing
     )
     yield _gauge(
         'agent_paused',
-        'Whether the operator has paused it: no guest is moved',
+        'Whether the agent is paused by the operator: no guest is moved',
         int(tick.paused is not None),
     )
     yield _gauge(
         'agent_problems',
-        'What could not be measured in the last tick',
+        "Problems of the last tick's measurement",
         None if tick.sample is None else len(tick.sample.problems),
     )
     yield _gauge(
         'agent_libvirt_connected',
-        'Whether libvirt notifies the agent of guests; 0: only status files do',
+        'Whether the agent receives libvirt events (0: it watches status files)',
         int(tick.source == 'libvirt') if tick.source else None,
     )
-    yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))
-    yield _gauge('moving_guests', 'Guests that are being moved', totals.in_hand)
+    yield _gauge('guests', 'Running guests', None if tick.host is None else len(tick.guests))
+    yield _gauge('moving_guests', 'Guests being moved', totals.in_hand)
     yield core.CounterMetricFamily(
         PREFIX + 'starts_taken_over',
-        'Starts that the hook could not finish and the agent did',
+        'Guest starts finished by the agent in place of the hook',
         tick.taken_over,
     )
     moved = core.CounterMetricFamily(
@@ -237,9 +244,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
             moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
     yield moved
     yield core.CounterMetricFamily(
-        PREFIX + 'moved_bytes',
-        'Memory of guests moved by moves that have ended',
-        totals.moved_bytes,
+        PREFIX + 'moved_bytes', 'Guest memory moved by moves that have ended', totals.moved_bytes
     )
 
 
@@ -252,7 +257,9 @@ def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
                 family.add_metric((guest.uuid, guest.name), value)
         yield family
     family = core.GaugeMetricFamily(
-        PREFIX + 'guest_memory_bytes', 'Its memory on each node', labels=('uuid', 'name', 'node')
+        PREFIX + 'guest_memory_bytes',
+        'Memory of the guest on each node',
+        labels=('uuid', 'name', 'node'),
     )
     for guest in samples:
         for node, size in guest.bytes_by_node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show how far moves are: bars where rich is and somebody looks, else a line per event."""
+"""Show how far moves are: bars on a terminal where rich is installed, else a line per event."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LineProgress:
 
 
 class Bars(LineProgress):
-    """A bar for each guest in hand: bytes, rate and the time that is left."""
+    """A bar for each guest that is being moved: bytes, rate and the time that is left."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -83,7 +83,7 @@ class Bars(LineProgress):
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
-        """Draw the bars of the guests in hand."""
+        """Draw the bars of the guests that are being moved."""
         for name in self._tasks.keys() - {name for name, _ in in_hand}:
             self._bars.remove_task(self._tasks.pop(name))
         for name, progress in in_hand:
@@ -101,6 +101,6 @@ class Bars(LineProgress):
 
 
 def open_bars(stream: TextIO | None = None) -> LineProgress:
-    """Return what suits a stream, as a context."""
+    """Return the progress display that suits a stream, as a context."""
     stream = stream or sys.stderr
     return Bars(stream) if rich is not None and stream.isatty() else LineProgress(stream)

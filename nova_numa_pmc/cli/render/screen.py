@@ -105,7 +105,7 @@ def open_screen(stream: TextIO) -> PlainScreen | RichScreen:
 
 
 def height() -> int:
-    """Return how many lines the terminal has."""
+    """Return the number of the terminal's lines."""
     return shutil.get_terminal_size().lines
 
 

@@ -80,12 +80,12 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return which CPUs plain guests may use, and the source of that.
+    """Return the line on the floating pool's CPUs and on the source of that.
 
     :param published_source: what the agent has published of it, '' nothing
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
-    return 'CPUs of plain guests: %s, %s' % (
+    return 'floating pool: CPUs %s, %s' % (
         format_cpulist(pool.cpus),
         pools.IN_WORDS.get(source, source),
     )

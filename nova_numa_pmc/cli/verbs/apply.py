@@ -3,7 +3,7 @@
 
 The new place is promised, the CPUs are written, and the memory follows at the rate
 of the option move_mib_per_s. A move whose memory does not follow is taken back.
-Ctrl-C and SIGTERM end the move in hand: it is kept where most of the memory has
+Ctrl-C and SIGTERM end the move in progress: it is kept where most of the memory has
 moved, else taken back. While it works the agent neither moves nor holds guests; a
 command that finds another one at work waits for up to --wait.
 

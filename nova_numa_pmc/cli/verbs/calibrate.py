@@ -82,7 +82,7 @@ class Probe(Protocol):
     def read_bytes_per_sec(
         self, cpus: tuple[int, ...], node: int | None, slice_bytes: int
     ) -> float:
-        """Return what a node's memory delivers to threads on CPUs."""
+        """Return the bandwidth of a node's memory to threads on CPUs."""
 
     def PointerChain(
         self,
@@ -157,7 +157,7 @@ def _print_line(line: str) -> None:
 
 
 def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
-    """Return how each node that has memory which guests may have is measured."""
+    """Return how to measure each node that has memory for guests."""
     plans = []
     others = {node.id for node, _ in withheld_memory(host, root)}
     for position, node in enumerate(host.nodes):
@@ -200,7 +200,7 @@ def _reader(host: model.Topology, position: int) -> model.Node | None:
 
 
 def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -> Iterator[str]:
-    """Return what is about to be done, as lines.
+    """Yield lines on the measurements that are about to be made.
 
     :param others: the nodes that are not read, as :func:`withheld_memory` lists them
     """
@@ -247,7 +247,7 @@ def busy_ratio(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> float | None:
-    """Return how busy the host's CPUs are for a second; None: not reported."""
+    """Return the busy share of the host's CPUs over a second; None: not reported."""
     before, began = read(), clock()
     wait(_LOOK_S)
     after, passed_ns = read(), (clock() - began) * 1e9

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def roles_here(root: str) -> tuple[str, ...]:
-    """Return what the host is, by what runs on it: a tuple of roles, perhaps empty."""
+    """Return the host's roles by the services that run on it, perhaps none."""
     roles: tuple[str, ...] = ()
     if (
         processes.find(root, processes.NOVA_COMPUTE)
@@ -255,7 +255,7 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
 def _of_service(
     role: str, process: processes.Process | None, conf: nova_conf.NovaConf
 ) -> Iterator[Finding]:
-    """Yield what holds for each service: does it run, where, and is its file there."""
+    """Check what holds for each service: does it run, where, and is its file there."""
     service = _SERVICES[role]
     yield from deployment.check_container(process)
     if process is None:

@@ -2,8 +2,9 @@
 """Sum up what shadow mode has logged: which choices of hosts would have changed.
 
 With [numa_pmc] mode = shadow nova-scheduler logs a line for each decision and decides as without
-the weigher. This reads such logs, on any machine, and tells how often another host would have
-been chosen, and the pressure on both then, an hour and a day later, where later lines tell.
+the weigher. This reads such logs, on any machine, and shows how often another host would have been
+chosen, and the pressure of both hosts then, and an hour and a day later where later log lines show
+it.
 
 examples:
   nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        'logs', nargs='+', metavar='LOG', help='of nova-scheduler; .gz too; - is the input'
+        'logs',
+        nargs='+',
+        metavar='LOG',
+        help='logs of nova-scheduler (also .gz); - reads standard input',
     )
     parser.add_argument('--json', action='store_true', help='print one JSON object')
 

@@ -45,7 +45,7 @@ _MEMORY_MAX_BYTES = 1 << 50
 _VCPUS_MAX = 65536
 #: Of many candidates, what a reader looks at.
 _PLACES_SHOWN = 12
-#: No guest of libvirt's has this uuid.
+#: No libvirt guest has this uuid.
 _NEW_UUID, _NEW_NAME = '', 'new guest'
 
 
@@ -63,13 +63,13 @@ class FlavorError(NumaPmcError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    size = parser.add_argument_group('the guest')
-    size.add_argument('--vcpus', type=_vcpus, metavar='N', help='its vCPUs')
+    size = parser.add_argument_group('guest')
+    size.add_argument('--vcpus', type=_vcpus, metavar='N', help='vCPUs of the guest')
     size.add_argument(
         '--memory',
         type=_memory_bytes,
         metavar='SIZE',
-        help='its memory: 8G, 512M; a plain number is MiB, as in a flavor',
+        help='memory of the guest: 8G, 512M; a plain number is MiB, as in a flavor',
     )
     size.add_argument(
         '--spec',
@@ -77,14 +77,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_spec,
         metavar='KEY=VALUE',
-        help='an extra spec of its flavor',
+        help='extra spec of the flavor (may be repeated)',
     )
     size.add_argument(
         '--flavor',
         metavar='FILE',
-        help='its flavor: what "openstack flavor show NAME -f json" prints',
+        help='file with the flavor, as "openstack flavor show NAME -f json" prints it',
     )
-    size.add_argument('--guest', metavar='NAME', help='a guest that runs here, by name or uuid')
+    size.add_argument(
+        '--guest', metavar='NAME', help='running guest of this host, by name or uuid'
+    )
     parser.add_argument(
         '--hosts', metavar='FILE', help='choose a host: rows of compute_nodes as JSON'
     )
@@ -100,7 +102,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_vcpus,
         default=1,
         metavar='N',
-        help='with --hosts: place this many of them, one after another',
+        help='with --hosts: place this many such guests, one after another',
     )
     options.add_common(parser)
 

@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 '--libvirt-version',
                 metavar='X.Y.Z',
                 type=_version,
-                help='do not ask the installed libvirt',
+                help='assume this version instead of asking the installed libvirt',
             )
         if verb == 'install':
             sub.add_argument(
@@ -72,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             sub.add_argument(
                 '--force',
                 action='store_true',
-                help='install even if the trial could not be made, or others than root can '
-                "change the package's directory",
+                help='install even if the trial could not be made, or users other than root '
+                "can change the package's directory",
             )
 
 

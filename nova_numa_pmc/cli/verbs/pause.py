@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the agent from moving guests, until "resume" or a reboot.
 
-It ends the moves in hand (kept where most of the memory has moved, else taken back)
+It ends the moves in progress (kept where most of the memory has moved, else taken back)
 at its next tick, and plans none. It still measures, publishes and holds guests to
 their places. The operator's commands still move guests.
 

@@ -43,7 +43,7 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
         'guest',
         nargs='*',
         metavar='GUEST',
-        help='leave all others where they are: a name, uuid or libvirt id',
+        help='consider only these guests (name, uuid or libvirt id)',
     )
 
 

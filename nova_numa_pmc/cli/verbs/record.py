@@ -41,12 +41,12 @@ class RecordSampler(Protocol):
     """Measures a host, over the time since the sample before."""
 
     def sample(self) -> Sample:
-        """Return what was measured."""
+        """Return the sample."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
+    parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
     parser.add_argument(
         '--interval',
         type=intervals.seconds,

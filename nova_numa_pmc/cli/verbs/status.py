@@ -76,7 +76,7 @@ def show(command: context.CommandContext, observed: context.ObservedHost) -> Non
 
 
 def to_data(command: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
-    """Return how a host stands as plain data."""
+    """Return a host's status as plain data."""
     agent, nodes, guests, absent, problems, source = _found(command, observed)
     return dict(
         status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
@@ -94,7 +94,7 @@ def _found(
     tuple[str, ...],
     str,
 ]:
-    """Return what is shown, and last the source of the agent's floating pool, '' not reported."""
+    """Return the parts shown; the last is the source of the agent's floating pool, '' unknown."""
     agent, published = host_status.agent(command)
     guests, problems = host_status.guests(command, observed)
     return (

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
-    """Yield what is to be shown, one sample an interval."""
+    """Yield the samples to show, one an interval."""
     if args.replay:
         damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
         samples: Iterator[Sample] = replay.read(args.replay, damaged, args.cpu)

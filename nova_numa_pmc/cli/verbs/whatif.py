@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay your own requests on your own hosts: what would the weigher change?
 
-Takes rows of compute_nodes and creates, fills the hosts once with the weigher and once without
-it, and tells which choices differ and what pressure the guests would find. Of Nova's weighers
-those of free vCPUs, RAM, disk and of instances being built take part, of its filters none but
-room. Runs on any machine; nothing is asked or changed.
+Takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
+weigher and once without it, and shows which choices differ and the pressure that each guest would
+find. Of Nova's weighers, those of free vCPUs, RAM, disk and of instances being built take part;
+of its filters, only the check for room. Runs on any machine; nothing is queried or changed.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -41,9 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--hosts', required=True, metavar='FILE', help='rows of compute_nodes as JSON'
     )
-    parser.add_argument('--requests', required=True, metavar='FILE', help='creates as JSON')
-    parser.add_argument('--multiplier', type=float, metavar='M', help='for weight_multiplier')
-    parser.add_argument('--floor', type=float, metavar='P', help='for penalty_floor')
+    parser.add_argument(
+        '--requests', required=True, metavar='FILE', help='create requests as JSON'
+    )
+    parser.add_argument('--multiplier', type=float, metavar='M', help='override weight_multiplier')
+    parser.add_argument('--floor', type=float, metavar='P', help='override penalty_floor')
     parser.add_argument(
         '--nova-conf',
         action='append',
@@ -109,7 +111,9 @@ def render(found: list[what_if_hosts.WhatIfChoice]) -> list[str]:
         sum(choice.without is None for choice in found),
     ]
     if any(refused):
-        lines.append('no host had room for %d, without the weigher for %d' % tuple(refused))
+        lines.append(
+            'no host had room for %d instances (without the weigher: %d)' % tuple(refused)
+        )
     rows = [
         (
             str(choice.request),

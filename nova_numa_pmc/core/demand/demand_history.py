@@ -24,7 +24,7 @@ MINUTES_S, DAY_S = 900.0, 86400.0
 SUSTAINED_S = 120.0
 #: No interval counts for more: what came before it is not to vanish behind one figure [s].
 MAX_INTERVAL_S = 600.0
-#: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
+#: A guest that was measured for less says nothing about others of its flavor: it boots [s].
 KNOWN_S = 300.0
 #: Guests that are gone are remembered for this long [s], as they may come back, and this many.
 KEEP_S, GUESTS_MAX = 86400.0, 1024
@@ -123,7 +123,7 @@ class GuestHistory(UsageHistory):
 
     @property
     def cores_per_vcpu(self) -> float | None:
-        """Return what it wanted over a day; None: not measured for long enough."""
+        """Return the mean demand per vCPU over a day; None: not measured for long enough."""
         mean = self.demand.day.mean
         return (
             None
@@ -291,7 +291,7 @@ def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
 
 
 def demand_of(sample: GuestSample) -> float | None:
-    """Return what a guest wanted in an interval [cores], None: unknown."""
+    """Return a guest's demand in an interval [cores], None: unknown."""
     return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
 
 

@@ -13,7 +13,7 @@ _MIN_CORES = 0.5
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
 
-    A guest that was not measured for long enough to tell is not among them.
+    A guest that was not measured for long enough is not among them.
     """
     found = dict(histories.flavors)
     for each in histories.guests.values():
@@ -26,7 +26,7 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
 
 
 def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
-    """Return what guests of a flavor wanted per vCPU, of all guests where it has none.
+    """Return the demand history of a flavor, or of all guests where it has none.
 
     :param flavor: its name, None: not reported
     """
@@ -47,7 +47,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
 
 
 def published(histories: Histories) -> model.DemandHistory:
-    """Return what all guests have wanted, for decisions, in the units of Nova's metrics.
+    """Return the demand history of all guests, for decisions, in the units of Nova's metrics.
 
     Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
     so that those of one host don't decide for all. Flavors are left out: Nova's metrics have no

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Histories as plain data, for a file that outlasts a reboot.
 
-Where guests ran is left out: the first intervals show it anew.
+Where guests ran is left out: the first intervals show it again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def from_data(data: Any) -> Histories:
     try:
         major = data['schema'].partition('.')[0]
         if major != str(MAJOR):
-            raise ValueError('its schema is %.20r, this release reads %d' % (major, MAJOR))
+            raise ValueError(
+                'format %.20r is not supported by this release, which reads %d.x' % (major, MAJOR)
+            )
         found = Histories(_amount(data['clock_s']))
         for uuid, each in checked.mapping(data['guests'], GUESTS_MAX).items():
             found.guests[_text(uuid)] = GuestHistory(
@@ -130,10 +132,10 @@ def _to_stream(values: Any) -> Stream:
         return Stream()
     weight, mean, variance = map(_amount, values[:3])
     if not weight > 0:
-        raise ValueError('a stream weighs nothing')
+        raise ValueError('a stream has no weight')
     bins = dict(zip(values[3::2], map(_amount, values[4::2])))
     if len(bins) * 2 != len(values) - 3:
-        raise ValueError('%.40r are no bins' % (values[3:],))
+        raise ValueError('%.40r is not a list of bins' % (values[3:],))
     return Stream(
         weight,
         mean,

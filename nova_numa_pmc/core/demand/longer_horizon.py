@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Minutes count beside the day where they are above it by more than this many standard errors.
 SIGNIFICANT = 2.0
-#: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
+#: How long a burst lasts, to estimate how far a mean over minutes may be from the day's by chance:
 #: an assumption [s].
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
@@ -229,7 +229,7 @@ class LongerHorizon:
         return tuple(found)
 
     def _charges(self) -> list[Charge]:
-        """Return what each guest counts for."""
+        """Return each guest's charge."""
         found = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
@@ -291,7 +291,7 @@ class LongerHorizon:
     def _expected(
         self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
-        """Return what a young guest counts for: its own history's where it has been here."""
+        """Return a young guest's charge, by its own history where it has been here before."""
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
         if flavor not in self._flavors:

@@ -26,7 +26,7 @@ class Candidate:
 
 
 class PlacementInput:
-    """The question: a host by domain, a request, and by position what the host has for it.
+    """Input of a decision: a host by memory domain, a request, by position what is there for it.
 
     :ivar threads: how many CPUs the guest may use
     :ivar free_bytes: what is left to promise of the guest's kind of memory
@@ -42,7 +42,7 @@ class PlacementInput:
         host_view: model.HostView,
         request: model.Request,
     ) -> None:
-        """Put the question.
+        """Collect the input.
 
         :param merged, members: from :func:`memory_domains.merged`
         :param host_view: the view by node
@@ -79,7 +79,7 @@ def _threads(view: model.HostView, request: model.Request) -> list[int]:
 
 
 def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
-    """Return what is left to promise on each node, of the kind of memory the guest wants."""
+    """Return the bytes left to promise on each node, of the guest's kind of memory."""
     if request.page_bytes is None:
         return [node.capacity_bytes - node.promised_bytes for node in nodes]
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
@@ -132,7 +132,7 @@ def _everywhere(inputs: PlacementInput) -> list[Candidate]:
 
 
 def _maxima(inputs: PlacementInput) -> list[float | None]:
-    """List what bandwidth each position has for the guest [bytes/s]; None: unknown.
+    """List each position's maximum bandwidth for the guest [bytes/s]; None: unknown.
 
     0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
     whose memory is kept from them, whatever that can deliver.
@@ -147,7 +147,7 @@ def _maxima(inputs: PlacementInput) -> list[float | None]:
 
 
 def _bandwidth_need(inputs: PlacementInput) -> float | None:
-    """Return what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
+    """Return the bandwidth that a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
     more than the host has for guests is not required.

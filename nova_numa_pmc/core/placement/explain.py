@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for a placement's reasons, put together only when somebody reads them.
+"""Words for a placement's reasons, put together only where they are shown.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -32,9 +32,11 @@ _WORDS = {
     'l3_crowded': 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
     'bandwidth_dropped': 'bandwidth left out: its maximum is unknown',
-    'bandwidth_assumed': 'bandwidth unknown on some nodes: taken as the upper quartile of others',
-    'demand_assumed': 'CPU demand unknown on some nodes: taken as the upper quartile of others',
-    'link_assumed': 'links unknown on some nodes: taken as the upper quartile of others',
+    'bandwidth_assumed': 'bandwidth unknown on some nodes: '
+    'assumed to be the upper quartile of the others',
+    'demand_assumed': 'CPU demand unknown on some nodes: '
+    'assumed to be the upper quartile of the others',
+    'link_assumed': 'links unknown on some nodes: assumed to be the upper quartile of the others',
 }
 _MIB = 1 << 20
 

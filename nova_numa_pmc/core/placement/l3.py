@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which L3 cache of a node a guest's CPUs are, where the node has several.
+"""Choose the L3 cache that a guest's CPUs are held to, where a node has several.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -88,7 +88,7 @@ def choose(
 
 
 def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
-    """Return whether CPUs are of one physical core: nobody is held to so few by an L3 cache.
+    """Return whether CPUs are of one physical core: no guest is held to so few by an L3 cache.
 
     QEMU gives each socket of a guest a cache, so that a compute host that is a guest may have as
     many caches as cores.

@@ -34,7 +34,7 @@ __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request',
 def history(
     host_view: model.HostView, known: model.DemandHistory | None = None
 ) -> model.DemandHistory:
-    """Return what a host tells of guests in general.
+    """Return the host's demand history with its traffic rate.
 
     :param known: of their demand, None: none
     """
@@ -186,7 +186,7 @@ def _division(
 ) -> tuple[int, ...]:
     """Divide a spanning guest's memory over what its nodes have left, in proportion.
 
-    Recorded with the promise: divided anew at each look, two guests whose nodes overlap
+    Recorded with the promise: divided again at each look, two guests whose nodes overlap
     could seem to overfill one after a third has gone.
     """
     free = candidates.free_bytes(

@@ -19,7 +19,7 @@ def promisable_bytes(
     page_bytes: int | None = None,
     node_ids: tuple[int, ...] = (),
 ) -> int:
-    """Return what a host could promise to a guest that is alone on it [bytes].
+    """Return the largest promise that a host could make to one guest, alone on it [bytes].
 
     What the kernel can't reclaim counts as if it could: it changes all the time, and promises
     would change with it.

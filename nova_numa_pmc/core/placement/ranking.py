@@ -99,7 +99,7 @@ def _rank_single(
 def pressures_with(
     inputs: PlacementInput, candidate: Candidate
 ) -> tuple[list[float], list[float]]:
-    """Return what pressures a guest would leave.
+    """Return the pressures with the guest placed.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
         first)
@@ -244,7 +244,7 @@ def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
 
 
 def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float:
-    """Return how much of the nodes' capacity is promised with the guest on them."""
+    """Return the promised share of the nodes' capacity, with the guest on them."""
     memory_bytes = inputs.request.memory_bytes
     if inputs.request.page_bytes is not None:
         promised, capacity = 0, sum(inputs.free_bytes[at] for at in positions)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guests to move, and whether a move pays."""
+"""Decide which guests to move, and whether a move pays."""

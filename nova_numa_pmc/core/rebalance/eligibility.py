@@ -56,7 +56,7 @@ RULES = (
     Rule(
         'other_pool',
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
-        'its CPUs are not among those of plain guests',
+        'its CPUs are outside the floating pool',
     ),
     Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt here'),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
@@ -112,7 +112,7 @@ def why_not_now(guest: model.Guest) -> str:
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
-    """Return whether the CPUs of a guest that nobody pinned are all in the floating pool.
+    """Return whether the CPUs of an unpinned guest are all in the floating pool.
 
     The rebalancer weighs the floating pool only, and leaves other guests where they are.
     """

@@ -60,7 +60,7 @@ class MoveCandidate:
 
 
 def gain(host_model: HostModel, steps: Change) -> float:
-    """Return what some steps would gain [cores]."""
+    """Return the gain of some steps [cores]."""
     found = host_model.host_loss.gain(
         [mover.effect for mover, _ in steps],
         [host_model.effect(mover, place) for mover, place in steps],
@@ -93,7 +93,7 @@ def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
 
 
 def kind(steps: Change) -> str:
-    """Return which of :data:`plan_records.KINDS` a change is."""
+    """Return the kind of a change, of :data:`plan_records.KINDS`."""
     if len(steps) > 1:
         return plan_records.SWAP
     ((mover, place),) = steps
@@ -188,7 +188,7 @@ def _adjusted(host_model: HostModel, mover: Mover, place: Place, gain: float) ->
 
 
 def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
-    """Return what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
+    """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
     Independent bursts add as squares, so that nodes which share their guests wait for
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for moves and plans, put together only when somebody reads them."""
+"""Words for moves and plans, put together only where they are shown."""
 
 from __future__ import annotations
 

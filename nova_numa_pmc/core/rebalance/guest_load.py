@@ -28,7 +28,7 @@ def guest_loads(
     """Join what is known of each guest.
 
     :param guests, promises: by uuid
-    :param view: its nodes' ``cpus`` tell where a guest may run
+    :param view: its nodes' ``cpus`` show where a guest may run
     :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
     :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
@@ -55,7 +55,7 @@ def guest_loads(
 def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
     """Sum by node what guests waited there, for :class:`plan_records.Situation`.
 
-    A guest's waiting is divided as it ran. A node where somebody's is unknown is left out.
+    A guest's waiting is divided as it ran. A node where that of a guest is unknown is left out.
 
     :returns: (node id, cores), ascending ids
     """

@@ -52,7 +52,7 @@ class HostModel(Layout):
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, mover: Mover, place: Place) -> losses.Effect:
-        """Return what a guest would add at a place; its memory all there, or as it lies."""
+        """Return a guest's effect at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
         mem_shares = mover.mem_shares if place.memory is None else ((place.memory, 1.0),)
@@ -142,7 +142,7 @@ class HostModel(Layout):
                 or more <= self.free[at] - self.options.reserve_bytes
                 for at, more in arriving.items()
             )
-            # Who swap make room for one another in steps, of which the first needs some.
+            # Guests that swap make room for one another in steps, of which the first needs some.
             and all(
                 at not in self.free or self.free[at] >= self.options.reserve_bytes + BATCH_BYTES
                 for at in targets
@@ -163,7 +163,7 @@ class HostModel(Layout):
     def effect_with_memory(
         self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts
     ) -> losses.Effect:
-        """Return what a guest would add at a place with these shares of its memory by node."""
+        """Return a guest's effect at a place with these shares of its memory by node."""
         return losses.effect(
             cpus,
             mover.demand,
@@ -189,7 +189,7 @@ class HostModel(Layout):
         mover.mem_shares = ((target, 1.0),)
 
     def _spare(self, n: int) -> float:
-        """Return what a move may use of a node's bandwidth; unknown: no bound."""
+        """Return the bandwidth of a node that a move may use; unknown: no bound."""
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: A starved guest's accesses are scaled up to what it wants to run, by at most this factor.
 MAX_UNCLIPPED = 4.0
-#: Accesses per core that runs where nobody counts them (assumed, and low: the remote ones alone
+#: Accesses per core that runs where they are not counted (assumed, and low: the remote ones alone
 #: of the measured host that this project began with were 1.3 million per second and core, and
 #: one miss in 2,500 instructions, of 2.5 · 10⁹ per second, makes a million). Memory that lies
 #: elsewhere then comes home, in hours; nothing else is concluded from it.

@@ -94,7 +94,7 @@ def effect(
 
 
 def bounded(lost: float, most: float) -> float:
-    """Return what stalls take of ``most`` cores at most; it still grows beyond half of them."""
+    """Bound the loss to stalls by ``most`` cores; it still grows beyond half of them."""
     return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
 
 
@@ -114,11 +114,11 @@ def waiting(demand: float, cores: float, burst: float) -> float:
 
 
 def crowding(demand: float, cores: float) -> float:
-    """Return what D·ln(D / C) has beyond D − C, where more is wanted than there is [cores].
+    """Return D·ln(D / C) less (D − C), where more is wanted than there is [cores].
 
-    Waiting alone is blind to who waits: six busy guests on two nodes of two cores wait for
-    two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is what
-    proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
+    Waiting alone doesn't show how it is distributed: six busy guests on two nodes of two cores
+    wait for two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is
+    what proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
     1997); at D = C it grows as waiting does, beyond that crowded nodes count more.
     """
     if demand <= cores or not cores:
@@ -184,7 +184,7 @@ class HostLoss:
 
         :param cores: C by position
         :param bandwidth_max: B by position; None: the part is left out
-        :param demand, traffic: D and W of others than the guests, by position
+        :param demand, traffic: D and W of all but the guests, by position
         :param bursts: v by position
         """
         self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
@@ -214,7 +214,7 @@ class HostLoss:
     ) -> tuple[float, float, float, float]:
         """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
 
-        The first three are the loss, cores that nobody gets the good of; see :func:`crowding`.
+        The first three are the loss, cores of no use to any guest; see :func:`crowding`.
         """
         then = self._copy()
         for sign, effects in ((-1, removed), (1, added)):
@@ -329,7 +329,7 @@ class HostLoss:
         return spared
 
     def _queue(self, m: int, lines: float, traffic: float, reaching: float) -> float:
-        """Return what queueing at m takes; 0 where B is not known."""
+        """Return the loss to queueing at m; 0 where B is not known."""
         maximum = self.bandwidth_max and self.bandwidth_max[m]
         if not maximum or reaching <= 0:
             return 0.0

@@ -21,7 +21,7 @@ MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
 #: Code of a move's :class:`model.Reason` where it was requested: with ('why', text).
 REQUESTED = 'asked'
-#: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
+#: Value of 'rate' in a reason 'distance' where a guest's accesses are not counted.
 ASSUMED = 'assumed'
 
 
@@ -100,7 +100,7 @@ class RebalanceOptions(Record):
     :param moves_per_hour: guests whose memory is moved
     :param changes_per_hour: guests whose CPUs only are changed (widen, narrow)
     :param bytes_per_sec: rate of a move, the limit or what was measured
-    :param page_sec: τ, CPU time to move a page of 4 KiB [s] (assumed until measured)
+    :param page_sec: CPU time to move a page of 4 KiB [s] (assumed until measured)
     :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
         [core-seconds] (assumed)
     :param min_gain_cores: a gain below this is noise; it is taken off each gain before it

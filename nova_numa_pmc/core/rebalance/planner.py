@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guests to move, and when a move pays.
+"""Decide which guests to move, and when a move pays.
 
 :func:`plan` is called once per interval with what was measured and what it remembers;
 :func:`propose` answers what could be gained now, whatever has been paid. Pure: no clock, no
@@ -244,7 +244,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
-    """Return what regret has yet to cover [core-seconds]; 0 or less: it is due."""
+    """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
         candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
         - candidate.regret
@@ -320,7 +320,7 @@ def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
 def _remarks(
     host_model: HostModel, regrets: RebalanceMemory, held: Collection[str]
 ) -> tuple[model.Reason, ...]:
-    """Return which budgets held moves back, and which parts are unknown."""
+    """Return the budgets that held moves back, and the parts that are unknown."""
     remarks = []
     for name in sorted(held):
         value = {

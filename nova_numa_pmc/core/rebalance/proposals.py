@@ -175,7 +175,7 @@ def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Chan
         wanting.sort(key=lambda each: (each.stalls_per_ns / each.demand, -each.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
-                # What bursts leave would not pay for distances that nobody has counted.
+                # What bursts leave would not pay for distances that were not counted.
                 worth = poured[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)

@@ -171,7 +171,7 @@ def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceM
 
 
 def _spared(trial: Trial, host_model: HostModel) -> float | None:
-    """Return what the reverse of a move would lose now [cores]; None: it is no longer in force."""
+    """Return the loss [cores] if the move were reversed; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
         mover = host_model.movers.get(uuid)

@@ -36,12 +36,12 @@ def to_data(regrets: RebalanceMemory) -> dict[str, Any]:
 def from_data(data: Any) -> RebalanceMemory:
     """Return the regrets that :func:`to_data` wrote, or a newer writer of the same version.
 
-    :raises ValueError: it is none: malformed or of another version. An empty one is a
-        safe substitute: what moves gained is counted from zero
+    :raises ValueError: malformed or of another version. An empty one is a safe substitute: the
+        gain of moves is then counted from zero
     """
     try:
         if data['version'] != VERSION:
-            raise ValueError(f'version {data["version"]!r}, not {VERSION}')
+            raise ValueError(f'format version {data["version"]!r}, expected {VERSION}')
         return RebalanceMemory(
             tuple(
                 Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
@@ -65,7 +65,7 @@ def from_data(data: Any) -> RebalanceMemory:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f'not the memory of a rebalancer: {error!r}') from None
+        raise ValueError(f"not the rebalancer's saved state: {error!r}") from None
 
 
 def _key(

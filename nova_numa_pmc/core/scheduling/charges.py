@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that a host's measurement doesn't show yet, or shows and shouldn't."""
+"""Correct a host's figures for guests that arrived since the measurement, and one that moves."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def add_new_guests(
 ) -> Aggregates:
     """Charge a host for guests that came after it was measured, where they probably went.
 
-    Nobody knows them one by one: they are taken to be as large as the guest that asks, and
-    each goes where it would have gone.
+    They are not known one by one: each is assumed to be as large as the requested guest, and to
+    have gone where that would have gone.
 
     :param host: left as it is
     :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left

@@ -68,7 +68,7 @@ class Outcome(Record):
 
 
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
-    """Return what a guest would leave of a host."""
+    """Return the pressures of a host with one more guest."""
     _, _, wanted, policy, intensity = guest
     if host.usual and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
@@ -107,7 +107,7 @@ def expected_guest(
     intensity: float = 1.0,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> ExpectedGuest:
-    """Return :class:`ExpectedGuest` for a guest that nobody has measured."""
+    """Return :class:`ExpectedGuest` for a guest without measurements."""
     return ExpectedGuest(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
@@ -208,7 +208,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
 
 
 def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
-    """Return what a guest would leave of a host, by :func:`placement.decide`.
+    """Return the pressures of a host with one more guest, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """

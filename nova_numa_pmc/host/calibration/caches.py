@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read how large the CPUs' last-level caches are, from sysfs.
+"""Read the sizes of the CPUs' last-level caches, from sysfs.
 
 Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
 """

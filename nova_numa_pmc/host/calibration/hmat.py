@@ -32,7 +32,7 @@ _MIN_NS, _MAX_NS = 0.1, 1e6
 def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
     """Return {(initiator's domain, memory's domain): ns}; empty: the host has no HMAT.
 
-    Read latency where the table tells, else access latency.
+    Read latency where the table has it, else access latency.
 
     :raises CalibrationError: the table can't be read or understood
     """

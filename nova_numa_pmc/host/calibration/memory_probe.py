@@ -85,7 +85,7 @@ class ProbeSizes(Record):
 
 
 def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
-    """Return how much to use for a CPU's last-level cache, the sum of a node's, and threads."""
+    """Return the memory sizes to use for a CPU's last-level cache, a node's sum, and threads."""
     part = -(-4 * node_cache_bytes // threads)
     return ProbeSizes(
         _CHAIN_BYTES,
@@ -195,7 +195,7 @@ def read_bytes_per_sec(
     runs: int = _RUNS,
     run_s: float = _RUN_S,
 ) -> float:
-    """Return what a node's memory delivers to threads on these CPUs; the best of some runs.
+    """Return the bandwidth of a node's memory to threads on these CPUs; the best of some runs.
 
     :param cpus: one for each thread, one a core
     """

@@ -82,7 +82,7 @@ class Progress(Record):
 
     @property
     def brought_bytes(self) -> int:
-        """Return what came: moved by this mover, or by automatic NUMA balancing meanwhile."""
+        """Return the bytes that arrived: moved by this mover, or meanwhile by NUMA balancing."""
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
@@ -114,7 +114,7 @@ class GuestMove:
 
         :param mems: node ids that the memory goes to, not empty
         :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
-            written either unless ``ours`` tells them
+            written either unless ``ours`` has them
         :param ours: what the hook or an earlier move left: what may be changed
         :param clock: returns seconds that never go back
         :raises GuestGone: it has ended
@@ -135,7 +135,7 @@ class GuestMove:
         self._refused: dict[str, int] = {}
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
-        self._refused_bytes = 0  # in the walk in hand, as is _refused
+        self._refused_bytes = 0  # in the current walk, as is _refused
         self.applied: cpuset.ConfineResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()

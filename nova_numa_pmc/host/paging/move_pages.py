@@ -175,8 +175,8 @@ def _function() -> MovePages:
 
 def _bind() -> MovePages:
     arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
-    # A prototype of our own: the handle's is shared with whoever else uses py-libnuma, and
-    # does not keep errno.
+    # A prototype of our own: the handle's is shared with other users of py-libnuma, and does not
+    # keep errno.
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, *arguments, use_errno=True)
     # Whatever its import may raise: without libnuma an AttributeError, and another distribution
     # named numa has no such handle.

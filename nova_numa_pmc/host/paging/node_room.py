@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out how much more a node can take before anybody on it suffers."""
+"""Find out how much more memory a node can take before its guests suffer."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class PageMover:
         return refused
 
     def _tried(self, addresses: array[int], statuses: array[int]) -> int:
-        """Return how many of the pages the kernel has tried.
+        """Return the number of pages that the kernel has tried.
 
         It says at once what becomes of a page that can't join those which it has collected, then
         moves these, and stops there when one of them stays (do_pages_move() in mm/migrate.c): a

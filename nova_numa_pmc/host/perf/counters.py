@@ -41,14 +41,14 @@ class Counters(Generic[_K]):
         self._reported: set[tuple[Event, str]] = set()  # kinds of target that lack the event
 
     def __len__(self) -> int:
-        """Return how many descriptors are open."""
+        """Return the number of open descriptors."""
         return sum(len(group.fds) for _, _, groups, _ in self._open.values() for group in groups)
 
     def update(self, wanted: Mapping[_K, Wanted]) -> tuple[exceptions.CounterError, ...]:
         """Open and close so that just the wanted targets are counted.
 
         A target that changed under its key (a thread id used again, a control
-        group created again under its name) is closed and opened anew.
+        group created again under its name) is closed and opened again.
 
         :returns: what could not be counted
         """
@@ -147,7 +147,7 @@ def _places(
 
 
 def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:
-    """Return what to count uncore events on: (pmu, cpu) → (target, events).
+    """Return the targets of uncore events: (pmu, cpu) → (target, events).
 
     Each box is read once per package, on the CPU that its ``cpumask`` names.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which event counts what on which CPU, as data, with the document each code comes from.
+"""The events of each CPU by role, as data, with the document each code comes from.
 
 Codes are written as perf writes them (``event=0xd3,umask=0x2``). Each entry
 was compared with libpfm4 4.13 where that knows the CPU (the unit tests do it
@@ -334,7 +334,7 @@ ROWS = (
 
 #: Names that kernels export in ``/sys/bus/event_source/devices/PMU/events``, by
 #: role: (PMU pattern, event name, what a count weighs in bytes or None, caveats).
-#: Where the kernel tells a scale in MiB it is used instead of our bytes. The names
+#: Where the kernel gives a scale in MiB it is used instead of our bytes. The names
 #: ``local_dram``, ``remote_dram``, ``cas_reads`` and ``cas_writes`` are ours: any
 #: PMU driver that can tell them (the emulated machine's does) may export them, the
 #: last two from one PMU for each node whose name ends in the node's number.

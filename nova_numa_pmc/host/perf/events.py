@@ -48,7 +48,7 @@ class Event(Record):
     :param type, config, config1, config2: of perf_event_attr; type None: not on this machine;
         config None: its layout is not known here
     :param cpus: CPUs to count an uncore event on; None: a core event
-    :param node: the node an uncore event belongs to where its PMU's name tells it;
+    :param node: the node an uncore event belongs to where its PMU's name shows it;
         None: the node of the CPU it is counted on
     :param bytes_per_count: None: not an amount of data
     :param minus: a role to subtract, or None

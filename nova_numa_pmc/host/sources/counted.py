@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: What events of each role saw; None: unknown.
     Deltas = dict[str, rates.Delta | None]
 
-#: Who owns targets, and what distinguishes its targets.
+#: The owner of targets, and what distinguishes its targets.
 _O = TypeVar('_O')
 _K = TypeVar('_K')
 
@@ -97,7 +97,7 @@ class OwnerCounters(Generic[_O, _K]):
         self._lacking: dict[str, None] = {}
 
     def __len__(self) -> int:
-        """Return how many descriptors are open."""
+        """Return the number of open descriptors."""
         return len(self._counters)
 
     def sample(
@@ -170,7 +170,7 @@ def _add(
 def add_up(
     chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
 ) -> Counts:
-    """Return what was counted; a role is unknown where one of its events is on one target.
+    """Return the counts; a role is unknown where one of its events is on one target.
 
     :param chosen: the events, of :func:`core_events`
     """

@@ -74,7 +74,7 @@ class CpuCounters:
         return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
 
     def close(self) -> None:
-        """Close the counters; the events are chosen anew at the next sample."""
+        """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._events = None
 

@@ -180,7 +180,7 @@ class GuestCounters:
     ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
-            return {}  # it is ending, or not in a group of libvirt's: another source may tell
+            return {}  # it is ending, or not in a libvirt group: another source may know
         return {
             (group.since, cpu): (
                 perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),
@@ -191,7 +191,7 @@ class GuestCounters:
         }
 
     def _group(self, guest: Guest) -> perf_event.Target | None:
-        """Return the target of a guest's control group; one made anew has another ``since``."""
+        """Return the target of a guest's control group; one made again has another ``since``."""
         key = guest.uuid, guest.pid
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
@@ -203,7 +203,7 @@ class GuestCounters:
         return group
 
     def close(self) -> None:
-        """Close the counters; the events are chosen anew at the next sample."""
+        """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._events, self._wanted = None, {}
         self._left = True

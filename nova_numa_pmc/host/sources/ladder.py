@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """Return what it is called."""
+            """Return its name."""
 
         @property
         def problems(self) -> tuple[str, ...]:
-            """Return what was lacking in its last sample."""
+            """Return the problems of its last sample."""
 
         def sample(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
             """Return its measurement.
@@ -100,7 +100,7 @@ class Ladder:
         self._trials = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
-        """Return what was found. It does not raise for what a source can't read.
+        """Return the evidence found. It does not raise for what a source can't read.
 
         The first evidence of memory accesses of a guest is taken; execution (cycles,
         instructions) may be of a source above.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count what each node's memory controllers, links and I/O did, by the packages' own PMUs."""
+"""Count traffic of each node's memory controllers, links and I/O, by the packages' own PMUs."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ class Uncore:
         )
 
     def close(self) -> None:
-        """Close the counters; the events are chosen anew at the next sample."""
+        """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._online = None

@@ -119,4 +119,4 @@ class OverridesTest(CommandedCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.ticks(self.open(agent_conf.ON))
         self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
-        self.assertEqual(1, sum('others than root' in text for text in logs.output))
+        self.assertEqual(1, sum('users other than root' in text for text in logs.output))

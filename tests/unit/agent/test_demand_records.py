@@ -163,7 +163,7 @@ class FileTest(RememberingCase):
         self.made = self.open()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(1, {1: (0.0, 0)})
-        self.assertEqual(1, sum('others than root' in text for text in logs.output))
+        self.assertEqual(1, sum('users other than root' in text for text in logs.output))
         self.assertDemand((0.0, 0.0), (0.0, 0.0))
 
     def test_a_file_that_can_not_be_written_costs_one_warning(self):

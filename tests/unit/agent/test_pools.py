@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPUs that plain guests may use become others while guests run."""
+"""The CPUs of the floating pool change while guests run."""
 
 from tests.cases.agent import AgentCase
 from tests.fixtures import domains, host
@@ -31,9 +31,7 @@ class PoolTest(AgentCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(made, 61)
         self.assertEqual({'0-1'}, self.held())
-        self.assertIn(
-            'plain guests may use CPUs 0-1,4-5, as nova.conf says', ' '.join(logs.output)
-        )
+        self.assertIn('floating pool: CPUs 0-1,4-5, as nova.conf says', ' '.join(logs.output))
         self.assertEqual('nova.conf', self.published().pool_source)
 
     def test_also_those_that_were_held_before_this_was_known(self):

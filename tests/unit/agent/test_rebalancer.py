@@ -171,7 +171,7 @@ class JustPlacedTest(RebalancingCase):
 
 
 class OtherPoolTest(RebalancingCase):
-    """The same guests may use CPUs that plain guests may not."""
+    """The same guests may use CPUs outside the floating pool."""
 
     def xml(self, number):
         return host.domain_xml(number, cpuset='0-7')

@@ -102,7 +102,7 @@ class LayoutTest(unittest.TestCase):
         for cgroup, deployed_by in (
             ('0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope\n', 'openstack-helm'),
             ('12:cpuset:/docker/0123\n', 'kolla (docker)'),
-            ('0::/system.slice\n', 'deployment unknown'),
+            ('0::/system.slice\n', 'unknown deployment tool'),
         ):
             with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
                 add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)

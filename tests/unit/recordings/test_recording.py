@@ -289,7 +289,7 @@ class TestFile(unittest.TestCase):
             (b'root:x:0:0\n', 'not a recording'),
             (gzip.compress(b'root:x:0:0\n'), 'not a recording'),
             (gzip.compress(b'root:x:0:0\n')[:-1], 'not a recording'),
-            (newer, 'format is 3.x'),
+            (newer, 'format 3.x is not supported'),
         ):
             self.put(data)
             with self.assertRaisesRegex(RecordingError, why) as caught:

@@ -176,7 +176,7 @@ class AnswerTest(unittest.TestCase):
         ):
             self.assertNotIn('\n', subject.describe(estimate))
         self.assertEqual(
-            'one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
+            'node 1: pressure 0.35 there, 0.50 elsewhere (one_node)',
             subject.describe(ask(host(0.5, 0.25))),
         )
 

@@ -53,9 +53,9 @@ class PausingTest(unittest.TestCase):
         self.write(b'x' * 5000)
         self.assertIsNone(pause.read(self.directory).since_s)
         os.chmod(os.path.join(self.directory, pause.FILE), 0o666)
-        self.assertIn('others than root', pause.read(self.directory).reason)
+        self.assertIn('users other than root', pause.read(self.directory).reason)
         os.chmod(self.directory, 0o777)
-        self.assertIn('others than root', pause.read(self.directory).reason)
+        self.assertIn('users other than root', pause.read(self.directory).reason)
 
     def test_told_when_it_comes_and_when_it_goes(self):
         watch = pause.PauseWatch(LOG)

@@ -134,7 +134,7 @@ class FileTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, self.path):
             pool_loads.read(self.directory)
         os.chmod(self.path, 0o666)
-        with self.assertRaisesRegex(StateError, 'others than root'):
+        with self.assertRaisesRegex(StateError, 'users other than root'):
             pool_loads.read(self.directory)
 
     def test_stale_after_three_intervals_and_half_a_minute(self):

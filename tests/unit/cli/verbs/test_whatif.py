@@ -81,7 +81,7 @@ class WhatIfTest(unittest.TestCase):
         code, out, _ = self.call()
         self.assertEqual(0, code)
         self.assertIn('4 instances; 2 would get another host (50.0 %)', out)
-        self.assertIn('no host had room for 1, without the weigher for 1', out)
+        self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
         self.assertRegex(out, r'(?m)^ *1 +roomy +1\.05 +calm +0\.35$')
 
     def test_the_operators_choices(self):

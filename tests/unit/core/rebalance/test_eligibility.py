@@ -12,7 +12,7 @@ from nova_numa_pmc.state import overrides
 from tests.fixtures.hosts import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30, since_ns=7, started=True)
-#: CPU 3 is no plain guest's.
+#: CPU 3 is outside the floating pool.
 HOST = model.Topology(
     (
         model.Node(0, frozenset({0, 1}), 1 << 30),
