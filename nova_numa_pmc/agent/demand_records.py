@@ -75,7 +75,7 @@ class DemandRecords:
         return flavors.published(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write the histories, unless less than :data:`SAVE_LEAST_S` was measured since."""
+        """Write the histories, unless less than :data:`MIN_SAVE_S` was measured since."""
         if self.histories is None or not options.publish:
             return
         if self.histories.clock_s >= self._saved_s + MIN_SAVE_S:
