@@ -8,6 +8,7 @@ run with -s to see them. A quarter of an hour: `make lab-full` runs them.
 import json
 import random
 import shlex
+import signal
 
 import pytest
 from machine.guests import home_share
@@ -187,30 +188,33 @@ def test_killed_in_the_middle_and_resumed(lab):
     """However far it was, the cpusets are whole, the guest runs, and a new start ends it."""
     guest_on_node_1(lab)
     rng = random.Random(5)
+    ours = ''
     for turn in range(4):
-        node = turn % 2
+        node, cpus = turn % 2, ('0-1', '2-3')[turn % 2]
         request = json.dumps(
             {
                 'do': 'move',
                 'guest': 'w',
                 'node': node,
                 'mib_per_sec': 32,
-                'cpus': ('0-1', '2-3')[node],
+                'cpus': cpus,
+                'ours': ours,
             }
         )
-        seconds = rng.uniform(0, 5)
+        seconds, ours = rng.uniform(0, 5), cpus
         lab.run('cat >/run/request', stdin=request)
-        lab.run(
+        killed = lab.run(
             f'rm -f /run/move.log; {MOVE} </run/request >/run/move.log & pid=$!; '
-            f'until [ -s /run/move.log ]; do sleep 0.05; done; sleep {seconds:.2f}; '
-            'kill -9 $pid; wait $pid',
+            'until [ -s /run/move.log ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done; '
+            f'sleep {seconds:.2f}; kill -9 $pid; wait $pid',
             timeout=200,
             check=False,
         )
+        assert killed.returncode in (0, 128 + signal.SIGKILL), killed.stderr
         found = lab.guests.report()['w']
         print(turn, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
-        assert found['cpus'] == [('0-1', '2-3')[node]] and found['mems'] == ['0-1']
-        ended = ask(lab, node=node, cpus=('0-1', '2-3')[node])
+        assert found['cpus'] == [cpus] and found['mems'] == ['0-1']
+        ended = ask(lab, node=node, cpus=cpus, ours=ours)
         assert ended['state'] in ('done', 'partly')
         assert_moved(lab, node)
     passes = lab.guests.report()['w']['passes']

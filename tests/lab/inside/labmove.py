@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
 
-Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "mib_per_sec",
-"cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with what
-came of it. ``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way:
-"migratepages", "narrow", or "none": nothing), while others write cgroup.procs and start
-scopes; it answers with one JSON object.
+Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "ours",
+"mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with what
+came of it; ``ours`` are the CPUs that an earlier move has held the guest to. ``{"do": "watch",
+"how", …}`` moves it so ("ours", or another process's way: "migratepages", "narrow", or "none":
+nothing), while others write cgroup.procs and start scopes; it answers with one JSON object.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
@@ -40,9 +41,13 @@ def move(request):
     """Move a guest to a node; tell of each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
     terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
-    cpus = request.get('cpus')
+    cpus, ours = request.get('cpus'), request.get('ours', '')
     mover = guest_mover.GuestMove(
-        groups, (request['node'],), parse_cpulist(cpus) if cpus else None, limits=terms
+        groups,
+        (request['node'],),
+        parse_cpulist(cpus) if cpus else None,
+        ours=Held(parse_cpulist(ours), frozenset()),
+        limits=terms,
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 
