@@ -44,8 +44,8 @@ class ReadSchedule:
 
         A guest is due when an event named it, when its groups can't be watched, when its memory is
         bound (other guests may fill its nodes), while it starts, after a failure, and when its
-        promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S` all guests are
-        due.
+        promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S` all guests
+        are due.
 
         :param tick: with host and record
         :param places: {uuid: node ids} of widened guests

@@ -3,10 +3,11 @@
 """Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
 
 Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "ours",
-"mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with what
-came of it; ``ours`` are the CPUs that an earlier move has held the guest to. ``{"do": "watch",
-"how", …}`` moves it so ("ours", or another process's way: "migratepages", "narrow", or "none":
-nothing), while others write cgroup.procs and start scopes; it answers with one JSON object.
+"mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with
+what came of it; ``ours`` are the CPUs that an earlier move has held the guest to.
+``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way: "migratepages",
+"narrow", or "none": nothing), while others write cgroup.procs and start scopes; it answers with
+one JSON object.
 """
 
 import contextlib
