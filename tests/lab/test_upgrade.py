@@ -143,20 +143,25 @@ class Host:
         assert sorted(found) == sorted(promised) == self.lab.running()
         print({name: (guest['bytes'], guest['cpus']) for name, guest in found.items()})
         cpusets = self.lab.cpusets()
+        # Of one that isn't placed, where its memory is.
+        homes = {
+            name: next(iter(promised[name]['cpu_nodes']), home(guest))
+            for name, guest in found.items()
+        }
         return {
             name: {
                 'pid': guest['pid'],
                 'cpus': guest['cpus'],
                 'mems': guest['mems'],
-                'home': home(guest),
-                'at_home': home_share(guest),
+                'home': homes[name],
+                'at_home': home_share(guest, homes[name]),
                 'promise': {
                     what: promised[name][what]
                     for what in ('uuid', 'origin', 'cpu_nodes', 'mem_nodes', 'memory_bytes')
                 },
                 # By which of its groups has changed between the versions.
                 'held': any(
-                    text == CPUS.get(home(guest))
+                    text == CPUS[homes[name]]
                     for path, text in cpusets.items()
                     if f'x2d{name}.scope/' in path and path.endswith('cpuset.cpus')
                 ),
@@ -219,6 +224,7 @@ def test_replaced_and_taken_back(host):
     """Promises, places and memory outlast both ways, while guests start and processes are old."""
     before, agent = host.places(), host.agent
     assert {place['home'] for place in before.values()} == {0, 1}
+    assert all(place['at_home'] > 0.9 for place in before.values()), before
     for version, starting, without, placed in (
         (PRESENT, 'up', 'gap', 'a'),
         (FORMER, 'down', 'hole', 'b'),
