@@ -51,7 +51,7 @@ def text(value: object, longest: int) -> str:
 
 
 def one_of(value: object, known: Collection[str]) -> str:
-    """Return that of the known texts which the value is."""
+    """Return the known text that equals the value."""
     for each in known:
         if value == each:
             return each

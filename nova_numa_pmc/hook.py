@@ -276,7 +276,7 @@ def _selftest(call: HookCall) -> int:
     """Exercise the imports and readers without writing; report on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
-        from nova_numa_pmc.state import overrides  # noqa: F401 -- likewise
+        from nova_numa_pmc.state import overrides  # noqa: F401 -- imported for the trial
 
         host = usable_cpus.usable_host(call.root)
         running, problems = guests.read_running(call.root)

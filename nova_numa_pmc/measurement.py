@@ -123,7 +123,7 @@ class PoolSample(Record):
 
     :param cpus: its CPUs, ascending
     :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
-    :param stolen_by_node: (node id, cores that another host took of them, likewise)
+    :param stolen_by_node: (node id, cores that another host took of them, None: unknown)
     """
 
     cpus: tuple[int, ...]

@@ -196,10 +196,11 @@ class NodeView(Record):
     :param capacity_bytes: what may be promised in normal pages (ram ratio applied)
     :param promised_bytes: what is promised in normal pages
     :param guests: guests placed on it (float: a spanning guest counts in parts)
-    :param vcpus: their vCPUs (float likewise)
+    :param vcpus: vCPUs of these guests (float: those of a spanning guest count in parts)
     :param demand_cores: cores wanted, None: unknown
     :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
-    :param bandwidth_max_bytes_per_sec: None: unknown, and then so is its utilisation
+    :param bandwidth_max_bytes_per_sec: the most DRAM traffic that it can serve, None: unknown, and
+        then so is its utilisation
     :param link_ratio: utilisation of its busiest socket link, None: not counted
     :param huge_free_bytes: (page_bytes, bytes free) pairs
     :param cpus: usable CPUs on the host itself; None off the host
@@ -239,7 +240,7 @@ class PoolLoad(Record):
     :param cpus: the CPUs that it consists of
     :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is what the
         pool's CPUs on that node are wanted for, the rest is of the whole node
-    :param vcpus: (node id, vCPUs of the guests that are in these figures), likewise
+    :param vcpus: (node id, vCPUs of the guests that are in these figures), ascending ids
     """
 
     cpus: frozenset[int]

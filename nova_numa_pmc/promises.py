@@ -56,7 +56,7 @@ class Decision(Record):
     :param failed: it was ours to place, and there is no place for it
     :param view, request: what it was decided on, the host without the guest, and what this
         asked for; None: a decision recalled
-    :param evidence: what it went by, None likewise
+    :param evidence: what it went by, None: a decision recalled
     """
 
     promise: model.Promise

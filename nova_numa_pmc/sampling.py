@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure a host: read everything once a tick, difference it with the tick before.
 
-:class:`Sampler` is the one door for ``top``, ``record`` and the agent.
+All callers, such as ``top``, ``record`` and the agent, measure with :class:`Sampler`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 
 class CpuUse(Record):
-    """What nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}; None: unknown.
+    """Cores of each node that were busy, wanted, and lost to the hypervisor; None: unknown.
+
+    Each is {node id: cores}.
 
     :param demand: of the floating pool: what ran on its CPUs, and what guests' threads waited for
         there. Others' waiting is no demand
@@ -59,7 +61,7 @@ class CpuUse(Record):
 class Sampler:
     """Read a host again and again; each reading is over the time since the one before.
 
-    :param options: None: the defaults
+    :param options: what is counted and how, None: the defaults
     :param root: where proc, sys and run are (tests)
     :ivar pool: the floating pool of the last sample; None: there was none
     :ivar mlp: how many misses of those that the last sample counted a core waits for together
@@ -90,8 +92,8 @@ class Sampler:
 
         It never sleeps and never raises for what can't be read: that is in ``problems``.
 
-        :param now_ns: CLOCK_MONOTONIC; None: now
-        :param taken_s: CLOCK_REALTIME [s]; None: now
+        :param now_ns: CLOCK_MONOTONIC [ns], by default now
+        :param taken_s: CLOCK_REALTIME [s], by default now
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         taken_s = time.time() if taken_s is None else taken_s

@@ -80,7 +80,7 @@ class Agent:
     def tick(self, now: Moment | None = None) -> Tick:
         """Do everything once; nothing is raised.
 
-        :param now: None: read the clocks
+        :param now: the moment of the tick, by default read from the clocks
         """
         self._collect_events()
         self._queue_changed_guests()
@@ -125,7 +125,7 @@ class Agent:
 
         Nothing is raised.
 
-        :param now: None: read the clocks
+        :param now: the current moment, by default read from the clocks
         :returns: after how many seconds to call it again; None: when something is heard
         """
         self._collect_events()

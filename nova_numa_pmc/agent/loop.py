@@ -212,8 +212,8 @@ class Service:
 def status(state: HostState | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
-    :param state: None: nothing was measured
-    :param paused: None: it is not
+    :param state: the host as last measured; None: nothing was measured
+    :param paused: since when and why no guest is moved; None: guests may be moved
     """
     if paused:
         return '%s; %s' % (paused, status(state))

@@ -65,7 +65,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
 def check_container(process: Process | None) -> Iterator[Finding]:
     """Check that this looks at the files of a service that runs in a container.
 
-    :param process: None: not running
+    :param process: the service, None: it is not running
     """
     if process is not None and not process.same_root:
         yield Finding(

@@ -70,7 +70,7 @@ class InterpreterModules(Record):
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
     """Return the path of the Python that runs a service, None where it isn't found.
 
-    :param process: None: not running
+    :param process: the service, None: it is not running
     :param script: where its script would be ('/usr/bin/nova-compute')
     """
     if process is not None:

@@ -187,7 +187,7 @@ def check_restarted(
 ) -> Iterator[Finding]:
     """Check that nova-compute has read its files since they changed.
 
-    :param process: None: not running
+    :param process: nova-compute, None: it is not running
     :param changed_s: {path: when it was last changed [s since the epoch]}
     """
     if process is None or process.started_s is None:

@@ -123,7 +123,7 @@ def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     """Check that a nova-compute in a container sees the state directory.
 
     :param directory: the state directory's path on the host ('/run/nova-numa-pmc')
-    :param process: None: not running
+    :param process: the service, None: it is not running
     """
     if process is None or process.same_root:
         return

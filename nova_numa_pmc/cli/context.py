@@ -39,7 +39,8 @@ class ObservedHost(Record):
     :param record: the promises, with guests that run without a promise
     :param guests: those that run, with the operator's overrides
     :param pool: the floating one, whose CPUs the nodes' are
-    :param sample, situation: None: nothing was measured
+    :param sample, situation: what was measured, and the rebalancer's input; None: nothing was
+        measured
     """
 
     host: model.Topology

@@ -83,7 +83,7 @@ class NodeStatus(Record):
 class GuestStatus(Record):
     """One guest.
 
-    :param promise: None: there is none
+    :param promise: what it is promised, None: nothing
     :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
     :param bytes_by_node: {node id: bytes}, None: not known
     :param home_ratio: share of its memory on the nodes where it was promised, None: not known
@@ -139,7 +139,7 @@ def nodes(
 ) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
-    :param published: None: none that may be relied on
+    :param published: what the agent has published, None: nothing that may be relied on
     """
     now = host_view.view(
         observed.host, observed.record.promises.values(), command.options.shared.limits

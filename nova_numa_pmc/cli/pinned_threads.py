@@ -29,7 +29,7 @@ def pinned(
 ) -> dict[str, frozenset[int]]:
     """Return {group's name: CPUs} of the threads that others hold elsewhere than our place.
 
-    :param promise: None: it has none, and is not held by us
+    :param promise: the guest's, None: it has none, and is not held by us
     :raises CpusetError: its groups can't be read
     """
     if promise is None or promise.origin != model.PLACED or (not pins.may_hold(guest)):

@@ -13,7 +13,7 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.at``              time of the measurement [s since the epoch]
 ``pmc.every``           how often it is renewed [s]; absent: 60
 ``pmc.vcpus``           Nova's vcpus_used when it was recorded, without what is being built
-``pmc.mb``              Nova's memory_mb_used when it was recorded, likewise
+``pmc.mb``              Nova's memory_mb_used when it was recorded, without what is being built
 ``pmc.pin``             of ``pmc.vcpus``, those with a CPU of their own; absent: 0, or unknown
                         without the next
 ``pmc.uU``              the first key: U is the first four digits of the uuid of each instance
@@ -42,8 +42,8 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.far``             the distance between any two nodes [SLIT]; absent: see below
 ``pmc.xK``              distances where they differ: row by row without the diagonal,
                         six to a value, each a byte, the first in the lowest
-``pmc.floor``           pressure_floor [0.001]; absent: the default, likewise
-``pmc.step``            pressure_step [0.001]
+``pmc.floor``           pressure_floor [0.001]; absent: the default
+``pmc.step``            pressure_step [0.001]; absent: the default
 ``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
                         absent: 12
 ``pmc.sK``              where no distance shows which do: the lowest position of the
@@ -240,7 +240,7 @@ def to_values(
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
         built, so that the scheduler knows what the host state doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
-    :param counted: None: not reported
+    :param counted: what else Nova counted, None: not reported
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """

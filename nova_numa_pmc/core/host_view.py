@@ -106,7 +106,7 @@ def view(
 
 
 def quantised(host_view: model.HostView) -> model.HostView:
-    """Round a host's view to what Nova's metrics carry, so that each door decides on the same.
+    """Round a host's view to what Nova's metrics carry, so that each caller decides on the same.
 
     0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
     Nova counts: what is promised is rounded up, what may be down.
@@ -229,7 +229,7 @@ def request(
     are ignored.
 
     :param device_nodes: node ids of its host devices
-    :param history: None: none
+    :param history: of the host's guests, None: there is none
     """
     history = history or model.DemandHistory()
     demand = expected_cores(guest.vcpus, history)
@@ -269,7 +269,7 @@ def expected_cores(vcpus: int, history: model.DemandHistory) -> float:
 
 
 def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
-    """Return the same of one vCPU [cores], rounded to 1/64.
+    """Return the expected demand of one vCPU [cores], rounded to 1/64.
 
     :param guests, cores_per_vcpu_sum: as in :class:`model.DemandHistory`
     """
@@ -316,7 +316,7 @@ def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
     """Return a capacity less what another host took of it; a part of it is always left.
 
-    :param stolen_cores: None: unknown, taken as nothing
+    :param stolen_cores: what another host took, None: unknown and taken as nothing
     """
     return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 

@@ -287,7 +287,7 @@ def guest_sample(
 ) -> GuestSample:
     """Return one :class:`GuestSample`.
 
-    :param evidence: None: no source measured it
+    :param evidence: what a source measured of the guest, None: no source did
     :param devices: (address, node id or None)
     """
     guest, cores = running.guest, running.cores

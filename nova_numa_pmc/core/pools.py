@@ -38,7 +38,7 @@ _OWN_SETS_MAX = 32
 class Pool(Record):
     """The floating pool.
 
-    :param cpus: what of them is not usable doesn't count
+    :param cpus: CPUs that aren't usable don't count
     :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
     """
 
@@ -100,7 +100,7 @@ def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topolog
 
     A pool that has none of the usable CPUs (it is of before a hotplug) is ignored.
 
-    :param pool: None: all that are usable
+    :param pool: the floating pool, None: all usable CPUs
     """
     if pool is None or not any(usable(node) & pool.cpus for node in host.nodes):
         return _with_cpus(host, usable)

@@ -170,7 +170,7 @@ def attribute(
     columns only spread what the rows counted: they see prefetches and writebacks too.
 
     :param local: accesses per second of each node's CPUs to their own memory
-    :param remote: likewise to other nodes' memory
+    :param remote: accesses per second of each node's CPUs to other nodes' memory
     :param guests: of each guest (its remote accesses per second by node of
         its CPUs, its bytes by node)
     :param incoming: reads per second that each node's controllers served beyond

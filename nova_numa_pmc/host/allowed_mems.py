@@ -22,7 +22,7 @@ from nova_numa_pmc.host.held import file_of
 def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
     """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
 
-    :param mems: None: no node is asked for
+    :param mems: ids of the nodes that are asked for, None: none is
     :returns: None: none of them has any, so that memory is left alone
     """
     if not mems:

@@ -60,7 +60,7 @@ class Groups(Record):
 def find(pid: int | None, root: str = '/') -> Groups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
-    :param pid: None: not known
+    :param pid: None: not known, and :class:`GuestGone` is raised
     :param root: where ``proc`` and the control group mounts are found (tests)
     :raises CpusetError: not a libvirt guest's group, or one without a cpuset
     :raises GuestGone: there is no such process any more

@@ -9,9 +9,9 @@ whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by t
 the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
 
 CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O threads' groups. A
-narrowed group above them lets libvirt's commands fail: on v1 a vCPU can't be plugged and a
-guest not be started, on v2 ``virsh vcpupin`` can't take a CPU outside of it. So ``libvirt/`` is
-wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
+narrowed group above them makes libvirt's commands fail: on v1 a vCPU can't be plugged and a
+guest can't be started, on v2 ``virsh vcpupin`` can't take a CPU outside of it. So ``libvirt/``
+is wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
 wide until our set is written again.
 """
 

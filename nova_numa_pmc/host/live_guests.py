@@ -44,7 +44,7 @@ _STATE_UNKNOWN = 'unknown'
 class LiveGuests:
     """Reads the guests again and again.
 
-    :param listener: None: status files alone
+    :param listener: receives libvirt's events, None: status files are read alone
     """
 
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:

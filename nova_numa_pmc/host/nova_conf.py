@@ -175,8 +175,8 @@ def _parsed(files: list[str]) -> cfg.ConfigOpts:
 def files_of(process: Process | None, service: str, root: str) -> list[str]:
     """List the files that a service reads, in the order in which later ones override.
 
-    :param process: None: not running; the files that it was started with are believed, else
-        those that oslo.config looks for
+    :param process: the service, None: it is not running. The files that it was started with are
+        believed, else those that oslo.config looks for
     :param service: 'nova-compute', 'nova-scheduler'
     """
     command = process.command if process else ()

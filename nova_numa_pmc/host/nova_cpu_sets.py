@@ -22,7 +22,8 @@ _SEARCH_MAX_AGE_NS = 600 * 10**9
 class NovaCpuSets(Record):
     """Nova's two sets of CPUs.
 
-    :param shared, dedicated: None: not set, or no file of nova-compute is readable
+    :param shared, dedicated: each option's CPUs, None: not set, or no file of nova-compute is
+        readable
     :param files: paths of those read
     """
 

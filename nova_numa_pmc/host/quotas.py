@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU quotas in a guest's control groups, and the threads below each.
 
-libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` and
-``<iothread_quota>`` likewise and ``<global_quota>`` above them; systemd's ``CPUQuota=`` is the
-scope's. A quota of the slice above is no guest's own and is not looked at.
+libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` on ``emulator``,
+``<iothread_quota>`` on each ``iothreadN`` and ``<global_quota>`` above them; systemd's
+``CPUQuota=`` is the scope's. A quota of the slice above is no guest's own and is not looked at.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def helpers(pid: int | None, emulator_tids: Iterable[int], root: str = '/') -> f
     Those of its process, vCPUs included, and the kernel's own in its emulator's group: before
     Linux 6.4 vhost workers are processes of their own (drivers/vhost/vhost.c).
 
-    :param pid: None: not known
+    :param pid: id of the guest's process, None: not known
     :param emulator_tids: ids of the threads in the emulator's group
     """
     if pid is None:

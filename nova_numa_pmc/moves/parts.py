@@ -38,7 +38,7 @@ class MovePart(Record):
 class CpuMove:
     """A mover of CPUs alone, with what is used here of :class:`guest_mover.GuestMove`.
 
-    :param cpus: None: let them go wherever the guest's parent may
+    :param cpus: CPUs to hold the guest to, None: let it run wherever the group above its own may
     """
 
     def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: KernelPort) -> None:
@@ -111,7 +111,7 @@ def within_l3(
 
 
 def has_followed(progress: guest_mover.Progress) -> bool:
-    """Return whether at least half of what was to be moved has been, by whomever."""
+    """Return whether at least half of what was to be moved has been."""
     if progress.state == guest_mover.DONE:
         return True
     return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes

@@ -147,7 +147,7 @@ def _completed(
     traffic: float,
     least: Sequence[float],
 ) -> float:
-    """Return the same, with the parts that the host doesn't know assumed.
+    """Return the highest part of the pressure, assuming those that the host doesn't report.
 
     As it can't know which of its nodes is worst, its most loaded one counts.
 
@@ -210,7 +210,7 @@ def _node_parts(
     shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
     adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
     if host.usual:
-        known = host  # type: ignore[assignment]  # likewise
+        known = host  # type: ignore[assignment]  # usual: no None in its columns
         each = [_domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
         nodes, _ = missing.fill_in(host.view().nodes)

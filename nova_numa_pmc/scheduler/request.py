@@ -85,7 +85,7 @@ class Host(Protocol):
 
     @property
     def free_ram_mb(self) -> float:
-        """Return that less its guests' [MiB]."""
+        """Return its memory that guests don't use [MiB]."""
 
     @property
     def updated(self) -> datetime | None:
@@ -103,7 +103,7 @@ class Host(Protocol):
 class GuestRequest(Record):
     """A request for one guest, as far as it matters here.
 
-    :param guest: None: the request was not understood
+    :param guest: what is asked for, None: the request was not understood
     :param instance_uuid: of the guest that is to move, be resized…
     :param neutral: why hosts are not compared for it, None: they are
     :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't

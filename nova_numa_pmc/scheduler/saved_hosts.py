@@ -85,7 +85,7 @@ class Verdict(Record):
 
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
     :param weight: the weigher's, a penalty of 0 to 1; None: filtered out
-    :param share: what Nova adds to the host's weight, 0 or below; None likewise
+    :param share: what Nova adds to the host's weight, 0 or below; None: filtered out
     """
 
     host: str

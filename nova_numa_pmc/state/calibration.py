@@ -38,7 +38,8 @@ class Calibration(Record):
     :param nodes: node ids, ascending
     :param read_bytes_per_sec: what each node's memory delivers; None: not measured
     :param latencies_ns: without load, rows from a node's CPUs to each node's memory
-    :param sources: likewise, :data:`MEASURED`, :data:`HMAT` or :data:`SLIT`
+    :param sources: where each of ``latencies_ns`` is from: :data:`MEASURED`, :data:`HMAT` or
+        :data:`SLIT`
     """
 
     taken_s: float
@@ -115,7 +116,7 @@ def with_host_calibration(
 
 
 def config_lines(calibration: Calibration) -> list[str]:
-    """Return the same as lines of ``[counters]``."""
+    """Return the calibration as lines of ``[counters]``."""
     lines = ['[counters]']
     known = [
         '%d:%.0f' % (node, value / 1e6)

@@ -94,7 +94,7 @@ _NODE: tuple[_Row, ...] = (
         ((None, 'promised_bytes'),),
     ),
 )
-#: Likewise of a node as the decision sees it: fields of NodeView.
+#: Of a node as the decision sees it: rows as in _NODE, but with fields of NodeView.
 _VIEW: tuple[_Row, ...] = (
     (
         'promisable_bytes',

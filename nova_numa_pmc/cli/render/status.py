@@ -240,7 +240,7 @@ def to_data(
     now_s: float,
     boottime_s: float,
 ) -> dict[str, Any]:
-    """Return it all as plain data.
+    """Return the status as plain data.
 
     :param absent: overrides of guests that do not run
     """

@@ -180,7 +180,7 @@ def summarise_node(
 def summarise_guest(
     series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return likewise of a guest."""
+    """Return {metric: mean over time or None} of a guest in a window, as :data:`COMPARED`."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['cores'])])
 
@@ -188,7 +188,10 @@ def summarise_guest(
 def summarise_host(
     recorded: RecordedSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return likewise of all nodes together; pressure is the highest of theirs."""
+    """Return {metric: mean over time or None} of all nodes together, as :data:`COMPARED`.
+
+    The pressure is the highest of the nodes'.
+    """
     return _means(
         [
             _columns(series, series.between(from_s, to_s), series.values['demand_cores'])

@@ -192,7 +192,8 @@ def _traffic(wanted: Request) -> float:
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
     """Take the highest utilisation of a node with a guest's charge on it.
 
-    :param cores: None: the guest doesn't use the node's CPUs, so they don't count
+    :param cores: what the guest wants of the node's CPUs; None: it doesn't use them, so they
+        don't count
     """
     return max(parts(node, cores, bytes_per_sec))
 

@@ -95,8 +95,8 @@ def why_not(
 ) -> str:
     """Return the code of why a guest must not be touched, '' it may.
 
-    :param guest: None: its XML is not known
-    :param promise: None: there is none
+    :param guest: the guest by its XML, None: that is not known
+    :param promise: the guest's, None: it has none
     :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
     :param measured_since_ns: when the interval began that was measured, None: not needed
     """

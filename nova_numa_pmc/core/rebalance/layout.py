@@ -40,7 +40,8 @@ class Mover:
     :ivar at, home: ascending positions of its CPUs now, and of those promised
     :ivar bytes: {position: bytes of its memory}; None: unknown
     :ivar promise: {position: bytes promised}
-    :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, unclipped; traffic [bytes/s] likewise
+    :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, unclipped
+    :ivar traffic: DRAM traffic [bytes/s], unclipped
     :ivar counted: whether accesses were; else ``stalls_per_ns`` is assumed, for the distance only
     :ivar effect: what it adds where it is
     :ivar movable: whether it may be touched and enough of it is known

@@ -120,7 +120,7 @@ class Aggregates:
             if hundredths >= LEAST_HUNDREDTHS:
                 self.rate = (
                     100
-                    * sum(bandwidth)  # type: ignore[arg-type]  # likewise
+                    * sum(bandwidth)  # type: ignore[arg-type]  # usual: no None in it
                     / hundredths
                 )
         else:  # what a node hasn't isn't unknown
@@ -130,7 +130,7 @@ class Aggregates:
             )
 
     def view(self) -> model.HostView:
-        """Return the same as a :class:`model.HostView` of domains, named by their first node."""
+        """Return a :class:`model.HostView` of the domains, each named by its first node."""
         count = len(self.cores)
         demand, bandwidth, maximum, link = (
             column or [None] * count

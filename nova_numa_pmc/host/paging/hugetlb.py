@@ -14,7 +14,7 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     ``memory.numa_stat`` leaves them out and libvirt's groups have no hugetlb controller.
     The kernel walks the page tables for this: cheap for a guest on huge pages, not for others.
 
-    :param pid: None: not known
+    :param pid: id of the process, None: not known
     :returns: {node id: bytes}; empty where there are none or the kernel doesn't report them
     """
     by_node: dict[int, int] = {}

@@ -57,7 +57,7 @@ class Entry(Record):
     :param pfm: its libpfm4 name without the PMU's prefix; None: libpfm4 lacks it
     :param caveats: what the number leaves out or adds
     :param pmu: the kernel's PMU, a shell pattern (several boxes are added up)
-    :param bytes_per_count: None: not an amount of data
+    :param bytes_per_count: how many bytes a count stands for, None: not an amount of data
     :param minus: a role whose count is subtracted
     """
 

@@ -50,7 +50,7 @@ class Event(Record):
     :param cpus: CPUs to count an uncore event on; None: a core event
     :param node: the node an uncore event belongs to where its PMU's name shows it;
         None: the node of the CPU it is counted on
-    :param bytes_per_count: None: not an amount of data
+    :param bytes_per_count: how many bytes a count stands for, None: not an amount of data
     :param minus: a role to subtract, or None
     :param source: one of override, kernel, libpfm4, table
     """
@@ -74,7 +74,7 @@ class Event(Record):
 class Selection(Record):
     """Events that can be counted.
 
-    :param row: None: a CPU that the table doesn't know
+    :param row: the CPU's row of the table, None: the table doesn't know it
     :param events: what is counted; one role may have several, to be added up
     :param missing: (role, why)
     """
@@ -153,7 +153,7 @@ def select(
     :param overrides: role → event as perf writes it (``cpu/event=0xd3,umask=0x1/``,
         ``cpu/instructions/``, ``r53100f``) or a libpfm4 name with its prefix
         (``skx::EVENT:UMASK``); 'none': don't count the role
-    :param libpfm: None: it is not there
+    :param libpfm: the loaded library, None: it is not there
     :raises EventError: an override that names no role or no event
     """
     here = cpu is None

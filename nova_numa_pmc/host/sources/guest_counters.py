@@ -61,7 +61,7 @@ class GuestCounters:
         #: Directories of guests' control groups, by uuid and pid.
         self._paths: dict[tuple[str, int | None], str] = {}
         self._owners: counted.OwnerCounters[str, _Key] = counted.OwnerCounters()
-        self._wanted: dict[str, dict[_Key, Wanted]] = {}  # what it counts, as Owners take it
+        self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
         self._left = False  # it failed, and was not tried again yet
         self._room = 0  # which of _ROOMS
