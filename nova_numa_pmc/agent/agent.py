@@ -121,7 +121,7 @@ class Agent:
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
-        """Look at the guests that events named: all of a tick but what is measured.
+        """Look at the guests that events named, as a tick does, but measure nothing.
 
         Nothing is raised.
 
@@ -153,7 +153,7 @@ class Agent:
 
     @property
     def descriptors(self) -> list[int]:
-        """Return descriptors, readable where :meth:`handle_events` has something to do."""
+        """Return descriptors that are readable when :meth:`handle_events` has something to do."""
         return self._guest_events.descriptors
 
     def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
@@ -305,17 +305,17 @@ class Agent:
         return pause_s
 
     def clear_queue(self) -> None:
-        """Begin no more of the moves that were planned."""
+        """Drop the planned moves that have not begun."""
         self._executor.clear_queue()
 
     def abandon(self) -> None:
-        """End the moves in progress: kept where most memory has moved, else taken back."""
+        """End the move in progress: keep it if most of its memory has moved, else take it back."""
         with self._problem_log.stage('moving'):
             self._executor.abandon()
         self._release_move_lock()
 
     def close(self) -> None:
-        """Close what is open; what is to be remembered is written."""
+        """Write what is to be remembered, and close what is open."""
         self._move_lock.end()
         with self._problem_log.stage('remembering what guests wanted'):
             self._demand_records.close(self.options)

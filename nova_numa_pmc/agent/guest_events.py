@@ -164,7 +164,7 @@ class GuestEvents:
         return {name} if event.name.startswith('cpuset.') else set()
 
     def _watch_groups(self, key: _Key, watcher: inotify.Inotify) -> None:
-        """Watch the groups of a guest, and let it be looked at: something may have come before."""
+        """Watch the groups of a guest, also those that appear meanwhile."""
         try:
             watches: dict[str, int] = {}
             self._watches[key] = watches

@@ -89,7 +89,7 @@ class Waiter:
         self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
     def also(self, *descriptors: int) -> None:
-        """End waits as well when one of these is readable."""
+        """Let waits also end when one of these descriptors is readable."""
         for fd in descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
 

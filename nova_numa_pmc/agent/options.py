@@ -10,7 +10,7 @@ from nova_numa_pmc.state import calibration
 def read(
     path: str = host_options.PATH, calibration_path: str = calibration.PATH
 ) -> tuple[agent_conf.AgentOptions, list[str]]:
-    """Return (options, problems that cost no more than a default).
+    """Return (options, problems for which defaults are used).
 
     :raises OptionsError: the file can't be read, or a value is wrong
     """

@@ -75,5 +75,5 @@ class ReadSchedule:
         return found
 
     def retry(self, uuids: Iterable[str]) -> None:
-        """Have guests looked at once more in the next tick: what was tried has failed."""
+        """Have guests looked at again in the next tick, because what was tried has failed."""
         self._to_retry.update(uuids)

@@ -247,7 +247,7 @@ def request(
 
 
 def policy_of(guest: model.Guest) -> str:
-    """Return how a guest's flavor wants it placed; what is no policy counts as none given."""
+    """Return how a guest's flavor wants it placed; an unknown policy counts as none given."""
     policy = dict(guest.extra_specs).get(POLICY_KEY)
     return policy if policy in model.POLICIES else model.AUTO
 
@@ -382,7 +382,7 @@ def _homes(
     wanted: Iterable[tuple[int, ...]],
     everywhere: tuple[int, ...] = (),
 ) -> list[tuple[int, ...]]:
-    """Turn tuples of node ids into positions; none that is there means ``everywhere``, or all."""
+    """Turn tuples of node ids into positions; ``everywhere``, or all, where none exists."""
     position = {node.id: at for at, node in enumerate(nodes)}
     everywhere = everywhere or tuple(range(len(nodes)))
     return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]

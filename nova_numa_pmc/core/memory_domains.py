@@ -114,7 +114,7 @@ def _mean_distance(view: model.HostView, group: tuple[int, ...], other: tuple[in
 
 
 def _sum(nodes: list[model.NodeView]) -> model.NodeView:
-    """Add up nodes; a part that one of them doesn't know, their domain doesn't know."""
+    """Sum up a domain's nodes; a figure that one of them lacks is unknown of the domain."""
     huge: dict[int, int] = {}
     for node in nodes:
         for page_bytes, free in node.huge_free_bytes:

@@ -35,7 +35,7 @@ def is_for_guests(node: model.Node, limits: model.Limits) -> bool:
 
 
 def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.Node, ...]:
-    """Return nodes of which those whose memory is not for guests have none."""
+    """Return the nodes, leaving out memory that is not for guests."""
     return tuple(
         node
         if is_for_guests(node, limits) or not node.memory_bytes

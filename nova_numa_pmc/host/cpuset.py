@@ -252,7 +252,7 @@ def _cpu_steps(
 def _handing_over(
     groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
-    """Steps that widen ``libvirt/`` where we narrowed it before there were groups below (v2).
+    """Return steps that widen ``libvirt/`` if we narrowed it before it had groups below (v2).
 
     Any other set there was made by others, as was any of the scope.
     """
@@ -298,7 +298,7 @@ def _memory_steps(
     ours: frozenset[int],
     pool_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
-    """Plan the memory's part.
+    """Plan the steps for a guest's memory.
 
     :returns: (outcome, bytes off the nodes, steps)
     """
@@ -352,7 +352,7 @@ def _bring_the_rest(
     steps: Steps,
     write: Writer,
 ) -> int | None:
-    """Move once more: a page that was in use, or came from a fault begun before, stays behind.
+    """Move memory again: pages in use, or from faults begun before, stayed behind.
 
     :returns: bytes that lie off the nodes even so, None: unknown
     """
@@ -387,9 +387,9 @@ def _off_bytes(
     exactly: bool = False,
     pool_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
-    """Return the bytes that a write of ``mems`` may have to move, or ``exactly`` lie off them.
+    """Return the bytes that a write of ``mems`` may have to move, None if unknown.
 
-    :returns: None when unknown
+    :param exactly: count only those that are known to lie off ``mems``
     """
     by_node = memory_by_node(groups)
     if by_node is None:

@@ -133,5 +133,5 @@ def label(what: str, text: str) -> str:
 
 
 def is_label(text: str) -> bool:
-    """Return whether text is such a line."""
+    """Return whether a text is a short line that prints."""
     return len(text) <= 255 and text.isprintable()

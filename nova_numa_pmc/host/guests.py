@@ -111,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return an identity that a guest's later pid file doesn't have, None: there is no file."""
+    """Return an identity of a guest's pid file that no later one has, None if there is none."""
     try:
         found = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:

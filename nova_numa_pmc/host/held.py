@@ -104,7 +104,7 @@ def contradicting(
 
 
 def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
-    """Return whether a set is outside of the one above, so that its threads have that one (v2)."""
+    """Return whether a set is outside of its parent's, so that threads have the parent's (v2)."""
     if groups.version != 2:
         return False
     try:

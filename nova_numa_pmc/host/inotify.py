@@ -59,7 +59,7 @@ class Inotify:
         )
 
     def remove(self, watch: int) -> None:
-        """Watch no longer; one whose directory has gone is fine."""
+        """Stop a watch; nothing happens if its directory has gone."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> list[InotifyEvent]:

@@ -59,7 +59,7 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestChange(Record):
-    """That something was heard of a domain, and its live XML.
+    """News of a domain, with its live XML once that has come.
 
     :param guest: as its XML has it, without what a process has; None: only heard of, or gone
     :param identity: of its status file, as it was before libvirt was queried
@@ -193,7 +193,7 @@ class Listener:
         )
 
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
-        """Take an event of whatever kind; libvirt is called once this has returned."""
+        """Queue an event of any kind; libvirt is asked for the XML after this has returned."""
         name = domain.name()
         self._queue(GuestChange(name))
         self._requested.append(name)

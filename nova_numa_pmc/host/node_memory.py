@@ -44,7 +44,7 @@ _TIERS = 'sys/devices/virtual/memory_tiering'
 
 
 def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
-    """Return nodes with whose memory they have.
+    """Return the nodes, each with the kind of its memory.
 
     Nothing is opened unless a node has memory and no CPUs.
     """

@@ -46,7 +46,7 @@ def write(path: str, text: str) -> None:
 
 
 def read_set(path: str) -> str:
-    """Read a set as it holds: a group's own, or what it inherits.
+    """Read the set in force: a group's own, or the one that it inherits.
 
     :returns: text in the kernel's list format
     :raises OSError: as the kernel says

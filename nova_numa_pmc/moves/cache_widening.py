@@ -46,7 +46,7 @@ class CacheWidening:
         self._waited: dict[_Cache, float] = {}  # [core-seconds]
 
     def widen(self, tick: Tick) -> Tick:
-        """Widen the guest that waits most on each cache where that has gone on; return the tick.
+        """Widen the guest that waits most on each cache where waiting has lasted; return the tick.
 
         :param tick: with sample, host and record
         :raises StateError: a promise can't be written

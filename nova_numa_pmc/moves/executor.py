@@ -128,7 +128,7 @@ class MoveExecutor:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Take in the running guests: end a move whose guest libvirt works on, forget old ones."""
+        """End the move in progress if libvirt works on a guest of it; update widened guests."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.step.uuid in busy for part in self._parts):
             self._cancel()
@@ -163,7 +163,7 @@ class MoveExecutor:
         self._queue.clear()
 
     def abandon(self) -> None:
-        """Give up the moves to come, and end that in progress: kept where most has moved."""
+        """Drop the moves to come; keep that in progress if most has moved, else take it back."""
         self.clear_queue()
         self._cancel()
         while self._parts:

@@ -45,7 +45,7 @@ class LateStarts:
         self.taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
-        """Place the guests whose starts could not; return the tick with the record as it is now.
+        """Finish the starts that the hook could not; return the tick with the current record.
 
         A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
         libvirt working on it: the hook may be about to.

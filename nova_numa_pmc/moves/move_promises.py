@@ -31,7 +31,7 @@ class MoveRefused(PageMoveError):
 
 
 class PlannedMove(Record):
-    """A move to come, and what it was planned of.
+    """A move to come, with its guests' promises before and after it.
 
     :param promised: by uuid, before it
     :param targets: by uuid, after it where the move alone doesn't show it: it takes another one
@@ -113,7 +113,7 @@ class MovePromises:
             self._check_room(parts, record, host)
 
     def take_back(self, part: MovePart) -> None:
-        """Promise a guest its former place again, unless it was promised another since."""
+        """Promise a guest its former place again, unless its promise has changed since."""
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
             if record.promises.get(part.step.uuid) == part.after:
                 record.put(part.before)
@@ -159,7 +159,10 @@ class MovePromises:
     def _check_room(
         self, parts: Sequence[MovePart], record: Promises, host: model.Topology
     ) -> None:
-        """Refuse where a start has taken the room since; raised under the lock: not recorded."""
+        """Raise :class:`MoveRefused` if a start has taken the room since.
+
+        It is raised under the lock, so that nothing is recorded.
+        """
         seen = host_view.view(host, record.promises.values(), self.options.shared.limits)
         wanted = {node for part in parts for node in part.step.mem_nodes}
         for node in seen.nodes:

@@ -145,7 +145,7 @@ class Reassertion:
         host: model.Topology,
         online: frozenset[int],
     ) -> bool:
-        """Return whether the guest is held now; False: another program writes its groups."""
+        """Hold the guest to its place; return False if another program keeps resetting it."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # What is inside of the place is a pin, or the place before CPUs came online.
@@ -200,7 +200,7 @@ class Reassertion:
         cpus: frozenset[int],
         host: model.Topology,
     ) -> tuple[frozenset[int], ...]:
-        """List the sets that groups may hold of ours: (empty set,) where there is none.
+        """List the sets of ours that groups may hold, (empty set,) if there are none.
 
         What was held when we last looked is known. Before that, sets of whole nodes are ours:
         those of an earlier place, left by a mover that was killed.
@@ -297,7 +297,7 @@ class _Room:
         self._left: dict[int, int] = {}  # node id → bytes
 
     def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
-        """Take what a guest has yet to touch from its nodes' room; return why not, '' it fits.
+        """Take a guest's untouched memory from its nodes' room; return why it doesn't fit, or ''.
 
         :param held: {node id: bytes} that it has
         """

@@ -44,7 +44,7 @@ class _Handler(MetricsHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Not http.server's, which resolves the host's name when it is bound."""
+    """A server in threads; http.server's would resolve the host's name when it is bound."""
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
@@ -100,7 +100,7 @@ class _Unix(_Server):
 
 
 class Endpoint:
-    """An address that is served from when this is made until it is closed.
+    """An address that is served from construction until :meth:`close`.
 
     :ivar address: with the port that was taken
 

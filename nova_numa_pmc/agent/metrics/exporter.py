@@ -42,7 +42,7 @@ class Exporter:
 
     @property
     def address(self) -> metrics_conf.Address | None:
-        """Return the address that is served; None: none is."""
+        """Return the address that is served, None if there is none."""
         return self._endpoint.address if self._endpoint else None
 
     def show(self, tick: Tick, seconds: float) -> None:

@@ -132,7 +132,7 @@ class GuestHistory(UsageHistory):
         )
 
     def take_place(self, promise: model.Promise | None) -> bool:
-        """Take its place over; return whether it had another one when the interval began."""
+        """Note its promised place; return whether it had another one when the interval began."""
         moved = self._place is not None and self._place != _place(promise)
         self._place = _place(promise)
         if moved:
@@ -140,7 +140,7 @@ class GuestHistory(UsageHistory):
         return moved
 
     def ran_at(self, promise: model.Promise | None) -> dict[int, float]:
-        """Return ``ran``; {} where its place is another one since."""
+        """Return ``ran``, {} if the guest's place has changed since."""
         return self.ran if self._place == _place(promise) else {}
 
 
@@ -265,7 +265,7 @@ class Histories:
                     wants.ran = {node: weight * factor for node, weight in wants.ran.items()}
 
     def _forget(self) -> None:
-        """Forget guests that are gone for good, but for what their flavor learns of them."""
+        """Forget guests that are gone for good, and add them to their flavors' sums."""
         gone = sorted(
             (each.seen_s, uuid) for uuid, each in self.guests.items() if each.seen_s < self.clock_s
         )

@@ -50,7 +50,7 @@ class Level:
         self.minutes = self.day = self.variance = 0.0
 
     def add(self, series: demand_history.Series, share: float) -> None:
-        """Add a share of a series that knows something of the day; of minutes, else the day's."""
+        """Add a share of a series; if it has no mean over minutes, the day's stands for it."""
         day = series.day.mean or 0.0
         minutes = series.minutes.mean
         self.minutes += share * (day if minutes is None else minutes)
@@ -70,7 +70,7 @@ class Level:
             self.add(amount, share)
 
     def longer(self) -> float:
-        """Return the day's mean; where minutes are above it by more than chance, theirs less that.
+        """Return the mean over the day, or that over minutes less chance if this is higher.
 
         A guest's load that has come counts within minutes, one that has gone within a day: it
         may come back.

@@ -102,7 +102,7 @@ def _least(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
 
 
 def _found(search: _Search, distances: Distances, least: int) -> list[Set]:
-    """Look for sets in neighbourhoods, of the fewest positions that are found to do."""
+    """Find sets of the fewest positions that suffice, looking in neighbourhoods."""
     everywhere = list(range(len(search.room)))
     for size in range(least, len(everywhere) + 1):
         found = set()
@@ -181,7 +181,7 @@ class _Search:
         return self._exchanged(self.roomiest(allowed, size) or widest, allowed)
 
     def _exchanged(self, chosen: list[int], allowed: list[int]) -> Set:
-        """Exchange the dearest positions for the cheapest with which the set still does."""
+        """Exchange the costliest positions for the cheapest with which the set still suffices."""
         kept = set(chosen)
         for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):
             rest = [at for at in kept if at != dear]

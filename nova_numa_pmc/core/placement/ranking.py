@@ -62,7 +62,7 @@ def rank_candidates(
 
 
 def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
-    """Return by position (steps of its pressure above the floor, its pressure) as it is."""
+    """Return (steps of pressure above the floor, pressure) per position, without the guest."""
     nodes, _ = missing.fill_in(inputs.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
     return [

@@ -51,7 +51,7 @@ class MoveCandidate:
         )
 
     def shares(self, other: MoveCandidate) -> bool:
-        """Return whether a guest is in both."""
+        """Return whether another candidate moves a guest that this one moves."""
         return any(one is two for one, _ in self.steps for two, _ in other.steps)
 
     def order(self, horizon_s: float) -> tuple[object, ...]:

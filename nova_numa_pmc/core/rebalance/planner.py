@@ -266,7 +266,7 @@ def _soon(
 
 
 def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
-    """Return {place: gain} of the best move from it."""
+    """Return {place: gain of the best move or swap that leaves it}."""
     best: dict[tuple[int, ...], float] = {}
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
@@ -276,7 +276,7 @@ def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
 
 
 def _superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
-    """Return whether it is a widening of which a move is about to spare at least half."""
+    """Return whether it is a widening, and a move due soon gains at least half as much."""
     if candidate.kind != plan_records.WIDEN:
         return False
     ((mover, _),) = candidate.steps

@@ -83,7 +83,7 @@ def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
 def _best(
     host_model: HostModel, movers: Iterable[Mover], bounds: Mapping[str, float], count: int
 ) -> list[Mover]:
-    """Take the first by bound and by bound per cost."""
+    """Return the ``count`` best by bound, and those by bound per cost."""
 
     def cost(mover: Mover) -> float:
         size = sum(mover.bytes.values()) if mover.bytes else 0
@@ -144,7 +144,7 @@ class _Pool:
                     self.returning.setdefault(at, []).append(each)
 
     def partners(self, host_model: HostModel, mover: Mover, at: int) -> Iterable[Mover]:
-        """Take those nearest to the demand that should come back, the calmest, the returning."""
+        """Return the guests nearest to the wanted demand, the calmest, and the returning."""
         host_loss, here = host_model.host_loss, mover.at[0]
         missing = host_loss.demand[here] - host_loss.cores[here]
         idle = host_loss.cores[at] - host_loss.demand[at]

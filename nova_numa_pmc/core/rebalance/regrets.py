@@ -113,7 +113,7 @@ def after_interval(
 
 
 def caution_factors(regrets: RebalanceMemory) -> dict[str, float]:
-    """Return {uuid: factor} of the guests whose moves cost more than they cost."""
+    """Return {uuid: factor} by which the cost of a guest's next move is multiplied."""
     return {caution.uuid: caution.factor for caution in regrets.cautions}
 
 
@@ -155,7 +155,7 @@ def with_move_recorded(
 
 
 def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
-    """Return the regrets without what it holds about guests: their move failed or was undone."""
+    """Return the memory without regrets and trials of guests whose move failed or was undone."""
     uuids = frozenset(uuids)
 
     return regrets._replace(

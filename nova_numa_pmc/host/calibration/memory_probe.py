@@ -85,7 +85,7 @@ class ProbeSizes(Record):
 
 
 def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
-    """Return the memory sizes to use for a CPU's last-level cache, a node's sum, and threads."""
+    """Return the sizes to use for a CPU's last cache, the sum of a node's, and some threads."""
     part = -(-4 * node_cache_bytes // threads)
     return ProbeSizes(
         _CHAIN_BYTES,
@@ -128,7 +128,7 @@ class Memory:
             raise
 
     def words(self) -> memoryview[int]:
-        """Return it as a writable view of 64-bit words; release it before :meth:`close`."""
+        """Return the memory as writable 64-bit words; release the view before :meth:`close`."""
         return memoryview(self._map).cast('B').cast('Q')
 
     def close(self) -> None:

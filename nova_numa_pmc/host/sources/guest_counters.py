@@ -69,7 +69,7 @@ class GuestCounters:
         self.problems: tuple[str, ...] = ()
 
     def room(self, cpu: int) -> tuple[str, ...]:
-        """Return the roles that may be counted on CPUs beside it, the most that fit.
+        """Return as many roles to count on CPUs as fit beside this source.
 
         :param cpu: an online CPU to ask on
         """
@@ -210,7 +210,7 @@ class GuestCounters:
 
 
 def _is_unknown(deltas: counted.Deltas | None) -> bool:
-    """Return whether of a guest that is counted nothing is known."""
+    """Return whether nothing is known of a guest that is counted."""
     if deltas is None:
         return False
     return {delta for role, delta in deltas.items() if role in counted.ROLES} == {None}

@@ -70,7 +70,7 @@ class SourceRetries:
     def sample(
         self, one: Measuring[_P, _T], problems: list[str], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T | None:
-        """Return its measurement, None: it failed, now or lately; it is closed then.
+        """Return the measurement of ``one``, None if it failed now (it is closed then) or lately.
 
         :param problems: is added to
         """

@@ -98,7 +98,7 @@ class Resctrl:
         }
 
     def nodes_at(self, now_ns: int) -> dict[int, Counts]:
-        """Return {node id: counts}, in lines, of the sample of this time; {}: none."""
+        """Return {node id: counts}, in lines, of the sample taken at this time; {} if none was."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
     def _evidence_of(
@@ -259,7 +259,7 @@ def _tasks(group: str) -> frozenset[int]:
 
 
 def _moved(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
-    """Return the bytes since; None: unknown."""
+    """Return the bytes moved between two readings of the domains; None: unknown."""
     found: Domains = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
