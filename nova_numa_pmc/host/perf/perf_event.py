@@ -212,7 +212,7 @@ def _explain(number: int, event: Event | None, target: Target) -> exceptions.Cou
         return exceptions.CounterUnsupported(text + '; another user holds the counter')
     if number == errno.EOPNOTSUPP:
         return exceptions.CounterUnsupported(
-            "%s; the PMU can't count this way (a guest with KVM's mediated vPMU?)" % text
+            "%s; the PMU cannot count this way (a guest with KVM's mediated vPMU?)" % text
         )
     return exceptions.CounterUnsupported(text)
 
