@@ -18,6 +18,9 @@ AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 #: Who chose a guest's place: this package, others, none (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
+#: An operator's overrides of a guest: held to its place and never moved; neither held nor moved,
+#: nor placed at its next start.
+PIN, IGNORE = 'pin', 'ignore'
 #: Whose memory a node's is: the host's own; a device's, such as a GPU's; that of a slower tier,
 #: such as CXL's.
 HOST, DEVICE, SLOW = 'host', 'device', 'slow'
@@ -115,7 +118,7 @@ class Guest(Record):
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'), None: it has none
     :param id: libvirt's number of it while it runs, None: not reported
-    :param override: the operator's override (:mod:`overrides`): 'pin', 'ignore',
+    :param override: the operator's override (:mod:`overrides`): :data:`PIN`, :data:`IGNORE`,
         '' nothing
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
@@ -180,7 +183,7 @@ class Promise(Record):
     memory_bytes: int
     page_bytes: int | None = None
     bound: bool = False
-    origin: str = 'placed'
+    origin: str = PLACED
     since_ns: int = 0
     started: bool = False
     mem_bytes: tuple[int, ...] = ()

@@ -158,7 +158,7 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
         yield Finding(
             'monitor-package-missing',
             finding.ERROR,
-            "%s, which runs nova-compute, cannot import nova_numa_pmc" % modules.python,
+            '%s, which runs nova-compute, cannot import nova_numa_pmc' % modules.python,
             pip,
         )
     targets = [target for name, target in modules.points if name == 'numa_pmc']

@@ -215,7 +215,7 @@ def check_importable(modules: InterpreterModules) -> Iterator[Finding]:
         yield Finding(
             'scheduler-package-missing',
             finding.ERROR,
-            "%s, which runs nova-scheduler, cannot import nova_numa_pmc: nova-scheduler does not "
+            '%s, which runs nova-scheduler, cannot import nova_numa_pmc: nova-scheduler does not '
             'start with our weigher or filter' % modules.python,
             'install our wheel with %s -m pip' % modules.python,
         )

@@ -239,7 +239,7 @@ def request(
         guest.page_bytes,
         guest.allowed_cpus,
         tuple(device_nodes),
-        model.NONE if guest.override == 'ignore' else policy_of(guest),
+        model.NONE if guest.override == model.IGNORE else policy_of(guest),
         demand,
         expected_traffic(demand, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,

@@ -114,7 +114,7 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial
     except subprocess.TimeoutExpired:
         return LabelTrial(False, label, 'no answer within %d s' % limit_seconds)
     except (OSError, subprocess.SubprocessError) as error:
-        return LabelTrial(None, label, "cannot enter the label %s: %s" % (label, error))
+        return LabelTrial(None, label, 'cannot enter the label %s: %s' % (label, error))
     lines = done.stderr.decode(errors='replace').strip().splitlines()
     last = lines[-1] if lines else 'exit status %d without a message' % done.returncode
     return LabelTrial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)

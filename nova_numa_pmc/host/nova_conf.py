@@ -108,7 +108,7 @@ class NovaConf:
             self._add(
                 'nova-conf-value',
                 finding.ERROR,
-                "[%s] %s cannot be used: %s" % (group, name, error),
+                '[%s] %s cannot be used: %s' % (group, name, error),
                 'correct it; Nova would not start with it',
                 self.where,
             )

@@ -17,7 +17,6 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state import overrides
 from nova_numa_pmc.state.promises_format import Promises
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class LateStarts:
             if (
                 promise is None
                 or guest.job
-                or guest.override == overrides.IGNORE
+                or guest.override == model.IGNORE
                 or (promise.started and not promise.missed)
             ):
                 continue

@@ -24,7 +24,6 @@ from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import Held, contradicting, own_cpus, read_held
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
     import logging
@@ -126,7 +125,7 @@ class Reassertion:
         if (
             promise.origin != model.PLACED
             or not pins.may_hold(guest)
-            or guest.override == overrides.IGNORE
+            or guest.override == model.IGNORE
         ):
             return False
         # The hook writes at `started`; where it never came to that, it is taken over.

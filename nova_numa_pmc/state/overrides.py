@@ -11,6 +11,7 @@ import os
 
 from nova_numa_pmc.exceptions import DomainError, StateError
 from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.model import IGNORE, PIN
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest
 
 DIRECTORY, FILE, LOCK = 'var/lib/nova-numa-pmc', 'guests', 'guests.lock'
-#: Held to its place and never moved; neither held nor moved, nor placed at its next start.
-PIN, IGNORE = 'pin', 'ignore'
 UNNAMED = '-'
 _SIZE_MAX_BYTES = 4 << 20
 #: Two commands that change the file take turns of milliseconds.

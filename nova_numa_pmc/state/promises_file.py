@@ -217,6 +217,6 @@ def _set_aside(directory_fd: int, directory: str) -> None:
         os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
         raise StateError(
-            "%s: cannot be set aside as %s.bad: %s: remove both"
+            '%s: cannot be set aside as %s.bad: %s: remove both'
             % (os.path.join(directory, FILE), FILE, e.strerror)
         ) from None

@@ -48,7 +48,7 @@ def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     try:
         return _encode(promises, rotation, boot_id)
     except (AttributeError, TypeError, ValueError) as e:
-        raise StateError("a promise cannot be written: %s" % e) from None
+        raise StateError('a promise cannot be written: %s' % e) from None
 
 
 def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:

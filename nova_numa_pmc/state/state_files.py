@@ -188,6 +188,6 @@ def replace_file(
         files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)
     except OSError as e:
         raise StateError(
-            "%s: cannot be written: %s: is its file system full or read-only?"
+            '%s: cannot be written: %s: is its file system full or read-only?'
             % (os.path.join(directory, name), e.strerror)
         ) from None

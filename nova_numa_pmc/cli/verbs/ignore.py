@@ -41,13 +41,13 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command.need_root()
     if not args.release:
         uuid, name = command.find_overridden(args.guest)
-        pin.record_override(command, overrides.Override(uuid, overrides.IGNORE, name), args)
+        pin.record_override(command, overrides.Override(uuid, model.IGNORE, name), args)
         return exits.OK
     guest = command.find(args.guest)
     # In turn: an agent in the middle of a tick would write what is taken away here.
     with run_moves.hold_move_lock(command, 'ignore', args.wait):
         pin.record_override(
-            command, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args
+            command, overrides.Override(guest.uuid, model.IGNORE, guest.name), args
         )
         _release(command, guest)
     return exits.OK

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             )
     record_override(
         command,
-        overrides.Override(uuid, overrides.PIN, name),
+        overrides.Override(uuid, model.PIN, name),
         args,
         outcome and run_moves.outcome_data(outcome),
     )
@@ -86,8 +86,8 @@ def record_override(
                 override.name,
                 override.uuid,
                 {
-                    overrides.PIN: 'pinned: it is held where it is and not moved',
-                    overrides.IGNORE: 'ignored: it is neither held nor moved, and left floating '
+                    model.PIN: 'pinned: it is held where it is and not moved',
+                    model.IGNORE: 'ignored: it is neither held nor moved, and left floating '
                     'at its next start',
                 }[override.what],
             )

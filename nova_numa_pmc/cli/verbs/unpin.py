@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, pinned_threads
 from nova_numa_pmc.host import pins
 from nova_numa_pmc.state import overrides
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     elif dropped:
         print(
             '%s %s: no longer %s'
-            % (name, uuid, {overrides.PIN: 'pinned', overrides.IGNORE: 'ignored'}[dropped.what])
+            % (name, uuid, {model.PIN: 'pinned', model.IGNORE: 'ignored'}[dropped.what])
         )
     elif not restored:
         print('%s %s: neither pinned nor ignored' % (name, uuid))

@@ -45,8 +45,8 @@ class Rule(Record):
 #: Whatever was planned or requested: the operator has overridden it, or libvirt is working on it
 #: with the guest.
 NOW = (
-    Rule('kept', lambda case: case.guest.override == 'pin', 'pinned by the operator'),
-    Rule('ignored', lambda case: case.guest.override == 'ignore', 'ignored by the operator'),
+    Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
+    Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
     Rule('active_job', lambda case: case.guest.job, 'libvirt is working on it'),
     Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
 )

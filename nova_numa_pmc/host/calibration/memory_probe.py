@@ -146,7 +146,7 @@ class Memory:
 def _syscall(which: int, *arguments: object) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
-        raise CalibrationError("memory cannot be put on a node by hand on %s" % platform.machine())
+        raise CalibrationError('memory cannot be put on a node by hand on %s' % platform.machine())
     if _libc.syscall(ctypes.c_long(numbers[which]), *arguments) == 0:
         return
     code = ctypes.get_errno()
@@ -353,5 +353,5 @@ def _check_tree() -> None:
             return
     raise CalibrationError(
         "this C library's tree (tsearch) is laid out in an unknown way: "
-        "latencies cannot be measured with it; set latency_ns by hand"
+        'latencies cannot be measured with it; set latency_ns by hand'
     )

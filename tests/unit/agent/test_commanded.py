@@ -3,6 +3,7 @@
 
 import os
 
+from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateLocked
 from nova_numa_pmc.state import move_lock, overrides, pause
@@ -92,14 +93,14 @@ class TurnsTest(CommandedCase):
 class OverridesTest(CommandedCase):
     def test_a_pinned_guest_is_held_and_another_one_moved(self):
         for number in (1, 2):
-            self.say(number, overrides.PIN)
+            self.say(number, model.PIN)
         cpus = self.reset(1)
         self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open()))
         self.assertEqual('0-3', cpus())
 
     def test_an_ignored_guest_is_neither_held_nor_moved(self):
         for number in self.NUMBERS:
-            self.say(number, overrides.IGNORE)
+            self.say(number, model.IGNORE)
         cpus = self.reset(1)
         self.assertEqual([{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open()).values()])
         self.assertEqual('0-7', cpus())
@@ -108,13 +109,13 @@ class OverridesTest(CommandedCase):
         made = self.open()
         at_s = self.until_moved(made)
         for number in self.NUMBERS:
-            self.say(number, overrides.PIN)
+            self.say(number, model.PIN)
         self.tick(made, at_s + 5)
         self.finish(made)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
     def test_a_list_that_can_not_be_trusted_moves_nobody(self):
-        self.say(1, overrides.PIN)
+        self.say(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.ticks(self.open(agent_conf.ON))

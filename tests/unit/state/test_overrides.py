@@ -38,9 +38,9 @@ class OverridesTest(unittest.TestCase):
         self.assertEqual({}, self.whats())
 
     def test_the_last_word_counts(self):
-        self.put(0, overrides.PIN, 'web 1')
-        self.put(1, overrides.IGNORE)
-        self.put(0, overrides.IGNORE, 'web 1')
+        self.put(0, model.PIN, 'web 1')
+        self.put(1, model.IGNORE)
+        self.put(0, model.IGNORE, 'web 1')
         self.assertEqual({UUIDS[0]: 'ignore', UUIDS[1]: 'ignore'}, self.whats())
         self.assertEqual('web 1', overrides.drop(UUIDS[0], self.root).name)
         with open(self.path) as file:
@@ -48,7 +48,7 @@ class OverridesTest(unittest.TestCase):
 
     def test_names_as_libvirt_takes_them(self):
         for name in ('a\u3000b\xa0c ', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
-            self.put(0, overrides.PIN, name)
+            self.put(0, model.PIN, name)
             self.assertEqual(name, overrides.read(self.root)[0][UUIDS[0]].name)
 
     def test_lines_that_are_none_are_told_and_never_written_over(self):
@@ -69,18 +69,18 @@ class OverridesTest(unittest.TestCase):
                 self.assertEqual([UUIDS[0]], list(found))
                 self.assertIn('line 3', problem)
                 with self.assertRaises(StateError):
-                    self.put(2, overrides.PIN)
+                    self.put(2, model.PIN)
                 with open(self.path, 'rb') as file:
                     self.assertEqual(text, file.read())
 
     def test_a_file_that_others_can_write_is_refused(self):
-        self.put(0, overrides.PIN)
+        self.put(0, model.PIN)
         os.chmod(self.path, 0o666)
         with self.assertRaises(StateError):
             overrides.read(self.root)
 
     def test_guests_are_marked_by_uuid(self):
-        self.put(0, overrides.PIN)
+        self.put(0, model.PIN)
         guests = [model.Guest(uuid, 'g', 1, 1) for uuid in UUIDS[:2]]
         marked, problems = overrides.with_overrides(guests, self.root)
         self.assertEqual((['pin', ''], []), ([each.override for each in marked], problems))

@@ -263,7 +263,7 @@ class LockedTest(StateTestCase):
     def test_a_full_file_system_is_an_error_and_the_old_record_stays(self):
         self.record()
         os.mkdir(self.file + '.tmp')  # as good a reason as any not to be able to write
-        with self.assertRaisesRegex(StateError, "cannot be written"):
+        with self.assertRaisesRegex(StateError, 'cannot be written'):
             self.record(GUEST._replace(uuid='b'))
         self.assertEqual([GUEST.uuid], list(self.read().promises))
 

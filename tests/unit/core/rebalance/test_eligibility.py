@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import eligibility
-from nova_numa_pmc.state import overrides
 from tests.fixtures.hosts import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30, since_ns=7, started=True)
@@ -23,8 +22,8 @@ HOST = model.Topology(
 )
 #: (code, the guest, its promise) of each rule, in the table's order.
 CASES = (
-    ('kept', guest('g', override=overrides.PIN), PROMISE),
-    ('ignored', guest('g', override=overrides.IGNORE), PROMISE),
+    ('kept', guest('g', override=model.PIN), PROMISE),
+    ('ignored', guest('g', override=model.IGNORE), PROMISE),
     ('active_job', guest('g', job='migration out', state='running'), PROMISE),
     ('paused', guest('g', state='paused'), PROMISE),
     ('other_pool', guest('g', allowed_cpus=frozenset({1, 3})), PROMISE),
@@ -40,7 +39,7 @@ CASES = (
 
 #: {code: (fields of a guest, fields of its promise)} of reasons that go together.
 REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    'kept': ({'override': overrides.PIN}, {}),
+    'kept': ({'override': model.PIN}, {}),
     'active_job': ({'job': 'save'}, {}),
     'paused': ({'state': 'paused'}, {}),
     'other_pool': ({'allowed_cpus': frozenset({3})}, {}),
