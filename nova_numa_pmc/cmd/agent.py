@@ -54,6 +54,7 @@ LATE = (
     'extra_specs',
     'host.allowed_mems',
     'host.held',
+    'host.huge_pages',
     'host.node_memory',
     'host.paging.hugetlb',
     'host.pins',

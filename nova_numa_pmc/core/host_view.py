@@ -61,11 +61,7 @@ def view(
         share to measured demand, which does not show them fully yet (an upper bound of
         the larger of both, which would need each guest's own measurement)
     """
-    nodes = topology.nodes
-    if any(node.memory_bytes and not node.cpus for node in nodes):
-        from nova_numa_pmc.core import node_memory  # few hosts have such nodes
-
-        nodes = node_memory.offered(nodes, limits)
+    nodes = offered(topology.nodes, limits)
     promises = list(promises)
     cores = capacity_cores(topology, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]
@@ -103,6 +99,15 @@ def view(
             cache_hierarchy.domains(topology, limits),
         )
     )
+
+
+def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.Node, ...]:
+    """Return the nodes, leaving out memory that is not for guests."""
+    if any(node.memory_bytes and not node.cpus for node in nodes):
+        from nova_numa_pmc.core import node_memory  # few hosts have such nodes
+
+        nodes = node_memory.offered(nodes, limits)
+    return nodes
 
 
 def quantised(host_view: model.HostView) -> model.HostView:

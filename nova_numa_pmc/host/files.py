@@ -102,6 +102,16 @@ def whole_number(root: str, path: str, digits: str, most: int) -> int:
     return int(digits)
 
 
+def read_whole_number(root: str, path: str, most: int) -> int | None:
+    """Read a file that holds one number.
+
+    :returns: None without the file
+    :raises TopologyError: not a number, or above ``most``
+    """
+    text = read_text(root, path)
+    return None if text is None else whole_number(root, path, text, most)
+
+
 def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
     """Return {field: bytes} of a meminfo's wanted fields ('Node 0 MemTotal:  1024 kB').
 

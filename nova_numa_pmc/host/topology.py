@@ -19,8 +19,14 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import huge_pools
-from nova_numa_pmc.host.files import meminfo_bytes, path_of, read_cpus, read_text, whole_number
+from nova_numa_pmc.host.files import (
+    meminfo_bytes,
+    path_of,
+    read_cpus,
+    read_text,
+    read_whole_number,
+    whole_number,
+)
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -50,6 +56,8 @@ _LOCAL_DISTANCE, _REMOTE_DISTANCE, _MAX_DISTANCE = 10, 20, 255
 
 _NODES = 'sys/devices/system/node'
 _CPUS = 'sys/devices/system/cpu'
+_HUGE_PAGES = 'sys/kernel/mm/hugepages'
+_MAX_HUGE_PAGES = 1 << 50
 _HEX_DIGITS = frozenset('0123456789abcdef')
 
 
@@ -90,12 +98,30 @@ def read(root: str = '/') -> model.Topology:
         from nova_numa_pmc.host import node_memory  # few hosts have such nodes
 
         nodes = node_memory.with_memory(nodes, root)
+    totals = _huge_page_totals(root)
+    if totals:
+        from nova_numa_pmc.host import huge_pages  # few hosts have any
+
+        nodes = huge_pages.with_huge_pages(root, nodes, totals)
     return model.Topology(
-        huge_pools.with_pools(root, nodes),
-        _read_distances(root, numbers),
-        _read_cores(root, online),
-        problems=problems,
+        nodes, _read_distances(root, numbers), _read_cores(root, online), problems=problems
     )
+
+
+def _huge_page_totals(root: str) -> dict[str, int]:
+    """Return {directory of a page size: pages} of the sizes of which the host has any.
+
+    :raises TopologyError: a file is malformed
+    """
+    try:
+        names = os.listdir(path_of(root, _HUGE_PAGES))
+    except OSError:
+        return {}
+    pages = {
+        name: read_whole_number(root, f'{_HUGE_PAGES}/{name}/nr_hugepages', _MAX_HUGE_PAGES)
+        for name in names
+    }
+    return {f'{_HUGE_PAGES}/{name}': total for name, total in pages.items() if total}
 
 
 def _on_one_node(

@@ -9,8 +9,7 @@ others.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import node_memory
-from nova_numa_pmc.core.host_view import capacity_bytes
+from nova_numa_pmc.core.host_view import capacity_bytes, offered
 
 
 def promisable_bytes(
@@ -28,7 +27,7 @@ def promisable_bytes(
     :param node_ids: to which others have bound its memory; empty: any
     """
     named = tuple(node for node in host.nodes if node.id in node_ids)
-    nodes = named or node_memory.offered(host.nodes, limits)
+    nodes = named or offered(host.nodes, limits)
     if page_bytes is None:
         return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits) for node in nodes)
     return sum(
