@@ -80,6 +80,7 @@ def test_sizes():
         mebibytes('-1G')
 
 
+@pytest.mark.full
 def test_the_kernel_sees_the_shape(lab_of):
     """Three nodes, one without CPUs, unequal memory above 4 GiB, SMT, distances, HMAT."""
     lab = lab_of(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other machines: cgroup v1, four nodes, unequal nodes, a full node, guests larger than a node.
 
-``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve, guests on clusters
-of two sockets, and one that is bound to a node which fills.
+``make lab`` has cgroup v1, a guest larger than a node, and the failure of a hard wall; ``make
+lab-full`` the others.
 """
 
 import json
@@ -161,10 +161,8 @@ def test_unequal_nodes(lab_of):
         assert home_share(guest) >= STARTED_AT_HOME
 
 
-@pytest.mark.parametrize(
-    'bind',
-    [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
-)
+@pytest.mark.full
+@pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
 def test_a_full_node(lab_of, bind):
     """A guest on a node that fills spills over and lives; one that is bound is killed."""
     lab = lab_of(**UNEQUAL)
