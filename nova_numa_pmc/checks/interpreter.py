@@ -27,13 +27,13 @@ _SCRIPT = """
 import importlib.machinery, importlib.metadata, importlib.util, json, sys
 sys.path[:] = [path for path in sys.path if path]  # not the directory we happen to be in
 def paths(*names):
-    found = None
-    for at in range(len(names)):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(names[:at + 1]), found)
-        found = spec and spec.submodule_search_locations
-        if not found:
+    searched = None
+    for depth in range(len(names)):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(names[:depth + 1]), searched)
+        searched = spec and spec.submodule_search_locations
+        if not searched:
             return []
-    return list(found)
+    return list(searched)
 points = importlib.metadata.entry_points()
 group = "nova.compute.monitors.cpu"
 points = points.select(group=group) if hasattr(points, "select") else points.get(group, ())

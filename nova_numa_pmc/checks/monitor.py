@@ -31,7 +31,7 @@ _NOTIFICATIONS = 'oslo_messaging_notifications'
 _SILENT = frozenset({'', 'noop', 'log', 'test'})
 
 
-def enabled(conf: NovaConf) -> list[str]:
+def enabled_monitors(conf: NovaConf) -> list[str]:
     """Return the names in ``compute_monitors`` as 'cpu.NAME', as Nova completes them."""
     names = [name.strip() for name in conf.get('compute_monitors')]
     names = [name if '.' in name else 'cpu.' + name for name in names if name]
@@ -42,7 +42,7 @@ def enabled(conf: NovaConf) -> list[str]:
 
 def check_enabled(conf: NovaConf) -> Iterator[Finding]:
     """Check that ``compute_monitors`` names our monitor, and no other one beside it."""
-    names, file = enabled(conf), conf.file_of('compute_monitors')
+    names, file = enabled_monitors(conf), conf.file_of('compute_monitors')
     if NAME not in names:
         yield Finding(
             'monitor-not-enabled',
@@ -92,14 +92,14 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
 
 def weighed_cpu_metrics(conf: NovaConf) -> list[str]:
     """Return the CPU metrics that Nova's MetricsWeigher weighs."""
-    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
+    named = [pair.partition('=')[0].strip() for pair in conf.get('weight_setting', 'metrics')]
     return [name for name in named if name.startswith('cpu.')]
 
 
 def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
     """Check that the CPU metrics which Nova's MetricsWeigher reads are sent."""
     wanted = weighed_cpu_metrics(conf)
-    if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
+    if wanted and NAME in enabled_monitors(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
         yield Finding(
             'cpu-metrics-off',
             finding.ERROR,
@@ -120,7 +120,7 @@ def check_options(conf: NovaConf) -> Iterator[Finding]:
 def check_notifications(conf: NovaConf) -> Iterator[Finding]:
     """Check that nova-compute gives up a notification that can't be delivered."""
     drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
-    if drivers and enabled(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
+    if drivers and enabled_monitors(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
         yield Finding(
             'notifications-endless',
             finding.WARNING,

@@ -24,7 +24,7 @@ def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     return False
 
 
-def confirmed(ask: Callable[[str], str], text: str) -> bool:
+def ask_yes_no(ask: Callable[[str], str], text: str) -> bool:
     """Ask a yes-or-no question and return whether the answer is yes.
 
     :raises EOFError: the input has ended
@@ -32,9 +32,9 @@ def confirmed(ask: Callable[[str], str], text: str) -> bool:
     return ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
 
 
-def agreed(command: CommandContext, text: str) -> bool:
+def ask_operator(command: CommandContext, text: str) -> bool:
     """Ask a yes-or-no question; the end of the input is a no."""
     try:
-        return confirmed(command.ask, text)
+        return ask_yes_no(command.ask, text)
     except EOFError:
         return False

@@ -113,8 +113,8 @@ class CommandContext:
 
         :raises StateError: the operator's overrides can't be read
         """
-        found, problems = guests.read_running(self.root)
-        marked, unread = overrides.with_overrides(found, self.root)
+        running, problems = guests.read_running(self.root)
+        marked, unread = overrides.with_overrides(running, self.root)
         return marked, problems + unread
 
     def find(self, name: str) -> model.Guest:
@@ -133,9 +133,9 @@ class CommandContext:
             guest = self.find(name)
             return guest.uuid, guest.name
         except UnknownGuest:
-            for each in overrides.read(self.root)[0].values():
-                if name in (each.name, each.uuid):
-                    return each.uuid, each.name
+            for override in overrides.read(self.root)[0].values():
+                if name in (override.name, override.uuid):
+                    return override.uuid, override.name
             try:
                 return domain_values.uuid(name), overrides.UNNAMED
             except DomainError:
@@ -149,8 +149,8 @@ class CommandContext:
         :param pool: the floating pool; None: as it is published, or else found
         :raises NumaPmcError: something can't be read
         """
-        found, problems = self.guests()
-        pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
+        running, problems = self.guests()
+        pool = pool or usable_cpus.published_pool(self.root) or self._pool(running)
         host = usable_cpus.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
@@ -161,7 +161,7 @@ class CommandContext:
         )
         with record:
             problems += promises.reconcile(record, host, shared, self.root)
-        return ObservedHost(host, record, found, tuple(problems), pool)
+        return ObservedHost(host, record, running, tuple(problems), pool)
 
     def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
@@ -184,7 +184,7 @@ class CommandContext:
                 wait,
                 lambda: self._clock_ns() / 1e9,
             ):
-                yield self._joined(self.look(pool=sampler.pool), sample, sampler)
+                yield self._with_sample(self.look(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
         """Measure for a time.
@@ -197,9 +197,9 @@ class CommandContext:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
-            return self._joined(self.look(write_promises, sampler.pool), sample, sampler)
+            return self._with_sample(self.look(write_promises, sampler.pool), sample, sampler)
 
-    def _joined(
+    def _with_sample(
         self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler
     ) -> ObservedHost:
         observed = observed._replace(
@@ -221,7 +221,7 @@ class CommandContext:
 
         The agent has widened them, or something has reset their cpusets.
         """
-        found = {}
+        places = {}
         for guest in observed.guests:
             promise = observed.record.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
@@ -231,8 +231,8 @@ class CommandContext:
                     node.id for node in observed.host.nodes if node.online_cpus
                 )
                 if set(held_at) > set(promise.cpu_nodes):
-                    found[guest.uuid] = held_at
-        return found
+                    places[guest.uuid] = held_at
+        return places
 
     def propose(
         self, observed: ObservedHost, horizon_s: float, names: Collection[str] = ()
@@ -250,10 +250,10 @@ class CommandContext:
             named = {guest_lookup.find(name, observed.guests).uuid for name in names}
             situation = situation._replace(
                 guests=tuple(
-                    each
-                    if each.uuid in named or each.fixed
-                    else each._replace(fixed=eligibility.NOT_NAMED)
-                    for each in situation.guests
+                    guest
+                    if guest.uuid in named or guest.fixed
+                    else guest._replace(fixed=eligibility.NOT_NAMED)
+                    for guest in situation.guests
                 )
             )
         return planner.propose(

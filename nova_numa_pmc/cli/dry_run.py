@@ -60,7 +60,7 @@ def decide(
     return promises.decide(guest, options, root, 0, record=record), recorded
 
 
-def memory_kept(
+def withheld_memory(
     limits: model.Limits, root: str
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, whose memory it is) of those whose memory is not for guests.
@@ -84,7 +84,9 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePl
     ask = candidates.PlacementInput(merged, members, decision.view, decision.request)
 
     def ids(positions: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(nodes[member].id for at in positions for member in members[at]))
+        return tuple(
+            sorted(nodes[member].id for position in positions for member in members[position])
+        )
 
     return [
         PossiblePlace(
@@ -97,10 +99,10 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePl
     ]
 
 
-def running(name: str, root: str) -> model.Guest:
+def find_running(name: str, root: str) -> model.Guest:
     """Return the running guest of a name, a uuid or libvirt's id.
 
     :raises UnknownGuest: there is none, or it can't be read; says which are there
     """
-    found, problems = guests.read_running(root)
-    return guest_lookup.find(name, found, problems)
+    running, problems = guests.read_running(root)
+    return guest_lookup.find(name, running, problems)

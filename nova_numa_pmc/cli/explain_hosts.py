@@ -54,8 +54,8 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'options': conf,
                     'saved_at': saved_s,
                     'chosen': [chosen_host(verdicts) for verdicts in rounds],
-                    'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]],
-                    'weighers': weighed and weighers_as_dict(weighed, passing),
+                    'hosts': [to_data(verdict, by_name[verdict.host]) for verdict in rounds[0]],
+                    'weighers': weighed and weights_to_data(weighed, passing),
                 },
                 indent=2,
                 sort_keys=True,
@@ -81,11 +81,13 @@ def by_nova(
     if len(passing) < 2:
         return None, "Nova's other weighers are left out: Nova skips them when one host is left"
     with errors_name_file(args.hosts):
-        found = {saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))}
+        row_by_host = {
+            saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))
+        }
     try:
         # By name: the command needs no Nova, and nothing else of it may import any.
         nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
-        return nova.weigh([found[name] for name in passing], flavor, files, saved_s), ''
+        return nova.weigh([row_by_host[name] for name in passing], flavor, files, saved_s), ''
     except ImportError as error:
         return None, "Nova's other weighers are left out: %s: run it with Nova's Python" % error
     except cfg.Error as error:
@@ -95,14 +97,14 @@ def by_nova(
         return None, "Nova's other weighers are left out: %s: %s" % (type(error).__name__, error)
 
 
-def weighers_as_dict(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
+def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
     """Return Nova's weights as plain data."""
     return {
         'chosen': passing[_best(weighed, passing)[0]],
         'hosts': {
-            name: {'weight': weighed.weight(at)}
-            | {'shares': {each: listed[at] for each, listed in weighed.shares.items()}}
-            for at, name in enumerate(passing)
+            name: {'weight': weighed.weight(position)}
+            | {'shares': {weigher: listed[position] for weigher, listed in weighed.shares.items()}}
+            for position, name in enumerate(passing)
         },
         'failed': weighed.failed,
     }
@@ -116,11 +118,11 @@ def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> s
     headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in telling)])
     rows = [
         (
-            tables.printable(passing[at]),
-            tables.number(weighed.weight(at), 3),
-            *(tables.number(weighed.shares[name][at], 3) for name in telling),
+            tables.printable(passing[position]),
+            tables.number(weighed.weight(position), 3),
+            *(tables.number(weighed.shares[name][position], 3) for name in telling),
         )
-        for at in order[:_HOSTS_SHOWN]
+        for position in order[:_HOSTS_SHOWN]
     ]
     lines = tables.text(_table(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
@@ -136,7 +138,7 @@ def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> s
 
 def _best(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
     """List the hosts' positions, the best first."""
-    return sorted(range(len(passing)), key=lambda at: -weighed.weight(at))
+    return sorted(range(len(passing)), key=lambda position: -weighed.weight(position))
 
 
 def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
@@ -186,7 +188,7 @@ def chosen_host(verdicts: list[saved_hosts.Verdict]) -> str | None:
     return verdicts[0].host if verdicts[0].passes else None
 
 
-def as_dict(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[str, Any]:
+def to_data(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
     estimate = verdict.estimate
     return {
@@ -258,6 +260,6 @@ def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
 def _table(headings: str, rows: Iterable[Iterable[str]], left: tuple[int, ...]) -> tables.Table:
     return tables.Table(
         '',
-        tuple((heading, at in left) for at, heading in enumerate(headings.split())),
+        tuple((heading, position in left) for position, heading in enumerate(headings.split())),
         tuple(tuple(tables.Cell(text) for text in row) for row in rows),
     )

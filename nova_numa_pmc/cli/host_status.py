@@ -144,29 +144,31 @@ def nodes(
     now = host_view.view(
         observed.host, observed.record.promises.values(), command.options.shared.limits
     )
-    measured = _sampled(observed.sample) if observed.sample else _published(published)
+    measured = (
+        _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
+    )
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
-    found = []
-    for node, there in zip(now.nodes, observed.host.nodes):
-        memory = node_memory.memory_of(there, command.options.shared.limits)
-        found.append(
+    statuses = []
+    for node, host_node in zip(now.nodes, observed.host.nodes):
+        memory = node_memory.memory_of(host_node, command.options.shared.limits)
+        statuses.append(
             NodeStatus(
                 id=node.id,
                 cores=node.cores,
                 promised_bytes=node.promised_bytes,
                 capacity_bytes=node.capacity_bytes,
-                free_bytes=there.free_bytes,
+                free_bytes=host_node.free_bytes,
                 guests=node.guests,
                 memory_kind=memory.kind,
                 memory_source=memory.source,
-                memory_bytes=there.memory_bytes,
+                memory_bytes=host_node.memory_bytes,
                 **measured.get(node.id, unknown),
             )
         )
-    return tuple(found)
+    return tuple(statuses)
 
 
-def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
+def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
     return {
         node.id: dict(
             {name: getattr(node, name) for name in _MEASURED}, demand_now_cores=node.demand_cores
@@ -175,10 +177,12 @@ def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
     }
 
 
-def _published(published: host_state.HostState | None) -> dict[int, dict[str, float | None]]:
-    found: dict[int, dict[str, float | None]] = {}
+def _loads_of_publication(
+    published: host_state.HostState | None,
+) -> dict[int, dict[str, float | None]]:
+    loads: dict[int, dict[str, float | None]] = {}
     if published is None:
-        return found
+        return loads
     now_cores = published.demand_now_cores or (None,) * len(published.view.nodes)
     for node, remote, now in zip(published.view.nodes, published.remote_ratios, now_cores):
         parts = pressure.node_pressure(
@@ -186,13 +190,13 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
             pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
             node.link_ratio,
         )
-        found[node.id] = dict(
+        loads[node.id] = dict(
             parts._asdict(),
             demand_cores=node.demand_cores,
             remote_ratio=remote,
             demand_now_cores=now,
         )
-    return found
+    return loads
 
 
 def guests(
@@ -217,12 +221,12 @@ def guests(
         for part in entry.parts
     }
     return tuple(
-        _standing(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
+        _guest_status(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
         for guest in sorted(observed.guests, key=lambda guest: guest.name)
     ), problems
 
 
-def _standing(
+def _guest_status(
     command: context.CommandContext,
     observed: context.ObservedHost,
     guest: model.Guest,
@@ -236,7 +240,7 @@ def _standing(
     try:
         groups = cgroups.find(guest.pid, command.root)
         held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
-        pinned = pinned_threads.pinned(guest, promise, observed.host, command.root)
+        pinned = pinned_threads.find(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -264,4 +268,8 @@ def unknown_overrides(
     :raises StateError: the file can't be read
     """
     running = {guest.uuid for guest in observed.guests}
-    return [each for each in overrides.read(command.root)[0].values() if each.uuid not in running]
+    return [
+        override
+        for override in overrides.read(command.root)[0].values()
+        if override.uuid not in running
+    ]

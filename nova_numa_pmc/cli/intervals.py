@@ -43,13 +43,13 @@ def sample_every(
             due = clock() + interval_s
 
 
-def replayed(
+def replay_every(
     samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
 ) -> Iterator[_T]:
     """Yield recorded samples with this many seconds between them."""
-    for number in itertools.count():
+    for index in itertools.count():
         sample = next(samples, None)
-        if sample is None or (number and wait(interval_s)):
+        if sample is None or (index and wait(interval_s)):
             return
         yield sample
 

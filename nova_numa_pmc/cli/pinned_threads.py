@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 
 
-def pinned(
+def find(
     guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
 ) -> dict[str, frozenset[int]]:
     """Return {group's name: CPUs} of the threads that others hold elsewhere than our place.
@@ -41,7 +41,7 @@ def pinned(
     own.pop(groups.target)
     # One set for all is a place: one before the promise, or a widened one.
     whole = {cpus & online for cpus in own.values()}
-    found = (
+    elsewhere = (
         {}
         if len(whole) == 1
         else {
@@ -50,7 +50,7 @@ def pinned(
             if cpus & online and not cpus & online >= place
         }
     )
-    return dict(sorted({**found, **dict(guest.pins)}.items()))
+    return dict(sorted({**elsewhere, **dict(guest.pins)}.items()))
 
 
 def restore(

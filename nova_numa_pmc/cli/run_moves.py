@@ -191,7 +191,7 @@ def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None
         % (
             len(stands),
             tried,
-            tables.scaled(sum(entry.moved_bytes for entry in outcome.entries), 1024),
+            tables.short_number(sum(entry.moved_bytes for entry in outcome.entries), 1024),
         )
     )
     for entry in outcome.entries:
@@ -208,7 +208,7 @@ def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None
         print_line('take it back with: nova-numa-rebalance undo')
 
 
-def outcome_data(outcome: RunResult) -> dict[str, Any]:
+def to_data(outcome: RunResult) -> dict[str, Any]:
     """Return an outcome as plain data."""
     return {
         'batch': outcome.batch,

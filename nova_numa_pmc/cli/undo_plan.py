@@ -44,16 +44,16 @@ def entries_to_undo(
     :raises UndoError: there are none
     """
     if move_id is not None:
-        found = [entry for entry in entries if entry.id == move_id]
-        if not found:
+        matching = [entry for entry in entries if entry.id == move_id]
+        if not matching:
             raise UndoError(
                 'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
             )
-        if not found[-1].stands:
+        if not matching[-1].stands:
             raise UndoError(
-                'move %s was not made, or was taken back at once: %s' % (move_id, found[-1].why)
+                'move %s was not made, or was taken back at once: %s' % (move_id, matching[-1].why)
             )
-        return found[-1:]
+        return matching[-1:]
     standing = [entry for entry in entries if entry.batch and entry.stands]
     if not standing:
         raise UndoError(

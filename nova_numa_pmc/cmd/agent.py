@@ -231,7 +231,7 @@ class JournalFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines, each with its priority."""
-        level = next((number for least, number in _PRIORITIES if record.levelno >= least), 7)
+        level = next((priority for least, priority in _PRIORITIES if record.levelno >= least), 7)
         return '\n'.join('<%d>%s' % (level, line) for line in super().format(record).splitlines())
 
 

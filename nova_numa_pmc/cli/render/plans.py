@@ -27,7 +27,7 @@ def lines(
     :param situation: of which the plan was made; ``observed`` was measured
     """
     assert observed.sample is not None
-    found = [
+    shown = [
         'over %.3g s, source: %s: %s cores are lost%s'
         % (
             observed.sample.elapsed_s,
@@ -36,19 +36,19 @@ def lines(
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )
     ]
-    found += [
+    shown += [
         '%3d. %s' % (number, tables.printable(explain_move(move)))
         for number, move in enumerate(plan.moves, 1)
     ]
     if not plan.moves:
-        found.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
-    found += [explain_remark(reason) for reason in plan.reasons]
+        shown.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
+    shown += [explain_remark(reason) for reason in plan.reasons]
     left: dict[str, list[str]] = {}
     for guest in situation.guests:
         why = eligibility.WORDS.get(guest.fixed)
         if why:
             left.setdefault(why, []).append(guest.name)
-    found += [
+    shown += [
         'left alone (%s): %s%s'
         % (
             why,
@@ -57,7 +57,7 @@ def lines(
         )
         for why, names in sorted(left.items())
     ]
-    return found
+    return shown
 
 
 def to_data(

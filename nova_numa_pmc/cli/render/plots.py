@@ -89,7 +89,7 @@ def _draw(
         figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], panels
     ):
         for series in all_series:
-            times, values = thinned(
+            times, values = thin(
                 series.taken_s,
                 series.values[metric],
                 series.elapsed_s,
@@ -125,7 +125,7 @@ def _draw(
     figure.savefig(path, dpi=110)
 
 
-def thinned(
+def thin(
     times: Iterable[float],
     values: Iterable[float],
     elapsed: Iterable[float],

@@ -89,11 +89,11 @@ def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
     if isinstance(part, str):
         return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
     lines = []
-    for number, line in enumerate(tables.aligned(part)):
+    for index, line in enumerate(tables.align(part)):
         gap = rich.text.Text(tables.GAP)
         shown = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
         shown.no_wrap, shown.overflow = True, 'ellipsis'
-        if not number:
+        if not index:
             shown.stylize('reverse')
         lines.append(shown)
     return rich.console.Group(*lines, *map(_renderable, part.notes))

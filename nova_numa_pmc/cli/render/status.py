@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.render.tables import Cell, number, percent, scaled
+from nova_numa_pmc.cli.render.tables import Cell, number, percent, short_number
 from nova_numa_pmc.core import node_memory, pools
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
@@ -31,9 +31,11 @@ _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
     ('rem%', lambda n: percent(n.remote_ratio)),
     (
         'promised',
-        lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024), scaled(n.capacity_bytes, 1024)),
+        lambda n: (
+            '%s/%s' % (short_number(n.promised_bytes, 1024), short_number(n.capacity_bytes, 1024))
+        ),
     ),
-    ('free', lambda n: scaled(n.free_bytes, 1024)),
+    ('free', lambda n: short_number(n.free_bytes, 1024)),
     ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
 )
 _LEGEND = (
@@ -53,10 +55,10 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
         if agent.pid
         else 'not running: systemctl start nova-numa-agent'
     )
-    found = ['agent: ' + running]
+    lines = ['agent: ' + running]
     if agent.paused:
         since = agent.paused.since_s
-        found.append(
+        lines.append(
             'agent: %s%s: "nova-numa-rebalance resume" ends it'
             % (
                 tables.printable(str(agent.paused)),
@@ -64,19 +66,19 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
             )
         )
     if agent.guests_by:
-        found.append('agent: learns of guests from ' + tables.printable(agent.guests_by))
+        lines.append('agent: learns of guests from ' + tables.printable(agent.guests_by))
     if measured:
-        return found
+        return lines
     if agent.published_age_s is None:
-        found.append('load unknown (--interval measures it): ' + agent.problem)
+        lines.append('load unknown (--interval measures it): ' + agent.problem)
     elif not agent.fresh:
-        found.append(
+        lines.append(
             'load unknown: the published figures are %s old; --interval measures it'
             % age(agent.published_age_s)
         )
     else:
-        found.append('load: published %s ago' % age(agent.published_age_s))
-    return found
+        lines.append('load: published %s ago' % age(agent.published_age_s))
+    return lines
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
@@ -98,7 +100,7 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
     """
     return 'node %d: its %s are %s (%s), and not for guests' % (
         node_id,
-        scaled(size_bytes, 1024),
+        short_number(size_bytes, 1024),
         node_memory.IN_WORDS[memory.kind],
         tables.printable(memory.source),
     )
@@ -142,10 +144,10 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
         (
             tables.printable(status.guest.name),
             tables.UNKNOWN if status.guest.id is None else str(status.guest.id),
-            _held(status.held_nodes),
-            _memory(status.bytes_by_node),
+            _held_text(status.held_nodes),
+            _memory_text(status.bytes_by_node),
             percent(status.home_ratio),
-            _wants(status.wants),
+            _wants_text(status.wants),
             tables.printable(why(status, now_s, boottime_s)),
         )
         for status in guests
@@ -183,8 +185,8 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
         parts.append(
             'promised %s of the %s that it may grow to'
             % (
-                tables.scaled(promise.memory_bytes, 1024),
-                tables.scaled(status.guest.memory_bytes, 1024),
+                tables.short_number(promise.memory_bytes, 1024),
+                tables.short_number(status.guest.memory_bytes, 1024),
             )
         )
     if status.fixed and status.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
@@ -208,24 +210,26 @@ def _origin(status: GuestStatus, promise: model.Promise, now_s: float, boottime_
     return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
 
 
-def _held(nodes: tuple[int, ...] | None) -> str:
+def _held_text(nodes: tuple[int, ...] | None) -> str:
     if nodes is None:
         return tables.UNKNOWN
     return format_nodes(nodes) or 'any'
 
 
-def _wants(wants: GuestHistory | None) -> str:
+def _wants_text(wants: GuestHistory | None) -> str:
     if wants is None or wants.demand.day.mean is None:
         return tables.UNKNOWN
     return '%s/%s' % (number(wants.demand.day.mean, 1), number(wants.demand.p95()[1], 1))
 
 
-def _memory(by_node: dict[int, int] | None) -> str:
+def _memory_text(by_node: dict[int, int] | None) -> str:
     if by_node is None:
         return tables.UNKNOWN
     return (
         ' '.join(
-            '%d:%s' % (node, scaled(size, 1024)) for node, size in sorted(by_node.items()) if size
+            '%d:%s' % (node, short_number(size, 1024))
+            for node, size in sorted(by_node.items())
+            if size
         )
         or '0'
     )
@@ -266,6 +270,6 @@ def to_data(
             }
             for status in guests
         ],
-        'not_running': [each._asdict() for each in absent],
+        'not_running': [override._asdict() for override in absent],
         'problems': list(problems),
     }

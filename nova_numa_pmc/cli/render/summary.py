@@ -267,8 +267,8 @@ def _total(
     total = weight = 0.0
     for part in parts:
         for value, cores, seconds in zip(part[metric], part['cores'], part['elapsed_s']):
-            result = function(value) if not math.isnan(value) else math.nan
-            if not math.isnan(result) and not math.isnan(cores):
-                total += result * cores * seconds
+            term = function(value) if not math.isnan(value) else math.nan
+            if not math.isnan(term) and not math.isnan(cores):
+                total += term * cores * seconds
                 weight += cores * seconds
     return total, weight

@@ -60,7 +60,7 @@ def percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else '%.1f' % (100 * ratio)
 
 
-def scaled(value: float | None, base: int = 1000) -> str:
+def short_number(value: float | None, base: int = 1000) -> str:
     """Return '950', '1.2k', '34M' … with three digits at most; base 1024 for memory."""
     if value is None:
         return UNKNOWN
@@ -88,25 +88,25 @@ def _level(value: float | None, warn: float, bad: float) -> str:
     return BAD if value >= bad else WARN
 
 
-def _utilised(ratio: float | None) -> Cell:
+def _utilisation_cell(ratio: float | None) -> Cell:
     return Cell(number(ratio), _level(ratio, 0.7, 1.0))
 
 
-def _remote(ratio: float | None) -> Cell:
+def _remote_cell(ratio: float | None) -> Cell:
     return Cell(percent(ratio), _level(ratio, 0.1, 0.5))
 
 
 # A narrow terminal cuts lines off: what matters most comes first.
 _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     ('node', lambda n: Cell(str(n.id))),
-    ('pressure', lambda n: _utilised(n.pressure)),
-    ('cpu', lambda n: _utilised(n.cpu_ratio)),
-    ('bw', lambda n: _utilised(n.bandwidth_ratio)),
-    ('link', lambda n: _utilised(n.link_ratio)),
+    ('pressure', lambda n: _utilisation_cell(n.pressure)),
+    ('cpu', lambda n: _utilisation_cell(n.cpu_ratio)),
+    ('bw', lambda n: _utilisation_cell(n.bandwidth_ratio)),
+    ('link', lambda n: _utilisation_cell(n.link_ratio)),
     ('cores', lambda n: Cell(pair(number(n.demand_cores, 1), number(n.capacity_cores, 1)))),
     ('wait', lambda n: Cell(number(n.waiting_cores), _level(n.waiting_cores, 0.1, 1.0))),
     ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
-    ('rem%', lambda n: _remote(n.remote_ratio)),
+    ('rem%', lambda n: _remote_cell(n.remote_ratio)),
     ('CPI', lambda n: Cell(cpi(n.cpi, n.cpi_reliable))),
     (
         'GB/s',
@@ -122,13 +122,16 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     (
         'promised',
         lambda n: Cell(
-            scaled(n.promised_bytes, 1024),
+            short_number(n.promised_bytes, 1024),
             _level(utilisation(n.promised_bytes, n.memory_bytes), 0.95, 1.0),
         ),
     ),
-    ('free', lambda n: Cell(pair(*(scaled(v, 1024) for v in (n.free_bytes, n.memory_bytes))))),
-    ('local/s', lambda n: Cell(scaled(n.local_per_sec))),
-    ('remote/s', lambda n: Cell(scaled(n.remote_per_sec))),
+    (
+        'free',
+        lambda n: Cell(pair(*(short_number(v, 1024) for v in (n.free_bytes, n.memory_bytes)))),
+    ),
+    ('local/s', lambda n: Cell(short_number(n.local_per_sec))),
+    ('remote/s', lambda n: Cell(short_number(n.remote_per_sec))),
     ('iomiss%', lambda n: Cell(percent(n.io_miss_ratio))),
 )
 
@@ -138,7 +141,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('wait', lambda g: Cell(number(g.waiting_cores), _level(g.waiting_cores, 0.1, 1.0))),
     ('runs on', lambda g: Cell(runs_on(g))),
     ('memory', lambda g: Cell(memory(g))),
-    ('rem%', lambda g: _remote(g.remote_ratio)),
+    ('rem%', lambda g: _remote_cell(g.remote_ratio)),
     (
         'MB/s',
         lambda g: Cell(number(g.bandwidth_bytes_per_sec and g.bandwidth_bytes_per_sec / 1e6, 0)),
@@ -147,7 +150,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('acc/kI', lambda g: Cell(number(g.intensity))),
     ('source', lambda g: Cell(source(g))),
     ('stall%', lambda g: Cell(percent(g.stalled_ratio))),
-    ('rcache/s', lambda g: Cell(scaled(g.remote_cache_per_sec))),
+    ('rcache/s', lambda g: Cell(short_number(g.remote_cache_per_sec))),
     (
         'devices',
         lambda g: Cell(
@@ -210,7 +213,9 @@ def memory(guest: GuestSample) -> str:
     """Return '0:3.0G 1:512M', the nodes that hold any of it."""
     return (
         ' '.join(
-            '%d:%s' % (node, scaled(size, 1024)) for node, size in guest.bytes_by_node if size
+            '%d:%s' % (node, short_number(size, 1024))
+            for node, size in guest.bytes_by_node
+            if size
         )
         or UNKNOWN
     )
@@ -239,10 +244,10 @@ def nodes(sample: Sample) -> Table:
 
 def guests(sample: Sample, sort: str = 'name') -> Table:
     """Return a sample's guests as a table; unknown values come last."""
-    return _table('guests', _GUESTS, sorted_guests(sample.guests, sort))
+    return _table('guests', _GUESTS, sort_guests(sample.guests, sort))
 
 
-def sorted_guests(all_guests: Iterable[GuestSample], sort: str) -> list[GuestSample]:
+def sort_guests(all_guests: Iterable[GuestSample], sort: str) -> list[GuestSample]:
     """Return guests by name, or by one of :data:`SORTS`, the highest first."""
     by_name = sorted(all_guests, key=lambda guest: guest.name)
     value = SORTS[sort]
@@ -258,7 +263,7 @@ def _table(
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
 
-def aligned(table: Table) -> list[list[Cell]]:
+def align(table: Table) -> list[list[Cell]]:
     """Return a table's lines, the headings first, each a list of padded cells."""
     lines: list[Sequence[Cell]] = [
         [Cell(heading) for heading, _left in table.headings],
@@ -276,7 +281,7 @@ def aligned(table: Table) -> list[list[Cell]]:
 
 def text(table: Table, width: int | None = None) -> list[str]:
     """Return a table as lines of plain text, cut at ``width`` columns; None: not cut."""
-    lines = [GAP.join(cell.text for cell in line).rstrip() for line in aligned(table)]
+    lines = [GAP.join(cell.text for cell in line).rstrip() for line in align(table)]
     return [
         line if width is None or len(line) <= width else line[: max(0, width - 1)] + '…'
         for line in (*lines, *table.notes)

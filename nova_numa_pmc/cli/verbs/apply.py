@@ -49,14 +49,14 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if not args.json:
         plan_command.show(plan, situation, args.horizon, observed)
     outcome = None
-    if plan.moves and (args.yes or confirm.agreed(command, 'make these moves?')):
+    if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
         outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(
                 {
                     'plan': plans.to_data(plan, situation, observed),
-                    'outcome': outcome and run_moves.outcome_data(outcome),
+                    'outcome': outcome and run_moves.to_data(outcome),
                 }
             )
         )

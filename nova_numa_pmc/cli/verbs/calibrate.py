@@ -129,25 +129,25 @@ def run(
     if not args.force:
         refuse_if_busy(busy_ratio())
     try:
-        if not args.yes and not _agreed(ask):
+        if not args.yes and not _ask_operator(ask):
             raise KeyboardInterrupt
-        result, problems = measure(host, plans, _print_line, probe)
+        measured, problems = measure(host, plans, _print_line, probe)
     except KeyboardInterrupt:
         _print_line('interrupted by the operator: nothing is kept')
         return exits.PROBLEM
-    calibration.write(result, args.out)
+    calibration.write(measured, args.out)
     for problem in problems:
         _print_line('problem: ' + problem)
     if args.json:
-        print(json.dumps(dict(calibration.to_data(result), problems=problems), indent=2))
+        print(json.dumps(dict(calibration.to_data(measured), problems=problems), indent=2))
     else:
-        print('\n'.join(as_lines(result, args.out)))
+        print('\n'.join(as_lines(measured, args.out)))
     return exits.OK
 
 
-def _agreed(ask: Callable[[str], str]) -> bool:
+def _ask_operator(ask: Callable[[str], str]) -> bool:
     try:
-        return confirm.confirmed(ask, 'measure now?')
+        return confirm.ask_yes_no(ask, 'measure now?')
     except EOFError:
         raise CalibrationError('not a terminal: use --yes to measure without asking') from None
 
@@ -165,14 +165,14 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
         if not node.memory_bytes or node.id in others or reader is None:
             continue
         cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
-        one = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
-        total = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
+        cache_bytes = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
+        all_caches_bytes = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
         plans.append(
             NodePlan(
                 node.id,
                 cpus,
                 reader.id,
-                memory_probe.sizes(one, total, len(cpus)),
+                memory_probe.sizes(cache_bytes, all_caches_bytes, len(cpus)),
                 node.free_bytes,
             )
         )
@@ -204,21 +204,21 @@ def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -
 
     :param others: the nodes that are not read, as :func:`withheld_memory` lists them
     """
-    from_nodes = {one.from_node for one in plans}
+    from_nodes = {node_plan.from_node for node_plan in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
     yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
-    for one in plans:
+    for node_plan in plans:
         yield (
             '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines'
             ' followed; up to %d MiB of its %d MiB free'
             % (
-                one.id,
-                len(one.cpus),
-                one.from_node,
+                node_plan.id,
+                len(node_plan.cpus),
+                node_plan.from_node,
                 len(from_nodes),
                 memory_probe.CHAIN_LINES,
-                one.needed_bytes() >> 20,
-                one.free_bytes >> 20,
+                node_plan.needed_bytes() >> 20,
+                node_plan.free_bytes >> 20,
             )
         )
     for node, memory in others:
@@ -232,13 +232,13 @@ def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -
 
 def refuse_without_room(plans: Iterable[NodePlan]) -> None:
     """Raise :class:`CalibrationError` where a node could be filled."""
-    for one in plans:
-        if one.needed_bytes() > one.free_bytes // 2:
+    for node_plan in plans:
+        if node_plan.needed_bytes() > node_plan.free_bytes // 2:
             raise CalibrationError(
                 'node %d has %d MiB free, but %d MiB are needed, and as much again to spare: '
                 'wait until guests have gone, or drop its page cache (echo 1 > '
                 '/proc/sys/vm/drop_caches)'
-                % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20)
+                % (node_plan.id, node_plan.free_bytes >> 20, node_plan.needed_bytes() >> 20)
             )
 
 
@@ -286,19 +286,29 @@ def measure(
     bandwidths: dict[int, float | None] = dict.fromkeys(ids)
     problems: list[str] = []
     latencies: list[list[float | None]] = [[None] * len(ids) for _ in ids]
-    first_cpus = {one.from_node: one.cpus[0] for one in plans if one.id == one.from_node}
+    first_cpus = {
+        node_plan.from_node: node_plan.cpus[0]
+        for node_plan in plans
+        if node_plan.id == node_plan.from_node
+    }
     several = len(ids) > 1
-    for one in plans:
-        node = one.id if several else None  # One node needs no binding, nor the right to it.
+    for node_plan in plans:
+        node = node_plan.id if several else None  # One node needs no binding, nor the right to it.
         try:
-            print_line('node %d: bandwidth' % one.id)
-            bandwidths[one.id] = probe.read_bytes_per_sec(one.cpus, node, one.sizes.slice_bytes)
-            print_line('node %d: latency' % one.id)
-            with probe.PointerChain(node, one.sizes.chain_bytes, one.sizes.flush_bytes) as chain:
+            print_line('node %d: bandwidth' % node_plan.id)
+            bandwidths[node_plan.id] = probe.read_bytes_per_sec(
+                node_plan.cpus, node, node_plan.sizes.slice_bytes
+            )
+            print_line('node %d: latency' % node_plan.id)
+            with probe.PointerChain(
+                node, node_plan.sizes.chain_bytes, node_plan.sizes.flush_bytes
+            ) as chain:
                 for from_node, cpu in first_cpus.items():
-                    latencies[ids.index(from_node)][ids.index(one.id)] = chain.latency_ns(cpu)
+                    latencies[ids.index(from_node)][ids.index(node_plan.id)] = chain.latency_ns(
+                        cpu
+                    )
         except (CalibrationError, OSError, MemoryError) as error:
-            problems.append('node %d: %s' % (one.id, error))
+            problems.append('node %d: %s' % (node_plan.id, error))
     if not any(bandwidths.values()):
         raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
     filled, sources = calibration.fill_matrix(
@@ -316,20 +326,20 @@ def measure(
 def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float | None]]:
     """Return HMAT's latencies by position, all None where its domains are not the nodes."""
     try:
-        found = hmat.read_latencies_ns(root)
+        latencies = hmat.read_latencies_ns(root)
     except CalibrationError as error:
         problems.append(str(error))
-        found = {}
-    domains = {domain for pair in found for domain in pair}
-    return [[found.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
+        latencies = {}
+    domains = {domain for pair in latencies for domain in pair}
+    return [[latencies.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
 
 
-def as_lines(result: calibration.Calibration, path: str) -> list[str]:
+def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
     """Return a calibration as lines of text."""
     headings = (
         ('node', False),
         ('read GB/s', False),
-        *(('ns to node %d' % node, False) for node in result.nodes),
+        *(('ns to node %d' % node, False) for node in measured.nodes),
     )
     rows = tuple(
         (
@@ -343,7 +353,7 @@ def as_lines(result: calibration.Calibration, path: str) -> list[str]:
             ),
         )
         for node, bandwidth, row, sources in zip(
-            result.nodes, result.read_bytes_per_sec, result.latencies_ns, result.sources
+            measured.nodes, measured.read_bytes_per_sec, measured.latencies_ns, measured.sources
         )
     )
     return [
@@ -351,5 +361,5 @@ def as_lines(result: calibration.Calibration, path: str) -> list[str]:
         '',
         'kept in %s; the same as options, which take precedence over it:' % path,
         '',
-        *calibration.config_lines(result),
+        *calibration.config_lines(measured),
     ]

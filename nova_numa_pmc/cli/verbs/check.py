@@ -23,7 +23,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
 from nova_numa_pmc.checks import (
     capacity,
     deployment,
@@ -38,7 +37,7 @@ from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.cli.verbs import hook
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.host import confinement, nova_conf, processes
 
 if TYPE_CHECKING:
@@ -87,14 +86,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(
             json.dumps(
-                {'roles': list(roles), 'findings': [f._asdict() for f in findings]},
+                {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]},
                 indent=2,
                 sort_keys=True,
             )
         )
     else:
         print(render(roles, findings))
-    is_wrong = any(found.severity == finding.ERROR for found in findings)
+    is_wrong = any(finding.severity == ERROR for finding in findings)
     return exits.PROBLEM if is_wrong else exits.OK
 
 
@@ -125,31 +124,29 @@ def collect(
         findings.append(
             Finding(
                 'role-unknown',
-                finding.ERROR,
+                ERROR,
                 'neither libvirt nor nova-compute nor nova-scheduler was found here',
                 'name what to check with --role',
             )
         )
     for role in roles:
         for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, ask):
-            findings += _guarded(check)
-    return sorted(
-        dict.fromkeys(findings), key=lambda found: finding.SEVERITIES.index(found.severity)
-    )
+            findings += _run_check(check)
+    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
     """Return the findings as text, each with its remedy."""
     lines = []
-    for found in findings:
-        lines.append('%s: %s [%s]' % (found.severity, found.what, found.code))
-        lines.append('  remedy: %s' % found.remedy)
-        if found.file and found.file not in found.what:
-            lines.append('  file: %s' % found.file)
+    for finding in findings:
+        lines.append('%s: %s [%s]' % (finding.severity, finding.what, finding.code))
+        lines.append('  remedy: %s' % finding.remedy)
+        if finding.file and finding.file not in finding.what:
+            lines.append('  file: %s' % finding.file)
     counts = [
         '%d %s%s' % (count, severity, '' if count == 1 else 's')
-        for severity in finding.SEVERITIES
-        for count in [sum(found.severity == severity for found in findings)]
+        for severity in SEVERITIES
+        for count in [sum(finding.severity == severity for finding in findings)]
         if count
     ]
     lines.append(
@@ -177,14 +174,14 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         deployment.check_libvirt,
     ):
         yield functools.partial(check, root)
-    yield lambda: _hook(root)
+    yield lambda: _check_hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
     directory = host_options.read_below(root).state_dir
     yield lambda: published.check_published(host_options.below(root, directory), time.time())
     yield lambda: published.check_paused(host_options.below(root, directory))
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
-    yield lambda: _of_service(COMPUTE, process, conf)
+    yield lambda: _check_service(COMPUTE, process, conf)
     yield lambda: capacity.check_memory_kept(root, conf)
     if conf.files:
         yield lambda: monitor.check_enabled(conf)
@@ -201,7 +198,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: monitor.check_loadable(modules, installed_shim())
 
 
-def _hook(root: str) -> Iterable[Finding]:
+def _check_hook(root: str) -> Iterable[Finding]:
     """Check the hook where the daemon looks for it, which may be in its container."""
     daemon = confinement.find_daemon(root)
     in_container = daemon is not None and not daemon.same_root
@@ -215,7 +212,7 @@ def _hook(root: str) -> Iterable[Finding]:
 def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
-    yield lambda: _of_service(CONTROLLER, process, conf)
+    yield lambda: _check_service(CONTROLLER, process, conf)
     if conf.files:
         placement = _placement_conf(args)
         yield lambda: scheduler.check_weigher(conf)
@@ -229,12 +226,12 @@ def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: scheduler.check_importable(modules)
 
 
-def _guarded(check: Check) -> list[Finding]:
+def _run_check(check: Check) -> list[Finding]:
     """Run one check; what keeps it from an answer is a finding, and the others go on."""
     try:
         return list(check())
     except (NumaPmcError, OSError) as error:
-        return [Finding('check-failed', finding.WARNING, str(error), 'run as root')]
+        return [Finding('check-failed', WARNING, str(error), 'run as root')]
 
 
 def _conf(
@@ -252,7 +249,7 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
     return nova_conf.NovaConf([path])
 
 
-def _of_service(
+def _check_service(
     role: str, process: processes.Process | None, conf: nova_conf.NovaConf
 ) -> Iterator[Finding]:
     """Check what holds for each service: does it run, where, and is its file there."""
@@ -261,13 +258,13 @@ def _of_service(
     if process is None:
         yield Finding(
             '%s-not-running' % service,
-            finding.NOTE,
+            NOTE,
             '%s is not running here' % service,
             'start it, or name what to check with --role',
         )
     if not conf.files:
         # A host of libvirt alone needs none.
-        severity = finding.ERROR if process or role == CONTROLLER else finding.WARNING
+        severity = ERROR if process or role == CONTROLLER else WARNING
         yield from conf.findings or [
             Finding(
                 'nova-conf-missing',

@@ -44,17 +44,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; return the exit code."""
     try:
-        found = shadow_log.summed(shadow_log.decisions(_lines(args.logs)))
+        summary = shadow_log.summed(shadow_log.decisions(_lines(args.logs)))
     except (OSError, EOFError) as error:
         print('%s: %s' % (getattr(error, 'filename', None) or 'log', error), file=sys.stderr)
         return exits.PROBLEM
     if args.json:
-        print(json.dumps(as_dict(found), indent=2))
-    elif found.decisions:
-        print('\n'.join(render(found)))
-    if found.broken:
-        print('%d lines cannot be read and are left out' % found.broken, file=sys.stderr)
-    if not found.decisions:
+        print(json.dumps(to_data(summary), indent=2))
+    elif summary.decisions:
+        print('\n'.join(render(summary)))
+    if summary.broken:
+        print('%d lines cannot be read and are left out' % summary.broken, file=sys.stderr)
+    if not summary.decisions:
         print('no line of shadow mode: set [numa_pmc] mode = shadow', file=sys.stderr)
         return exits.PROBLEM
     return exits.OK
@@ -72,32 +72,35 @@ def _lines(paths: list[str]) -> Iterator[str]:
                 yield from stream
 
 
-def as_dict(found: shadow_log.ShadowSummary) -> dict[str, object]:
+def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
     """Return the summary as plain data."""
     return {
-        **found._asdict(),
-        'then': found.then and found.then._asdict(),
-        'later': {str(seconds): means._asdict() for seconds, means in found.later.items()},
+        **summary._asdict(),
+        'then': summary.then and summary.then._asdict(),
+        'later': {str(seconds): means._asdict() for seconds, means in summary.later.items()},
     }
 
 
-def render(found: shadow_log.ShadowSummary) -> list[str]:
+def render(summary: shadow_log.ShadowSummary) -> list[str]:
     """Return the summary as lines of text."""
     lines = [
         '%d decisions from %s to %s'
         % (
-            found.decisions,
-            intervals.clock_time(found.first_s, with_date=True),
-            intervals.clock_time(found.last_s, with_date=True),
+            summary.decisions,
+            intervals.clock_time(summary.first_s, with_date=True),
+            intervals.clock_time(summary.last_s, with_date=True),
         ),
         'another host would have been chosen in %d (%.1f %%)'
-        % (found.changed, 100 * found.changed / found.decisions),
+        % (summary.changed, 100 * summary.changed / summary.decisions),
     ]
     rows = [
         (when, str(means.decisions), tables.number(means.chosen), tables.number(means.preferred))
         for when, means in (
-            ('then', found.then),
-            *(('%d h later' % (seconds // 3600), means) for seconds, means in found.later.items()),
+            ('then', summary.then),
+            *(
+                ('%d h later' % (seconds // 3600), means)
+                for seconds, means in summary.later.items()
+            ),
         )
         if means
     ]

@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the selection; a CPU without counters is a valid answer."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
     selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
-    print(json.dumps(as_dict(selection), indent=2) if args.json else render(selection))
+    print(json.dumps(to_data(selection), indent=2) if args.json else render(selection))
     return exits.OK
 
 
-def as_dict(selection: events.Selection) -> dict[str, Any]:
+def to_data(selection: events.Selection) -> dict[str, Any]:
     """Return the selection as plain data."""
     return {
         'cpu': selection.cpu._asdict(),

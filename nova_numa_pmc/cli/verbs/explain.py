@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         raise FlavorError(
             '--guest is about this host, --hosts about others: give only one of them'
         )
-    guest = dry_run.running(args.guest, args.root) if args.guest else new_guest(args)
+    guest = dry_run.find_running(args.guest, args.root) if args.guest else new_guest(args)
     if args.hosts:
         from nova_numa_pmc.cli import explain_hosts
 
@@ -121,10 +121,10 @@ def run(args: argparse.Namespace) -> int:
     shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide(guest, shared, args.root)
     places = dry_run.places(decision, shared.limits)
-    kept = dry_run.memory_kept(shared.limits, args.root)
+    kept = dry_run.withheld_memory(shared.limits, args.root)
     if args.json:
         print(
-            json.dumps(as_dict(guest, decision, recorded, places, kept), indent=2, sort_keys=True)
+            json.dumps(to_data(guest, decision, recorded, places, kept), indent=2, sort_keys=True)
         )
     else:
         print(render(guest, decision, recorded, places, kept))
@@ -163,13 +163,13 @@ def read_flavor(path: str) -> Flavor:
     """
     try:
         with open(path, encoding='utf-8') as stream:
-            found = json.loads(stream.read(host_options.MAX_BYTES))
-        specs = found.get('properties') or {}
+            flavor = json.loads(stream.read(host_options.MAX_BYTES))
+        specs = flavor.get('properties') or {}
         if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
             specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
         return {
-            'vcpus': _vcpus(str(found['vcpus'])),
-            'memory_bytes': _memory_bytes('%sM' % found['ram']),
+            'vcpus': _vcpus(str(flavor['vcpus'])),
+            'memory_bytes': _memory_bytes('%sM' % flavor['ram']),
             'specs': {str(key): str(value) for key, value in specs.items()},
         }
     except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
@@ -179,7 +179,7 @@ def read_flavor(path: str) -> Flavor:
         ) from None
 
 
-def as_dict(
+def to_data(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
@@ -188,7 +188,7 @@ def as_dict(
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
 
-    :param kept: as :func:`dry_run.memory_kept`
+    :param kept: as :func:`dry_run.withheld_memory`
     """
     assert decision.view is not None
     promise = decision.promise
@@ -245,7 +245,7 @@ def render(
         % (
             tables.printable(guest.name),
             guest.vcpus,
-            tables.scaled(guest.memory_bytes, 1024),
+            tables.short_number(guest.memory_bytes, 1024),
             decision.why,
         )
     ]
@@ -273,9 +273,9 @@ def _nodes(view: model.HostView) -> tables.Table:
             str(node.threads),
             tables.number(node.guests, 1),
             tables.number(node.vcpus, 1),
-            tables.scaled(node.capacity_bytes, 1024),
-            tables.scaled(node.promised_bytes, 1024),
-            tables.scaled(max(0, node.capacity_bytes - node.promised_bytes), 1024),
+            tables.short_number(node.capacity_bytes, 1024),
+            tables.short_number(node.promised_bytes, 1024),
+            tables.short_number(max(0, node.capacity_bytes - node.promised_bytes), 1024),
         )
         for node in view.nodes
     ]

@@ -88,7 +88,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
             part.name,
             _nodes(part.before),
             _nodes(part.after),
-            tables.scaled(part.moved_bytes, 1024),
+            tables.short_number(part.moved_bytes, 1024),
             '%.1f s' % entry.seconds,
             entry.result.replace('_', ' '),
             entry.why,

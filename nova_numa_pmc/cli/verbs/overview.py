@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:
         return exits.OK
-    if not asks or not confirm.agreed(command, 'make these moves?'):
+    if not asks or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
     outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
     run_moves.print_outcome(outcome, print)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         command,
         overrides.Override(uuid, model.PIN, name),
         args,
-        outcome and run_moves.outcome_data(outcome),
+        outcome and run_moves.to_data(outcome),
     )
     return outcome.exit_code if outcome else exits.OK
 

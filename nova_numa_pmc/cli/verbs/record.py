@@ -125,8 +125,8 @@ def run(
         '%d samples, %sB; a day of these takes %sB'
         % (
             len(sizes),
-            tables.scaled(sum(sizes), 1024),
-            tables.scaled(sum(sizes) / len(sizes) * 86400 / args.interval, 1024),
+            tables.short_number(sum(sizes), 1024),
+            tables.short_number(sum(sizes) / len(sizes) * 86400 / args.interval, 1024),
         )
         if sizes
         else 'no sample was taken'

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     comparison = compare(recorded, windows[0], windows[1]) if windows else None
     drawn = draw(recorded, args.plot, windows) if draw else []
     if args.json:
-        print(json.dumps(as_data(recorded, comparison, drawn), indent=2))
+        print(json.dumps(to_data(recorded, comparison, drawn), indent=2))
     else:
         print('\n'.join(as_lines(recorded, comparison)))
         for path in drawn:
@@ -178,9 +178,9 @@ def compare(
     )
     nodes = (
         WindowComparison(
-            'node', number, series.name, _two(summary.summarise_node, series, before, after)
+            'node', node_id, series.name, _two(summary.summarise_node, series, before, after)
         )
-        for number, series in sorted(recorded.nodes.items())
+        for node_id, series in sorted(recorded.nodes.items())
     )
     guests = (
         WindowComparison(
@@ -214,7 +214,7 @@ def times_ratio(before: float | None, after: float | None) -> str:
     return '1 : %.3g' % (after / before)
 
 
-def as_data(
+def to_data(
     recorded: summary.RecordedSeries,
     comparison: Iterable[WindowComparison] | None,
     drawn: list[str],
@@ -229,7 +229,8 @@ def as_data(
         'problems': recorded.problems,
         'plots': drawn,
         'nodes': [
-            dict(_spreads(series), id=number) for number, series in sorted(recorded.nodes.items())
+            dict(_spreads(series), id=node_id)
+            for node_id, series in sorted(recorded.nodes.items())
         ],
         'guests': [
             dict(_spreads(series), uuid=uuid, name=series.name)
@@ -284,7 +285,10 @@ def as_lines(
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
     lines += tables.text(_spread_table('node', nodes))
     if recorded.guests:
-        lines += ['', *tables.text(_spread_table('guest', [s for _u, s in _by_name(recorded)]))]
+        lines += [
+            '',
+            *tables.text(_spread_table('guest', [series for _u, series in _by_name(recorded)])),
+        ]
     if comparison:
         lines += _comparison_lines(comparison)
     if comparison and len(recorded.sources) > 1:
@@ -401,7 +405,7 @@ def _amount(metric: str, value: float | None) -> str:
     if value is None:
         return tables.UNKNOWN
     if metric in ('local_per_sec', 'remote_per_sec'):
-        return f'{value:,.0f}'
+        return format(value, ',.0f')
     factor = {'remote_ratio': 100, 'bandwidth_bytes_per_sec': 1e-9}.get(metric, 1)
     return '%.2f' % (value * factor)
 

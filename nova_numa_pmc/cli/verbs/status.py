@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 def show(command: context.CommandContext, observed: context.ObservedHost) -> None:
     """Print how a host stands, and to stderr what is unknown."""
-    agent, nodes, guests, absent, problems, source = _found(command, observed)
+    agent, nodes, guests, absent, problems, source = _collect(command, observed)
     lines = status.agent_lines(agent, observed.sample is not None)
     lines.append(status.pool_line(observed.pool, source))
     lines += status.memory_lines(nodes)
@@ -68,7 +68,9 @@ def show(command: context.CommandContext, observed: context.ObservedHost) -> Non
         lines += [
             '',
             'not running: '
-            + ', '.join('%s %s (%s)' % (each.name, each.uuid, each.what) for each in absent),
+            + ', '.join(
+                '%s %s (%s)' % (override.name, override.uuid, override.what) for override in absent
+            ),
         ]
     print('\n'.join(lines), flush=True)
     for problem in problems:
@@ -77,14 +79,14 @@ def show(command: context.CommandContext, observed: context.ObservedHost) -> Non
 
 def to_data(command: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
     """Return a host's status as plain data."""
-    agent, nodes, guests, absent, problems, source = _found(command, observed)
+    agent, nodes, guests, absent, problems, source = _collect(command, observed)
     return dict(
         status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
         pool={'cpus': sorted(observed.pool.cpus), 'source': source or observed.pool.source},
     )
 
 
-def _found(
+def _collect(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[
     host_status.AgentStatus,

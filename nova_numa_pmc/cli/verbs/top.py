@@ -95,7 +95,7 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> 
         samples: Iterator[Sample] = replay.read(args.replay, damaged, args.cpu)
         if args.once:
             samples = iter(_last(samples, args.replay))
-        yield from intervals.replayed(samples, args.interval, wait)
+        yield from intervals.replay_every(samples, args.interval, wait)
         return
     with live.open_sampler() as sampler:
         yield from intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic)

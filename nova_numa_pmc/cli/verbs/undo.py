@@ -45,51 +45,43 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command.need_root()
     entries, _ = history.read(command.root)
     observed = command.look(write_promises=True)
-    found = undo_plan.plan(
+    undo = undo_plan.plan(
         undo_plan.entries_to_undo(entries, args.move), observed.guests, observed.record.promises
     )
     if not args.json:
-        _show(found)
+        _show(undo)
     outcome, declined = None, False
-    if found.plan.moves:
-        declined = not args.yes and not confirm.agreed(command, 'take these back?')
+    if undo.plan.moves:
+        declined = not args.yes and not confirm.ask_operator(command, 'take these back?')
         if not declined:
             outcome = run_moves.make(
-                command,
-                found.plan,
-                observed.record.promises,
-                history.UNDO,
-                args.wait,
-                found.targets,
+                command, undo.plan, observed.record.promises, history.UNDO, args.wait, undo.targets
             )
     if args.json:
         print(
             json.dumps(
-                {
-                    'left_alone': dict(found.left),
-                    'outcome': outcome and run_moves.outcome_data(outcome),
-                }
+                {'left_alone': dict(undo.left), 'outcome': outcome and run_moves.to_data(outcome)}
             )
         )
     elif outcome:
         run_moves.print_outcome(outcome, print)
-    return _exit_code(found, outcome, declined)
+    return _exit_code(undo, outcome, declined)
 
 
-def _show(found: undo_plan.UndoPlan) -> None:
-    for move in found.plan.moves:
+def _show(undo: undo_plan.UndoPlan) -> None:
+    for move in undo.plan.moves:
         print(tables.printable(explain_move(move)))
-    for name, why in found.left:
+    for name, why in undo.left:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
 def _exit_code(
-    found: undo_plan.UndoPlan, outcome: run_moves.RunResult | None, declined: bool
+    undo: undo_plan.UndoPlan, outcome: run_moves.RunResult | None, declined: bool
 ) -> int:
     if declined:
         return exits.NOT_EMPTY
     if outcome is None:
         return exits.PROBLEM
-    if found.left and outcome.exit_code == exits.OK:
+    if undo.left and outcome.exit_code == exits.OK:
         return exits.PARTLY
     return outcome.exit_code

@@ -63,7 +63,7 @@ def _restore(command: context.CommandContext, uuid: str) -> list[str]:
         if guest.uuid == uuid:
             observed = command.look()
             names = list(
-                pinned_threads.pinned(
+                pinned_threads.find(
                     guest, observed.record.promises.get(uuid), observed.host, command.root
                 )
             )

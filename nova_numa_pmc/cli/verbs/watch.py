@@ -78,6 +78,6 @@ def _live(args: argparse.Namespace, command: context.CommandContext) -> None:
                     '',
                     *plans.lines(plan, situation, args.horizon, observed),
                     '',
-                    *('problem: ' + tables.printable(each) for each in observed.problems),
+                    *('problem: ' + tables.printable(problem) for problem in observed.problems),
                 ]
             )

@@ -72,43 +72,45 @@ def run(args: argparse.Namespace) -> int:
     with explain_hosts.errors_name_file(args.hosts):
         hosts = explain_hosts.text_of(args.hosts)
         _, saved_s = saved_hosts.read(hosts)
-        found = what_if_hosts.choices(hosts, creates, conf, saved_s)
+        choices = what_if_hosts.choices(hosts, creates, conf, saved_s)
     if args.json:
-        print(json.dumps(as_dict(found, conf), indent=2, sort_keys=True))
+        print(json.dumps(to_data(choices, conf), indent=2, sort_keys=True))
     else:
-        print('\n'.join(render(found)))
+        print('\n'.join(render(choices)))
     return exits.OK
 
 
-def as_dict(found: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]) -> dict[str, object]:
+def to_data(
+    choices: list[what_if_hosts.WhatIfChoice], conf: dict[str, object]
+) -> dict[str, object]:
     """Return the comparison as plain data."""
     return {
         'options': conf,
-        'instances': len(found),
-        'changed': sum(choice.changed for choice in found),
-        'without_room': sum(choice.host is None for choice in found),
-        'without_room_otherwise': sum(choice.without is None for choice in found),
-        'pressure': _mean(choice.pressure for choice in found),
-        'pressure_without': _mean(choice.pressure_without for choice in found),
-        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in found],
+        'instances': len(choices),
+        'changed': sum(choice.changed for choice in choices),
+        'without_room': sum(choice.host is None for choice in choices),
+        'without_room_otherwise': sum(choice.without is None for choice in choices),
+        'pressure': _mean(choice.pressure for choice in choices),
+        'pressure_without': _mean(choice.pressure_without for choice in choices),
+        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in choices],
     }
 
 
-def render(found: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     """Return the comparison as lines of text."""
-    changed = [choice for choice in found if choice.changed]
+    changed = [choice for choice in choices if choice.changed]
     lines = [
         '%d instances; %d would get another host (%.1f %%)'
-        % (len(found), len(changed), 100 * len(changed) / max(1, len(found))),
+        % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
         'mean of the pressure that they would leave on their hosts: %s, without the weigher %s'
         % (
-            tables.number(_mean(choice.pressure for choice in found)),
-            tables.number(_mean(choice.pressure_without for choice in found)),
+            tables.number(_mean(choice.pressure for choice in choices)),
+            tables.number(_mean(choice.pressure_without for choice in choices)),
         ),
     ]
     refused = [
-        sum(choice.host is None for choice in found),
-        sum(choice.without is None for choice in found),
+        sum(choice.host is None for choice in choices),
+        sum(choice.without is None for choice in choices),
     ]
     if any(refused):
         lines.append(

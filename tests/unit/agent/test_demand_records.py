@@ -91,7 +91,7 @@ class PublishTest(RememberingCase):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
-        found = host_status._published(self.published())[0]
+        found = host_status._loads_of_publication(self.published())[0]
         self.assertGreater(found['demand_cores'], 1.8)
         self.assertEqual(0.0, found['demand_now_cores'])
         self.assertIn('(now 0.00)', agent.as_lines(self.published())[1])

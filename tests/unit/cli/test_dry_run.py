@@ -67,7 +67,7 @@ class PreviewTest(HostTest):
         self.host.launch(1)
         first = self.start(1)
         said, recorded = dry_run.decide(
-            dry_run.running(hosts.name_of(1), self.root), self.options, self.root
+            dry_run.find_running(hosts.name_of(1), self.root), self.options, self.root
         )
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
         self.assertEqual(0, sum(node.guests for node in said.view.nodes))
@@ -82,9 +82,9 @@ class PreviewTest(HostTest):
     def test_running_guests_by_name_and_uuid(self):
         self.host.launch(1)
         for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
-            self.assertEqual(hosts.uuid_of(1), dry_run.running(name, self.root).uuid)
+            self.assertEqual(hosts.uuid_of(1), dry_run.find_running(name, self.root).uuid)
         with self.assertRaisesRegex(UnknownGuest, 'no guest .* guests here: instance-00000001'):
-            dry_run.running('other', self.root)
+            dry_run.find_running('other', self.root)
 
 
 class PlacesTest(HostTest):

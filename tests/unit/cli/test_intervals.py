@@ -36,7 +36,9 @@ class TestPace(unittest.TestCase):
 
     def test_a_replay_waits_between_samples_only(self):
         waited = []
-        self.assertEqual([1, 2, 3], list(intervals.replayed(iter([1, 2, 3]), 2.0, waited.append)))
+        self.assertEqual(
+            [1, 2, 3], list(intervals.replay_every(iter([1, 2, 3]), 2.0, waited.append))
+        )
         self.assertEqual([2.0, 2.0], waited)
 
 

@@ -104,10 +104,10 @@ class TestTables(unittest.TestCase):
             samples.guest(3, remote_ratio=0.9),
             samples.guest(4, remote_ratio=0.0),
         )
-        order = [g.name[-1] for g in tables.sorted_guests(guests, 'remote')]
+        order = [g.name[-1] for g in tables.sort_guests(guests, 'remote')]
         self.assertEqual(['3', '2', '4', '1'], order)
         for sort in tables.SORTS:
-            self.assertEqual(4, len(tables.sorted_guests(guests, sort)))
+            self.assertEqual(4, len(tables.sort_guests(guests, sort)))
 
     def test_a_name_can_not_steer_the_terminal(self):
         shown = '\n'.join(
@@ -124,7 +124,7 @@ class TestTables(unittest.TestCase):
 
     @given(st.floats(0, 1e14) | st.integers(0, 1 << 50), st.sampled_from([1000, 1024]))
     def test_scaled_numbers_are_short_and_right(self, value, base):
-        text = tables.scaled(value, base)
+        text = tables.short_number(value, base)
         self.assertLessEqual(len(text), 5)
         factor = base ** ' kMGT'.find(text[-1]) if text[-1].isalpha() else 1
         self.assertAlmostEqual(

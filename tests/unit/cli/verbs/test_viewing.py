@@ -360,7 +360,7 @@ class TestReport(Viewing):
         from nova_numa_pmc.cli.render import plots
 
         times = [*range(0, 50000, 10), *range(80000, 100000, 10)]
-        points, values = plots.thinned(times, [2.0] * len(times), [10.0], 0, 100000)
+        points, values = plots.thin(times, [2.0] * len(times), [10.0], 0, 100000)
         self.assertLessEqual(len(points), 1001)
         gap = [value for moment, value in zip(points, values) if 51000 < moment < 79000]
         self.assertTrue(gap and all(value != value for value in gap))
