@@ -169,4 +169,4 @@ class ImportTest(unittest.TestCase):
             for name in done.stdout.split()
             if not (TOP / name.replace('.', '/')).is_dir()
         }
-        self.assertEqual(imported_from, set(verb._ROOMS_OF_HOOK))
+        self.assertEqual(imported_from, set(verb._PACKAGES_OF_HOOK))

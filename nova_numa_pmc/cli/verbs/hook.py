@@ -301,7 +301,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 #: What the hook imports modules from; tests/unit/test_imports.py compares.
-_ROOMS_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging', 'state')
+_PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging', 'state')
 
 
 def _compile(site: str) -> list[str]:
@@ -314,7 +314,7 @@ def _compile(site: str) -> list[str]:
             'compileall',
             '-q',
             '-l',
-            *(os.path.join(site, 'nova_numa_pmc', room) for room in _ROOMS_OF_HOOK),
+            *(os.path.join(site, 'nova_numa_pmc', package) for package in _PACKAGES_OF_HOOK),
         ],
         capture_output=True,
     )

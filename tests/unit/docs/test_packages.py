@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of the rooms is what the imports are."""
+"""The picture of the packages is what the imports are."""
 
 import subprocess
 import sys
@@ -11,10 +11,10 @@ from tests.unit.docs.glossary import TOP
 PAGE = TOP / 'doc/source/contributor/architecture.rst'
 
 
-def rooms(*inside):
-    """Return the lines of tools/rooms."""
+def packages(*inside):
+    """Return the lines of tools/packages."""
     return subprocess.run(
-        [sys.executable, 'tools/rooms', *inside],
+        [sys.executable, 'tools/packages', *inside],
         cwd=TOP,
         check=True,
         capture_output=True,
@@ -22,13 +22,15 @@ def rooms(*inside):
     ).stdout
 
 
-class RoomsTest(unittest.TestCase):
+class PackagesTest(unittest.TestCase):
     def test_the_page_lists_the_arrows(self):
-        listed = textwrap.indent(rooms(), '    ')
-        self.assertIn(listed, PAGE.read_text(encoding='utf-8'), 'paste the output of tools/rooms')
+        listed = textwrap.indent(packages(), '    ')
+        self.assertIn(
+            listed, PAGE.read_text(encoding='utf-8'), 'paste the output of tools/packages'
+        )
 
-    def test_inside_of_a_room(self):
-        self.assertIn('placement', [line.split()[0] for line in rooms('core').splitlines()])
+    def test_inside_of_a_package(self):
+        self.assertIn('placement', [line.split()[0] for line in packages('core').splitlines()])
 
     def test_each_folder_says_in_one_sentence_what_lives_in_it(self):
         for path in sorted((TOP / 'nova_numa_pmc').glob('**/__init__.py')):
