@@ -93,7 +93,7 @@ def install(args: argparse.Namespace, try_script: TryScript = confinement.try_sc
     :returns: a report: changes, notes and problems, the last with remedies
     """
     _need_root(args.root)
-    expected = _expected(args.root)
+    expected = _expected_script(args.root)
     problems, notes = [], []
     daemon = confinement.find_daemon(args.root)
     site = hook_files.package_site()
@@ -138,7 +138,7 @@ def remove(args: argparse.Namespace) -> Report:
 
 def status(args: argparse.Namespace, try_script: TryScript = confinement.try_script) -> Report:
     """Report whether the hook works, what it decided last, and what is wrong."""
-    installed = hook_files.inspect(args.root, _expected(args.root))
+    installed = hook_files.inspect(args.root, _expected_script(args.root))
     daemon = confinement.find_daemon(args.root)
     problems: list[Problem] = []
     promises: list[model.Promise] = []
@@ -255,7 +255,7 @@ def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
     ]
 
 
-def _expected(root: str) -> bytes:
+def _expected_script(root: str) -> bytes:
     """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
     return hook_files.render(int(host_options.read_below(root).timeout_s + 1.999))
 
