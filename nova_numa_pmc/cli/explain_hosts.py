@@ -17,7 +17,7 @@ from nova_numa_pmc.scheduler import request, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from nova_numa_pmc import model
@@ -124,7 +124,7 @@ def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> s
         )
         for position in order[:_HOSTS_SHOWN]
     ]
-    lines = tables.text(_table(headings, rows, (0,)))
+    lines = tables.text(tables.of_texts(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
     if silent:
@@ -219,7 +219,7 @@ def render(
         )
         for number, verdict in enumerate(verdicts, 1)
     ]
-    lines = tables.text(_table('order host share filter outcome', rows, (1, 3, 4)))
+    lines = tables.text(tables.of_texts('order host share filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
@@ -238,7 +238,10 @@ def render(
                     tables.percent(node['remote_ratio']),
                 )
             )
-    lines += ['', *tables.text(_table('host node cpu bw link promised% vcpus rem%', rows, (0,)))]
+    lines += [
+        '',
+        *tables.text(tables.of_texts('host node cpu bw link promised% vcpus rem%', rows, (0,))),
+    ]
     lines += ['', 'chosen: ' + _chosen_text(rounds)]
     return '\n'.join(lines)
 
@@ -255,11 +258,3 @@ def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
             'no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else '')
         )
     return ', '.join(chosen_texts)
-
-
-def _table(headings: str, rows: Iterable[Iterable[str]], left: tuple[int, ...]) -> tables.Table:
-    return tables.Table(
-        '',
-        tuple((heading, position in left) for position, heading in enumerate(headings.split())),
-        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
-    )

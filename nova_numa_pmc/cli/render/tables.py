@@ -13,7 +13,7 @@ from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
 
@@ -261,6 +261,19 @@ def _table(
 ) -> Table:
     rows = tuple(tuple(cell(record) for _heading, cell in columns) for record in records)
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
+
+
+def of_texts(headings: str, rows: Iterable[Iterable[str]], left: Container[int] = ()) -> Table:
+    """Return a table of plain texts.
+
+    :param headings: separated by spaces
+    :param left: positions of the columns that are aligned to the left
+    """
+    return Table(
+        '',
+        tuple((heading, column in left) for column, heading in enumerate(headings.split())),
+        tuple(tuple(Cell(text) for text in row) for row in rows),
+    )
 
 
 def align(table: Table) -> list[list[Cell]]:

@@ -279,7 +279,7 @@ def _nodes(view: model.HostView) -> tables.Table:
         )
         for node in view.nodes
     ]
-    return _table('node cores threads guests vcpus capacity promised left', rows)
+    return tables.of_texts('node cores threads guests vcpus capacity promised left', rows)
 
 
 def _places(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
@@ -297,15 +297,7 @@ def _places(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
     ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
-    return _table('place CPUs memory pressure distance vcpus/core promised%', rows)
-
-
-def _table(headings: str, rows: Iterable[Iterable[str]]) -> tables.Table:
-    return tables.Table(
-        '',
-        tuple((heading, False) for heading in headings.split()),
-        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
-    )
+    return tables.of_texts('place CPUs memory pressure distance vcpus/core promised%', rows)
 
 
 def _highest(value: float | list[float]) -> str:
