@@ -124,7 +124,7 @@ def decide_beside_memory(
     :raises NumaPmcError: as :func:`promises.decide`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    away = sum(size for node, size in by_node.items() if node not in homes)
+    away = cgroups.bytes_off(by_node, homes)
     stays = (
         guest.locked
         or guest.page_bytes
@@ -181,7 +181,7 @@ def _memory_text(
     applied: cpuset.ConfineResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
-    off_bytes = sum(size for node, size in by_node.items() if node not in homes)
+    off_bytes = cgroups.bytes_off(by_node, homes)
     text = ' (%s' % (
         applied.memory
         if applied.memory != cpuset.UNASKED

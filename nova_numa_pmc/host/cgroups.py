@@ -27,7 +27,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 
 class Groups(Record):
@@ -193,6 +193,11 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     except (OSError, ValueError):
         return None
     return by_node or None
+
+
+def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
+    """Return the bytes of {node id: bytes} that lie off some nodes."""
+    return sum(size for node, size in by_node.items() if node not in nodes)
 
 
 def resident_bytes(groups: Groups, *names: str) -> int | None:

@@ -133,16 +133,19 @@ def started_s(root: str, process: str) -> float | None:
 
     Field 22 of proc(5)'s stat, in ticks after the boot time.
     """
-    stat = files.read_optional(process, 'stat')
-    boot = [
-        line
-        for line in (files.read_optional(root, 'proc/stat') or '').splitlines()
-        if line.startswith('btime ')
-    ]
-    if stat is None or not boot:
+    stat, boot = files.read_optional(process, 'stat'), boot_s(root)
+    if stat is None or boot is None:
         return None
     ticks = int(stat.rsplit(')', 1)[1].split()[19])
-    return int(boot[0].split()[1]) + ticks / os.sysconf('SC_CLK_TCK')
+    return boot + ticks / os.sysconf('SC_CLK_TCK')
+
+
+def boot_s(root: str) -> int | None:
+    """Return the host's boot time [s since the epoch], None: not reported."""
+    for line in (files.read_optional(root, 'proc/stat') or '').splitlines():
+        if line.startswith('btime '):
+            return int(line.split()[1])
+    return None
 
 
 def same_root(root: str, process: str) -> bool:

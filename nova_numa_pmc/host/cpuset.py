@@ -22,7 +22,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import memory_by_node, resident_bytes
+from nova_numa_pmc.host.cgroups import bytes_off, memory_by_node, resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written
 from nova_numa_pmc.record import Record
@@ -394,17 +394,13 @@ def _off_bytes(
     by_node = memory_by_node(groups)
     if by_node is None:
         return None if exactly else resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    off_bytes = _sum_off(by_node, mems)
+    off_bytes = bytes_off(by_node, mems)
     if exactly:
         return off_bytes
     if pool_by_node is not None:
-        return off_bytes + _sum_off(pool_by_node, mems)
+        return off_bytes + bytes_off(pool_by_node, mems)
     # Where pages of a pool lie isn't reported there: any of them may have to move.
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
-
-
-def _sum_off(by_node: Mapping[int, int], mems: frozenset[int]) -> int:
-    return sum(size for node, size in by_node.items() if node not in mems)
 
 
 def _wide(groups: Groups, held: Mapping[str, Held]) -> str:

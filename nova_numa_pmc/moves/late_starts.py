@@ -179,7 +179,7 @@ class LateStarts:
             by_node = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
         except CpusetError:
             return 0
-        off_bytes = sum(size for node, size in by_node.items() if node not in promise.mem_nodes)
+        off_bytes = cgroups.bytes_off(by_node, promise.mem_nodes)
         few_bytes = max(NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO * sum(by_node.values()))
         return off_bytes if off_bytes > few_bytes else 0
 

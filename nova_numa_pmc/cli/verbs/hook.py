@@ -209,7 +209,7 @@ def _problems_of_wiring(
         )
         return
     changed_s = os.stat(installed.path).st_ctime
-    boot_s = _boot_s(args.root)
+    boot_s = confinement.boot_s(args.root) or 0
     seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
     if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
         yield _problem(
@@ -341,11 +341,6 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
         ]
     os.kill(daemon.pid, signal.SIGHUP)
     return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
-
-
-def _boot_s(root: str) -> int:
-    with open(os.path.join(root, 'proc/stat')) as stream:
-        return next(int(line.split()[1]) for line in stream if line.startswith('btime '))
 
 
 def _is_own(root: str) -> bool:

@@ -137,6 +137,6 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
         by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
-    return sum(by_node.values()) - by_node.get(node_id, 0) > max(
+    return cgroups.bytes_off(by_node, (node_id,)) > max(
         _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE * sum(by_node.values())
     )

@@ -326,11 +326,7 @@ class GuestMove:
 
     def _off_bytes(self) -> int | None:
         by_node = cgroups.memory_by_node(self._groups)
-        return (
-            None
-            if by_node is None
-            else sum(size for node, size in by_node.items() if node not in self._mems)
-        )
+        return None if by_node is None else cgroups.bytes_off(by_node, self._mems)
 
     def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)

@@ -27,6 +27,10 @@ OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
 
 #: Core PMUs of x86: KVM's mediated vPMU takes their counters for guests.
 _X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
+WHY_MEDIATED = (
+    "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
+    'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count %s'
+)
 _RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
 _NODE_NUMBER = re.compile(r'_(\d{1,5})$')
 
@@ -182,10 +186,7 @@ def select(
 
 
 def _without_core(chosen: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
-    reason = (
-        "KVM's mediated vPMU is enabled: an open core event would stop guests from "
-        'starting; load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count it'
-    )
+    reason = WHY_MEDIATED % 'it'
     refused = {event.role for event in chosen if event.pmu in _X86_CORE_PMUS}
     return (
         [event for event in chosen if event.pmu not in _X86_CORE_PMUS],

@@ -78,10 +78,7 @@ def refuse_mediated(root: str) -> None:
     :raises SourceUnavailable:
     """
     if events.mediated_vpmu(root):
-        raise SourceUnavailable(
-            "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
-            'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count cores'
-        )
+        raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
 
 
 class OwnerCounters(Generic[_O, _K]):
