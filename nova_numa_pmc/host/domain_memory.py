@@ -66,7 +66,7 @@ def _not_ram_bytes(elements: Elements) -> int:
     return sum(
         values.size_bytes(model, element.text, element.attributes.get('unit'))
         for model in _NOT_RAM
-        for element in elements.get(f'{MEMORY_SIZES}/{model}', ())
+        for element in elements.get('%s/%s' % (MEMORY_SIZES, model), ())
     )
 
 

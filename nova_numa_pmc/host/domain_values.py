@@ -35,7 +35,7 @@ def uuid(text: str) -> str:
     """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
     digits = text.strip().lower().replace('-', '')
     if len(digits) != 32 or not set(digits) <= _HEX_DIGITS or digits == '0' * 32:
-        raise DomainError(f'{text[:40]!a} is not a uuid')
+        raise DomainError('%a is not a uuid' % text[:40])
     return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
@@ -46,9 +46,9 @@ def name(text: str) -> str:
     doesn't know, stay: what writes to a log or a terminal escapes them.
     """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= MAX_NAME_BYTES:
-        raise DomainError(f'the name does not have 1 to {MAX_NAME_BYTES} bytes: {text[:40]!a}')
+        raise DomainError('the name does not have 1 to %d bytes: %a' % (MAX_NAME_BYTES, text[:40]))
     if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
-        raise DomainError(f'the name has a slash or control characters: {text[:80]!a}')
+        raise DomainError('the name has a slash or control characters: %a' % text[:80])
     return text
 
 
@@ -60,7 +60,9 @@ def integer(what: str, digits: str, least: int, most: int) -> int:
     """Return a decimal number within bounds; ``what`` names it in the error."""
     digits = digits.strip()
     if not (is_number(digits) and least <= int(digits) <= most):
-        raise DomainError(f'{what}: {digits[:40]!a} is not a number from {least} to {most}')
+        raise DomainError(
+            '%s: %a is not a number from %d to %d' % (what, digits[:40], least, most)
+        )
     return int(digits)
 
 
@@ -75,9 +77,9 @@ def size_bytes(what: str, digits: str, unit: str | None) -> int:
     elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):
         scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
     else:
-        raise DomainError(f'{what}: {unit[:40]!a} is not a unit of memory')
+        raise DomainError('%s: %a is not a unit of memory' % (what, unit[:40]))
     if value * scale > MAX_MEMORY_BYTES:
-        raise DomainError(f'{what}: more than {MAX_MEMORY_BYTES} bytes')
+        raise DomainError('%s: more than %d bytes' % (what, MAX_MEMORY_BYTES))
     return value * scale
 
 
@@ -94,7 +96,7 @@ def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
             chosen, excluded = _cpu_range(what, item.strip())
             listed += len(chosen) + _ITEM_COST
             if listed > MAX_LISTED:
-                raise DomainError(f'{what}: lists more than {MAX_LISTED} CPUs or nodes')
+                raise DomainError('%s: lists more than %d CPUs or nodes' % (what, MAX_LISTED))
             if excluded:
                 numbers.difference_update(chosen)
             else:
@@ -109,7 +111,7 @@ def _cpu_range(what: str, item: str) -> tuple[range, bool]:
     low = integer(what, first, 0, MAX_CPUS - 1)
     high = integer(what, last, low, MAX_CPUS - 1) if dash else low
     if excluded and dash:
-        raise DomainError(f'{what}: {item[:40]!a}: only single numbers can be excluded')
+        raise DomainError('%s: %a: only single numbers can be excluded' % (what, item[:40]))
     return range(low, high + 1), excluded
 
 
@@ -121,14 +123,14 @@ def pci_address(attributes: Mapping[str, str]) -> str:
         digits = text[2:] if text[:2] in ('0x', '0X') else ''
         if digits and set(digits.lower()) <= _HEX_DIGITS and len(digits) <= 8:
             text = str(int(digits, 16))
-        parts.append(integer(f'PCI {name}', text, 0, most))
-    return '{:04x}:{:02x}:{:02x}.{:x}'.format(*parts)
+        parts.append(integer('PCI %s' % name, text, 0, most))
+    return '%04x:%02x:%02x.%x' % tuple(parts)
 
 
 def label(what: str, text: str) -> str:
     """Accept a short line that prints: it goes into logs and our own files."""
     if not is_label(text):
-        raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or not printable')
+        raise DomainError('%s: %a is longer than 255 or not printable' % (what, text[:40]))
     return text
 
 

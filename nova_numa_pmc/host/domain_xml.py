@@ -52,7 +52,7 @@ _FLAVOR: _Tree = {'flavor': {'extraSpecs': {'extraSpec': {}}}}
 
 def _nova(tree: _Tree, version: str) -> _Tree:
     """Return a tree of plain names as expat names them in Nova's namespace."""
-    prefix = f'http://openstack.org/xmlns/libvirt/nova/{version} '
+    prefix = 'http://openstack.org/xmlns/libvirt/nova/%s ' % version
     return {prefix + name: _nova(below, version) for name, below in tree.items()}
 
 
@@ -153,13 +153,13 @@ class _Collector:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
         if self.elements > MAX_ELEMENTS:
-            raise DomainError(f'more than {MAX_ELEMENTS} elements')
+            raise DomainError('more than %d elements' % MAX_ELEMENTS)
         known, path, _ = self.open[-1]
         if len(self.open) + self.unknown_depth > MAX_DEPTH:
-            raise DomainError(f'elements nest deeper than {MAX_DEPTH}')
+            raise DomainError('elements nest deeper than %d' % MAX_DEPTH)
         if self.unknown_depth or name not in known:
             if path in _TEXTS:
-                raise DomainError(f'<{path}> has elements where its text belongs')
+                raise DomainError('<%s> has elements where its text belongs' % path)
             self.unknown_depth += 1
             return
         self.open.append((known[name], _join(path, name), attributes))
@@ -178,15 +178,15 @@ class _Collector:
             path = self._by_model(path)
         elements = self.found.setdefault(path, [])
         if elements and path in _ONCE:
-            raise DomainError(f'<{path}> occurs twice')
+            raise DomainError('<%s> occurs twice' % path)
         elements.append(Element(attributes, ''.join(self.texts.pop())))
 
     def _by_model(self, path: str) -> str:
         device = self.open[-2]
         if device is self.sized:
-            raise DomainError(f'<{path}> occurs twice')
+            raise DomainError('<%s> occurs twice' % path)
         self.sized = device
-        return f'{path}/{device[2].get("model", "")}'
+        return '%s/%s' % (path, device[2].get('model', ''))
 
     def refuse_document_type(self, *_: object) -> None:
         raise DomainError('document types and entities are not accepted')
@@ -197,7 +197,7 @@ def _join(path: str, name: str) -> str:
         return IMAGES
     # Paths start below <domain>, so that they are the same in a status file.
     name = name.rpartition(' ')[2]
-    return f'{path}/{name}' if path not in ('', 'domain', 'domstatus') else name
+    return '%s/%s' % (path, name) if path not in ('', 'domain', 'domstatus') else name
 
 
 def collect(xml: bytes, root: str) -> Elements:
@@ -210,9 +210,9 @@ def collect(xml: bytes, root: str) -> Elements:
     :raises DomainError: not such a document, malformed or beyond a bound
     """
     if not isinstance(xml, bytes):
-        raise DomainError(f'the XML is not bytes but {type(xml).__name__}')
+        raise DomainError('the XML is not bytes but %s' % type(xml).__name__)
     if len(xml) > MAX_BYTES:
-        raise DomainError(f'the XML is larger than {MAX_BYTES} bytes')
+        raise DomainError('the XML is larger than %d bytes' % MAX_BYTES)
     collector = _Collector(_ROOTS[root])
     parser = pyexpat.ParserCreate('utf-8', ' ')
     parser.buffer_text = True
@@ -224,11 +224,11 @@ def collect(xml: bytes, root: str) -> Elements:
     try:
         parser.Parse(xml, True)
     except pyexpat.ExpatError as error:
-        raise DomainError(f'the XML is not well-formed: {error}') from error
+        raise DomainError('the XML is not well-formed: %s' % error) from error
     for path in (root, 'domain'):
-        if path not in collector.found:
-            raise DomainError(f'no <{path}> where one belongs')
-    return collector.found
+        if path not in collector.by_path:
+            raise DomainError('no <%s> where one belongs' % path)
+    return collector.by_path
 
 
 def attributes(elements: Elements, path: str, name: str) -> list[str]:

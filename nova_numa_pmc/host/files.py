@@ -34,7 +34,7 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
     try:
         return parse_cpulist(text)
     except CpuListError as error:
-        raise TopologyError(f'{path_of(root, path)}: {error}') from error
+        raise TopologyError('%s: %s' % (path_of(root, path), error)) from error
 
 
 def read_text(root: str, path: str) -> str | None:
@@ -54,7 +54,7 @@ def read_text(root: str, path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise TopologyError(f'{path}: {error.strerror}') from error
+        raise TopologyError('%s: %s' % (path, error.strerror)) from error
     return text.decode('ascii', 'backslashreplace').strip(BLANK)
 
 
@@ -98,7 +98,9 @@ def whole_number(root: str, path: str, digits: str, most: int) -> int:
     :raises TopologyError: not a number, or above ``most``
     """
     if not is_number(digits) or int(digits) > most:
-        raise TopologyError(f'{path_of(root, path)}: {digits[:40]!a} is not a number up to {most}')
+        raise TopologyError(
+            '%s: %a is not a number up to %d' % (path_of(root, path), digits[:40], most)
+        )
     return int(digits)
 
 
@@ -129,7 +131,7 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
             continue
         digits, _, unit = value.strip().partition(' ')
         if unit != 'kB':
-            raise TopologyError(f'{path_of(root, path)}: {line[:80]!a} is not in kB')
+            raise TopologyError('%s: %a is not in kB' % (path_of(root, path), line[:80]))
         fields[name] = whole_number(root, path, digits, 1 << 50) << 10
     return fields
 

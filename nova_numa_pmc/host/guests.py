@@ -170,7 +170,7 @@ class StatusFiles:
         except FileNotFoundError:
             return [], []
         except OSError as error:
-            return [], [f'{directory}: {error.strerror}']
+            return [], ['%s: %s' % (directory, error.strerror)]
         entries: list[Entry] = []
         for name in names:
             if not name.endswith('.xml'):
@@ -187,7 +187,7 @@ class StatusFiles:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                guest, problem = None, f'{ascii(path)[1:-1]}: {error.strerror}'
+                guest, problem = None, '%s: %s' % (ascii(path)[1:-1], error.strerror)
             if problem is None and guest is not None and not self._is_alive(guest):
                 guest = None
             entries.append((name[:-4], found, guest, problem))
@@ -198,7 +198,7 @@ class StatusFiles:
         try:
             return _running_guest(_read_bytes(path), self._default_huge_page_bytes), None
         except DomainError as error:
-            return None, f'{ascii(path)[1:-1]}: {error}'
+            return None, '%s: %s' % (ascii(path)[1:-1], error)
 
     def _is_alive(self, guest: model.Guest) -> bool:
         return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
@@ -313,7 +313,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
 
 def _text(elements: Elements, path: str) -> str:
     if path not in elements:
-        raise DomainError(f'<domain> has no <{path}>')
+        raise DomainError('<domain> has no <%s>' % path)
     return elements[path][0].text
 
 
@@ -349,7 +349,7 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
             )
             listed += len(cpus)
             if listed > values.MAX_LISTED:
-                raise DomainError(f'{path}: lists more than {values.MAX_LISTED} CPUs')
+                raise DomainError('%s: lists more than %d CPUs' % (path, values.MAX_LISTED))
             if cpus:
                 pins.append((name, cpus))
     return tuple(sorted(pins))
@@ -400,7 +400,7 @@ def _devices(elements: Elements) -> tuple[str, ...]:
         'devices/disk',
         domain_xml.IMAGES,
     ):
-        for element in elements.get(f'{path}/source/address', ()):
+        for element in elements.get('%s/source/address' % path, ()):
             attributes = element.attributes
             # Addresses of USB, SCSI and mediated devices have none of these.
             if 'slot' in attributes and 'function' in attributes:
@@ -435,7 +435,7 @@ def _extra_specs(elements: Elements) -> dict[str, str]:
     for element in elements.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
         key = values.label('extra spec', element.attributes.get('name', ''))
         if key in specs:
-            raise DomainError(f'the extra spec {key!a} occurs twice')
+            raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()
         if key.startswith(_EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
             # As text that is no valid value, to be named in the log: a wrong hint is ignored.

@@ -51,9 +51,9 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
     alone = {node.id for node in nodes if node.memory_bytes and not node.online_cpus}
     if not alone:
         return nodes
-    found = _kinds(root, alone, {node.id for node in nodes if node.online_cpus})
+    kinds = _kinds(root, alone, {node.id for node in nodes if node.online_cpus})
     return tuple(
-        node._replace(memory=found[node.id]) if node.id in found else node for node in nodes
+        node._replace(memory=kinds[node.id]) if node.id in kinds else node for node in nodes
     )
 
 
@@ -62,7 +62,7 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
 
     For a writer of ``cpuset.mems`` that has not read the whole topology.
     """
-    with_cpus = _list(root, f'{_NODES}/has_cpu')
+    with_cpus = _list(root, '%s/has_cpu' % _NODES)
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not alone or not with_cpus:
         return frozenset()
@@ -76,26 +76,26 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
 
 def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
     """Return {node id: kind} of the nodes with memory that is not the host's own."""
-    found: dict[int, model.NodeMemory] = {}
+    kinds: dict[int, model.NodeMemory] = {}
     for evidence in (
         _of_initiators(root, alone, with_cpus),
         _of_dax(root),
         _of_tiers(root, with_cpus),
         _of_gpus(root),
     ):
-        if alone <= found.keys():
+        if alone <= kinds.keys():
             break
-        for number, memory in evidence:
-            if number in alone:
-                found.setdefault(number, memory)
-    return found
+        for node_id, memory in evidence:
+            if node_id in alone:
+                kinds.setdefault(node_id, memory)
+    return kinds
 
 
 def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
     """Return the nodes that may be in a ``cpuset.mems``, those with memory; None: not reported."""
     # Before 4.14 has_memory is there only on kernels with movable nodes.
     for name in ('has_memory', 'has_normal_memory'):
-        numbers = _list(root, f'{_NODES}/{name}')
+        numbers = _list(root, '%s/%s' % (_NODES, name))
         if numbers:
             return numbers
     return None
@@ -104,33 +104,33 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 def _of_gpus(root: str) -> Iterator[_Kind]:
     for name in _names(root, _GPUS):
         # A GPU that is not in use has its node, too, and -1 where it has none.
-        for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
+        for line in (_text(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
             label, _, value = line.partition(':')
             if label == 'Node' and is_number(value.strip()):
-                yield int(value), model.NodeMemory(model.DEVICE, f'GPU {name[:40]}')
+                yield int(value), model.NodeMemory(model.DEVICE, 'GPU %s' % name[:40])
 
 
 def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
-    initiators = _list(root, f'{_NODES}/has_generic_initiator')
+    initiators = _list(root, '%s/has_generic_initiator' % _NODES)
     if not initiators:
         return
-    for number in sorted(alone):
+    for node_id in sorted(alone):
         nearest = {
             int(name[4:])
-            for name in _names(root, f'{_NODES}/node{number}/access0/initiators')
+            for name in _names(root, '%s/node%d/access0/initiators' % (_NODES, node_id))
             if name[:4] == 'node' and is_number(name[4:])
-        } or {number}
+        } or {node_id}
         if nearest & initiators and not nearest & with_cpus:
-            yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
+            yield node_id, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
 
 
 def _of_dax(root: str) -> Iterator[_Kind]:
     for name in _names(root, _DAX):
         try:
-            driver = os.path.basename(os.readlink(path_of(root, f'{_DAX}/{name}/driver')))
+            driver = os.path.basename(os.readlink(path_of(root, '%s/%s/driver' % (_DAX, name))))
         except OSError:
             continue
-        target = _text(root, f'{_DAX}/{name}/target_node') or ''
+        target = _text(root, '%s/%s/target_node' % (_DAX, name)) or ''
         if driver == 'kmem' and is_number(target):
             yield int(target), model.NodeMemory(model.SLOW, name[:40])
 
@@ -140,12 +140,12 @@ def _of_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     for name in _names(root, _TIERS):
         digits = name.removeprefix('memory_tier')
         if digits != name and is_number(digits):
-            tiers[int(digits)] = _list(root, f'{_TIERS}/{name}/nodelist') or frozenset()
+            tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name)) or frozenset()
     usual = max((tier for tier, numbers in tiers.items() if numbers & with_cpus), default=None)
     for tier in sorted(tiers):
         if usual is not None and tier > usual:
-            for number in sorted(tiers[tier]):
-                yield number, model.NodeMemory(model.SLOW, f'memory_tier{tier}')
+            for node_id in sorted(tiers[tier]):
+                yield node_id, model.NodeMemory(model.SLOW, 'memory_tier%d' % tier)
 
 
 def _names(root: str, path: str) -> list[str]:
