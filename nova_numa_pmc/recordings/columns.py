@@ -84,18 +84,18 @@ def from_columns(data: Any) -> Sample:
 
 def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
     return {
-        name: [_plain(value) for value in column]
+        name: [_to_plain(value) for value in column]
         for name, column in zip(file_names(kind).values(), zip(*records))
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
         return float('%.*g' % (SIGNIFICANT_DIGITS, value))
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value
 
 

@@ -88,7 +88,7 @@ def decode(data: bytes) -> Iterator[Segment]:
 
 def _member(recorded: bytes, position: int) -> Segment | None:
     """Return the sample that begins here, None where none does."""
-    text, end = _unpacked(recorded, position)
+    text, end = _unpack(recorded, position)
     if end is None:
         return None
     try:
@@ -100,7 +100,7 @@ def _member(recorded: bytes, position: int) -> Segment | None:
         return None
 
 
-def _unpacked(data: bytes, position: int) -> tuple[bytes, int | None]:
+def _unpack(data: bytes, position: int) -> tuple[bytes, int | None]:
     """Return a member's text and its end; of a torn or damaged one the text it has, and None."""
     unpack = zlib.decompressobj(_GZIP)
     texts: list[bytes] = []
@@ -128,11 +128,11 @@ def _major(data: Any) -> int:
 
 def parts(path: str) -> list[str]:
     """Return a recording's files that exist, the oldest first: ``path.2 path.1 path``."""
-    rotated = ['%s.%d' % (path, number) for number in sorted(_rotated(path), reverse=True)]
+    rotated = ['%s.%d' % (path, number) for number in sorted(_rotated_numbers(path), reverse=True)]
     return rotated + ([path] if os.path.exists(path) else [])
 
 
-def _rotated(path: str) -> list[int]:
+def _rotated_numbers(path: str) -> list[int]:
     """Return the numbers of rotated parts; one may lack where a rotation was killed."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
@@ -158,23 +158,23 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
             '%s: no such file; nova-numa-rebalance record --out FILE makes one' % path
         )
     for name in names:
-        found_any = False
+        any_sample = False
         data = _load(name)
-        for found in decode(data):
-            if found.sample is not None:
-                found_any = True
-                yield found.sample
-            elif damaged and (found_any or data.find(MARKER) >= 0):
+        for segment in decode(data):
+            if segment.sample is not None:
+                any_sample = True
+                yield segment.sample
+            elif damaged and (any_sample or data.find(MARKER) >= 0):
                 damaged(
                     '%s: bytes %d to %d contain no whole sample%s'
                     % (
                         name,
-                        found.start,
-                        found.end,
-                        ' (torn when the recorder ended)' if found.end == len(data) else '',
+                        segment.start,
+                        segment.end,
+                        ' (torn when the recorder ended)' if segment.end == len(data) else '',
                     )
                 )
-        if data and not found_any:
+        if data and not any_sample:
             raise RecordingError(_why_nothing(name, data))
 
 
@@ -185,7 +185,7 @@ def _why_nothing(name: str, data: bytes) -> str:
             'that release, or move it away and record again' % name
         )
     try:
-        version = _major(json.loads(_unpacked(data, 0)[0]))
+        version = _major(json.loads(_unpack(data, 0)[0]))
     except (ValueError, RecursionError):
         version = _MAJOR
     if version != _MAJOR:
@@ -198,7 +198,7 @@ def _why_nothing(name: str, data: bytes) -> str:
 
 def _is_other(data: bytes, end: int) -> bool:
     """Return whether what follows the last whole sample was not torn off one of ours."""
-    text, whole = _unpacked(data, end)
+    text, whole = _unpack(data, end)
     if whole is not None:
         return True
     ours = _OUR_LINE_BEGIN.startswith(text[: len(_OUR_LINE_BEGIN)])
@@ -288,7 +288,9 @@ class RecordingWriter:
     def _mend(self) -> int:
         """Cut a torn sample off the end; return the size that is left."""
         data = _load(self.path)
-        end = max((found.end for found in decode(data) if found.sample is not None), default=0)
+        end = max(
+            (segment.end for segment in decode(data) if segment.sample is not None), default=0
+        )
         tail = data[end:]
         if data.startswith(OLD_MARKER):
             raise RecordingError(_why_nothing(self.path, data))
@@ -304,7 +306,7 @@ class RecordingWriter:
 
     def _rotate(self) -> None:
         """Rename every part one further; what is then beyond ``max_parts`` is removed."""
-        for number in sorted((0, *_rotated(self.path)), reverse=True):
+        for number in sorted((0, *_rotated_numbers(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path
             if number + 1 >= self.max_parts:
                 os.unlink(name)

@@ -86,9 +86,9 @@ def read(
         if not begin.lstrip().startswith(b'{'):
             yield from _perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
             return
-        table = _table(file)
+        table = _read_table(file)
         if table is not None:
-            yield _counted(table, perf_stat.role_names(cpu), {})
+            yield _to_sample(table, perf_stat.role_names(cpu), {})
             return
         file.seek(0)
         yield from _lines(path, file, report_damage)
@@ -100,8 +100,8 @@ def _begin(path: str) -> bytes:
     except OSError as error:
         raise RecordingError('%s: %s' % (path, error.strerror)) from None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise RecordingError('%s: not a regular file of at most %d bytes' % (path, MAX_BYTES))
         return os.read(fd, 4096)
     finally:
@@ -109,18 +109,18 @@ def _begin(path: str) -> bytes:
 
 
 def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> Iterator[Sample]:
-    any_found = False
+    any_sample = False
     for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
         if not line.strip():
             continue
         try:
-            found = from_data(json.loads(line))
+            sample = from_data(json.loads(line))
         except (ValueError, RecursionError, RecordingError) as error:
             report_damage('%s: line %d: %s' % (path, number, error))
             continue
-        any_found = True
-        yield found
-    if not any_found:
+        any_sample = True
+        yield sample
+    if not any_sample:
         raise RecordingError(
             '%s: no line of it is a sample (nova-numa-rebalance top --json)' % path
         )
@@ -158,7 +158,7 @@ def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) ->
     return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
-def _table(file: TextIO) -> Interval | None:
+def _read_table(file: TextIO) -> Interval | None:
     """Return the interval of a JSON table of counts; None: the file is something else."""
     try:
         data = json.loads(file.read(_MAX_LINE_BYTES))
@@ -185,7 +185,7 @@ def _perf_stat(
     cpu: str | None,
     node_of_cpu: Mapping[int, int],
 ) -> Iterator[Sample]:
-    names, any_found = perf_stat.role_names(cpu), False
+    names, any_interval = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
         lambda number, line: report_damage(
@@ -193,15 +193,15 @@ def _perf_stat(
         ),
     )
     for interval in intervals:
-        any_found = True
-        yield _counted(interval, names, node_of_cpu)
-    if not any_found:
+        any_interval = True
+        yield _to_sample(interval, names, node_of_cpu)
+    if not any_interval:
         raise RecordingError(
             '%s: neither a recording, nor samples, nor output of perf stat -x, -I' % path
         )
 
 
-def _counted(
+def _to_sample(
     interval: Interval, names: Mapping[str, str], node_of_cpu: Mapping[int, int]
 ) -> Sample:
     """Return the sample of what perf counted.
@@ -250,28 +250,28 @@ def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
     return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
 
 
-def _node(number: int, found: Mapping[str, float | None]) -> NodeSample:
-    local, remote = found.get(counter_roles.LOCAL_DRAM), found.get(counter_roles.REMOTE_DRAM)
+def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
+    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
-        found.get(counter_roles.CYCLES), found.get(counter_roles.INSTRUCTIONS), None
+        by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS), None
     )
     return NodeSample(
-        number,
+        node_id,
         local_per_sec=local,
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),
         cpi=cpi,
         bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
-            found.get(counter_roles.MEM_READ), found.get(counter_roles.MEM_WRITE), 10**9
+            by_role.get(counter_roles.MEM_READ), by_role.get(counter_roles.MEM_WRITE), 10**9
         ),
     )
 
 
 def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
-    found = _rates(counts, elapsed_ns)
-    local, remote = found.get(counter_roles.LOCAL_DRAM), found.get(counter_roles.REMOTE_DRAM)
+    by_role = _rates(counts, elapsed_ns)
+    local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
-        found.get(counter_roles.CYCLES), found.get(counter_roles.INSTRUCTIONS), None
+        by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS), None
     )
     known = None not in (local, remote)
     shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
@@ -284,10 +284,10 @@ def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),
         cpi=cpi,
-        intensity=rates.memory_intensity(local, remote, found.get(counter_roles.INSTRUCTIONS)),
+        intensity=rates.memory_intensity(local, remote, by_role.get(counter_roles.INSTRUCTIONS)),
         counted_share=min(shares, default=None),
-        remote_cache_per_sec=found.get(counter_roles.REMOTE_CACHE),
+        remote_cache_per_sec=by_role.get(counter_roles.REMOTE_CACHE),
         stalled_ratio=rates.stalled_ratio(
-            found.get(counter_roles.STALLED_CYCLES), found.get(counter_roles.CYCLES)
+            by_role.get(counter_roles.STALLED_CYCLES), by_role.get(counter_roles.CYCLES)
         ),
     )
