@@ -187,14 +187,16 @@ class Sampler:
 
     def _cpu_use(self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int) -> CpuUse:
         before, self._times = self._times, cpu_times.read(self._root)
-        busy, stolen = (cpu_times.passed(*pair, elapsed_ns) for pair in zip(before, self._times))
+        busy, stolen = (
+            cpu_times.cores_between(*pair, elapsed_ns) for pair in zip(before, self._times)
+        )
         waiting: dict[int, float] = {}
         for running_guest in guests:
             for cpu, cores in running_guest.waiting_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
         def wanted(cpus: frozenset[int]) -> float | None:
-            ran = cpu_times.summed(busy, cpus)
+            ran = cpu_times.sum_over(busy, cpus)
             return (
                 None
                 if ran is None or not elapsed_ns
@@ -206,7 +208,7 @@ class Sampler:
                 tuple(sorted(cpus)),
                 tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
                 tuple(
-                    (node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
+                    (node.id, cpu_times.sum_over(stolen, node.online_cpus & cpus))
                     for node in host.nodes
                 ),
             )
@@ -215,9 +217,9 @@ class Sampler:
             )
         )
         return CpuUse(
-            {node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
+            {node.id: cpu_times.sum_over(busy, node.online_cpus) for node in host.nodes},
             {node.id: wanted(node.cpus) for node in host.nodes},
-            {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes},
+            {node.id: cpu_times.sum_over(stolen, node.cpus) for node in host.nodes},
             others,
         )
 

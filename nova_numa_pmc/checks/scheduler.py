@@ -92,7 +92,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
-    former = conf.set_in('unknown_weight', 'numa_pmc')
+    former = conf.file_that_sets('unknown_weight', 'numa_pmc')
     if former:
         yield Finding(
             'former-option',

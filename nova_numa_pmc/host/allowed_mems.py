@@ -31,15 +31,15 @@ def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[i
     return mems if having is None else mems & having or None
 
 
-def wide(groups: Groups) -> str:
+def wide_mems(groups: Groups) -> str:
     """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
 
     That is what the guest's own group inherits, all of which has memory, without nodes whose
     memory is not for guests; where a group above them names these, an operator has given them.
     """
-    kept = node_memory.kept_from_guests(_root(groups))
+    kept = node_memory.nodes_kept_from_guests(_root(groups))
     try:
-        inherited = parse_cpulist(writes.inherited(file_of(groups.target, 'mems')))
+        inherited = parse_cpulist(writes.read_inherited(file_of(groups.target, 'mems')))
         if not kept & inherited:
             return ''
         directory = groups.scope

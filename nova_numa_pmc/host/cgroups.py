@@ -218,14 +218,14 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
 def _read(path: str) -> str:
     try:
         return read_kernel_file(path)
-    except OSError as e:
-        gone = GuestGone if e.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
-        raise gone('%s: %s' % (path, e.strerror or e)) from None
+    except OSError as error:
+        gone = GuestGone if error.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
+        raise gone('%s: %s' % (path, error.strerror or error)) from None
 
 
 def _hierarchies(proc: str) -> dict[str, str]:
     """Map controller names ('' for the unified hierarchy) to the process's path in each."""
-    found = {}
+    paths = {}
     for line in _read(os.path.join(proc, 'cgroup')).splitlines():
         number, _, rest = line.partition(':')
         controllers, colon, path = rest.partition(':')
@@ -234,8 +234,8 @@ def _hierarchies(proc: str) -> dict[str, str]:
         if path.endswith(' (deleted)'):
             raise GuestGone('%s/cgroup: the group is deleted' % proc)
         for controller in controllers.split(',') if controllers else ('',):
-            found[controller] = path
-    return found
+            paths[controller] = path
+    return paths
 
 
 def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, list[str]]:
@@ -244,15 +244,15 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
     :returns: (directory of the machine's group, the components below it)
     """
     parts = path.split('/')
-    at = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
-    if at is None or parts[at + 1 :] not in (
+    position = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
+    if position is None or parts[position + 1 :] not in (
         [],
         ['libvirt'],
         ['emulator'],
         ['libvirt', 'emulator'],
     ):
         raise CpusetError("%s is not a libvirt guest's control group: left alone" % path)
-    scope = '/'.join(parts[: at + 1])
+    scope = '/'.join(parts[: position + 1])
     seen = False
     for mount_root, mount_point in _mounts(mounts, controller):
         seen = True
@@ -260,7 +260,7 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
         relative = scope[len(prefix) :] if scope.startswith(prefix) else ''
         directory = os.path.join(root, mount_point.lstrip('/'), relative)
         if relative and '..' not in relative.split('/') and os.path.isdir(directory):
-            return directory, parts[at + 1 :]
+            return directory, parts[position + 1 :]
     if not seen:
         raise CpusetError(
             'no mounted control group hierarchy with %s: mount it'
@@ -307,11 +307,11 @@ def children(base: str) -> tuple[str, ...]:
 
     :raises GuestGone: the group above them is gone
     """
-    found = []
+    groups = []
     try:
         names = sorted(os.listdir(base))
-    except OSError as e:
-        raise GuestGone('%s: %s' % (base, e.strerror)) from None
+    except OSError as error:
+        raise GuestGone('%s: %s' % (base, error.strerror)) from None
     for name in names:
         digits = (
             name[4:]
@@ -321,8 +321,8 @@ def children(base: str) -> tuple[str, ...]:
             else ''
         )
         if (name == 'emulator' or digits.isdigit()) and _has_cpuset(os.path.join(base, name)):
-            found.append(os.path.join(base, name))
-    return tuple(found)
+            groups.append(os.path.join(base, name))
+    return tuple(groups)
 
 
 def _has_cpuset(directory: str) -> bool:

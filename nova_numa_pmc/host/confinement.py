@@ -55,14 +55,14 @@ def find_daemon(root: str = '/') -> Daemon | None:
         entries = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
     except OSError:
         return None
-    found: dict[str, int] = {}
+    pid_by_name: dict[str, int] = {}
     for pid in entries:
         name = files.read_optional(proc, '%d/comm' % pid)
-        if name in DAEMONS and name not in found:
-            found[name] = pid
+        if name in DAEMONS and name not in pid_by_name:
+            pid_by_name[name] = pid
     for name in DAEMONS:
-        if name in found:
-            return _describe(root, name, found[name])
+        if name in pid_by_name:
+            return _describe(root, name, pid_by_name[name])
     return None
 
 
@@ -125,10 +125,10 @@ def _describe(root: str, name: str, pid: int) -> Daemon:
     label = files.read_optional(process, 'attr/current') or UNCONFINED
     if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
         label = label.rsplit(' (', 1)[0]
-    return Daemon(name, pid, started_s(root, process), label, same_root(root, process))
+    return Daemon(name, pid, start_s(root, process), label, same_root(root, process))
 
 
-def started_s(root: str, process: str) -> float | None:
+def start_s(root: str, process: str) -> float | None:
     """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported.
 
     Field 22 of proc(5)'s stat, in ticks after the boot time.

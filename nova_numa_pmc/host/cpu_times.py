@@ -51,7 +51,7 @@ def read(root: str = '/') -> CpuTimes:
         if not is_number(name[3:]) or fields is None or len(fields) < 7:
             return CpuTimes()
         cpu = int(name[3:])
-        busy[cpu] = tick_ns * sum(fields[at] for at in _BUSY_FIELDS)
+        busy[cpu] = tick_ns * sum(fields[field] for field in _BUSY_FIELDS)
         if len(fields) > _STEAL_FIELD:
             stolen[cpu] = tick_ns * fields[_STEAL_FIELD]
     return CpuTimes(busy, stolen) if busy else CpuTimes()
@@ -61,7 +61,7 @@ def _numbers(words: list[str]) -> list[int] | None:
     return [int(word) for word in words] if all(map(is_number, words)) else None
 
 
-def passed(
+def cores_between(
     before: Mapping[int, int] | None, after: Mapping[int, int] | None, elapsed_ns: int
 ) -> dict[int, float]:
     """Return {CPU: cores} between two readings of a time; a CPU whose time is not known is absent.
@@ -79,7 +79,7 @@ def passed(
     }
 
 
-def summed(cores_by_cpu: Mapping[int, float], cpus: Iterable[int]) -> float | None:
+def sum_over(cores_by_cpu: Mapping[int, float], cpus: Iterable[int]) -> float | None:
     """Return the sum over CPUs [cores]; None: one of them is not known."""
     try:
         return sum([cores_by_cpu[cpu] for cpu in cpus])

@@ -42,8 +42,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
         return host
     l3s: tuple[_L3s, ...] = ()
     if _text(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
-        none: frozenset[int] = frozenset()
-        online = none.union(*with_cpus)
+        online = frozenset[int]().union(*with_cpus)
         known: list[frozenset[int]] = []
         l3s = tuple(_l3s_of(node.online_cpus, online, known, root) for node in host.nodes)
     many = len(with_cpus) > _MANY_NODES
@@ -63,19 +62,19 @@ def _l3s_of(
 
     :param known: those found so far, added to
     """
-    found: list[frozenset[int]] = []
+    l3s: list[frozenset[int]] = []
     left = cpus
     while left:
         cpu = min(left)
-        cache = next((each for each in known if cpu in each), None)
+        cache = next((l3 for l3 in known if cpu in l3), None)
         if cache is None:
             cache = _cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
             if cpu not in cache:
                 return ()
             known.append(cache)
-        found.append(cache)
+        l3s.append(cache)
         left = left - cache
-    return tuple(found)
+    return tuple(l3s)
 
 
 def _socket(cpus: frozenset[int], root: str) -> int | None:

@@ -24,7 +24,7 @@ from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, Pinne
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import bytes_off, memory_by_node, resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written
+from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written_groups
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -145,7 +145,7 @@ def release_memory(
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _widening(groups, read_held(groups), mems), write)
+    return writes.run(groups.scope, _widening_steps(groups, read_held(groups), mems), write)
 
 
 def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
@@ -156,8 +156,8 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChan
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     held = read_held(groups)
-    above = _handing_over(groups, held, (held[groups.target].cpus,), 'cpus')
-    chosen = [directory for directory in written(groups) if directory in held]
+    above = _handover_steps(groups, held, (held[groups.target].cpus,), 'cpus')
+    chosen = [directory for directory in written_groups(groups) if directory in held]
     if len({held[directory].cpus for directory in chosen}) > 1:
         counts = [held[directory].cpus for directory in chosen]
         usual = max(counts, key=counts.count)
@@ -190,9 +190,9 @@ def undo(
         try:
             if parse_cpulist(writes.read_set(change.path)) == parse_cpulist(change.after):
                 steps.append((change.path, change.before))
-        except (OSError, CpuListError) as e:
-            if not writes.vanished(groups.scope, change.path):
-                raise CpusetError('%s: %s' % (change.path, e)) from None
+        except (OSError, CpuListError) as error:
+            if not writes.has_vanished(groups.scope, change.path):
+                raise CpusetError('%s: %s' % (change.path, error)) from None
     return writes.run(groups.scope, steps, write)
 
 
@@ -224,7 +224,7 @@ def widen_early(
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     return writes.run(
-        groups.scope, _handing_over(groups, read_held(groups), (cpus,), 'cpus'), write
+        groups.scope, _handover_steps(groups, read_held(groups), (cpus,), 'cpus'), write
     )
 
 
@@ -239,17 +239,17 @@ def _cpu_steps(
     if groups.covers:
         return [(file_of(groups.target, 'cpus'), text)]
     # A pin inside of the requested set stays as it is.
-    steps = _wide_enough(groups, cpus) + [
+    steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
         for directory, own in held.items()
         if directory != groups.target
         and os.path.basename(directory) not in set_by_others
         and (not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)
     ]
-    return steps + _handing_over(groups, held, (cpus, ours), 'cpus')
+    return steps + _handover_steps(groups, held, (cpus, ours), 'cpus')
 
 
-def _handing_over(
+def _handover_steps(
     groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
     """Return steps that widen ``libvirt/`` if we narrowed it before it had groups below (v2).
@@ -270,10 +270,10 @@ def _handing_over(
 
 
 def _wide_mems(groups: Groups) -> str:
-    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide`."""
+    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide_mems`."""
     from nova_numa_pmc.host import allowed_mems
 
-    return allowed_mems.wide(groups)
+    return allowed_mems.wide_mems(groups)
 
 
 def _possible_cpus(groups: Groups) -> str:
@@ -316,7 +316,7 @@ def _memory_steps(
     if groups.main not in held:
         raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
-    steps = [] if ours == mems else _widening(groups, held, ours)
+    steps = [] if ours == mems else _widening_steps(groups, held, ours)
     main = file_of(groups.main, 'mems')
     planned = dict(steps)
     rest = planned[main] if main in planned else _rest(groups, held)
@@ -327,10 +327,10 @@ def _memory_steps(
     if stay_bound:
         steps += [
             (file_of(directory, 'mems'), format_cpulist(mems))
-            for directory in written(groups)
+            for directory in written_groups(groups)
             if directory in held
         ]
-        steps += _handing_over(groups, held, (mems,), 'mems')
+        steps += _handover_steps(groups, held, (mems,), 'mems')
     elif off_bytes:
         steps += [(main, format_cpulist(mems)), (main, rest)]
     if moving:
@@ -361,7 +361,7 @@ def _bring_the_rest(
         wide = _wide(groups, held)
         steps = [
             (file_of(directory, 'mems'), wide)
-            for directory in written(groups)
+            for directory in written_groups(groups)
             if directory in held
         ] + steps
     try:
@@ -408,18 +408,18 @@ def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
     return _wide_mems(groups) if groups.version == 2 else format_cpulist(held[groups.target].mems)
 
 
-def _widening(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
+def _widening_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
     """Steps that widen every group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
-    above = _handing_over(groups, held, (mems,), 'mems')
+    above = _handover_steps(groups, held, (mems,), 'mems')
     return above + [
         (file_of(directory, 'mems'), wide)
-        for directory in written(groups)
+        for directory in written_groups(groups)
         if mems and directory in held and held[directory].mems == mems
     ]
 
 
-def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
+def _upper_steps(groups: Groups, cpus: frozenset[int]) -> Steps:
     """Steps that let the guest's own upper levels hold ``cpus``, from the top down.
 
     Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
@@ -430,8 +430,8 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
         path = file_of(directory, 'cpus')
         try:
             own = parse_cpulist(read_kernel_file(path))
-        except (OSError, CpuListError) as e:
-            raise CpusetError('%s: %s' % (path, e)) from None
+        except (OSError, CpuListError) as error:
+            raise CpusetError('%s: %s' % (path, error)) from None
         if not own >= cpus:
             steps.append((path, format_cpulist(own | cpus)))
     return steps
@@ -440,10 +440,10 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
 def _effective(groups: Groups) -> frozenset[int] | None:
     """Read the CPUs the kernel lets a guest use, None where it doesn't report it."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
-    found: frozenset[int] = frozenset()
-    for directory in written(groups):
+    cpus: frozenset[int] = frozenset()
+    for directory in written_groups(groups):
         try:
-            found |= parse_cpulist(read_kernel_file(os.path.join(directory, name)))
+            cpus |= parse_cpulist(read_kernel_file(os.path.join(directory, name)))
         except (OSError, CpuListError):
             continue
-    return found or None
+    return cpus or None

@@ -141,7 +141,7 @@ class _Collector:
     """Expat's handlers: walks the tree of known elements, counts in all others."""
 
     def __init__(self, tree: _Tree) -> None:
-        self.found: dict[str, list[Element]] = {}
+        self.by_path: dict[str, list[Element]] = {}
         self.elements = 0
         self.unknown_depth = 0
         # One entry for each open known element: (children known below it, path, attributes).
@@ -176,7 +176,7 @@ class _Collector:
         _, path, attributes = self.open.pop()
         if path == MEMORY_SIZES:
             path = self._by_model(path)
-        elements = self.found.setdefault(path, [])
+        elements = self.by_path.setdefault(path, [])
         if elements and path in _ONCE:
             raise DomainError('<%s> occurs twice' % path)
         elements.append(Element(attributes, ''.join(self.texts.pop())))

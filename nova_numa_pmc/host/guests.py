@@ -113,10 +113,10 @@ def active_names(root: str = '/') -> frozenset[str]:
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
     """Return an identity of a guest's pid file that no later one has, None if there is none."""
     try:
-        found = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
+        stat = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def qemu_pid(guest: model.Guest, root: str = '/') -> int:
@@ -176,13 +176,13 @@ class StatusFiles:
             if not name.endswith('.xml'):
                 continue
             path = os.path.join(directory, name)
-            found = None
+            file_identity = None
             try:
-                found = identity(path)
+                file_identity = identity(path)
                 _, guest, problem = self._parsed[path] = (
                     before[path]
-                    if path in before and before[path][0] == found
-                    else (found, *self._parse(path))
+                    if path in before and before[path][0] == file_identity
+                    else (file_identity, *self._parse(path))
                 )
             except FileNotFoundError:
                 continue
@@ -190,7 +190,7 @@ class StatusFiles:
                 guest, problem = None, '%s: %s' % (ascii(path)[1:-1], error.strerror)
             if problem is None and guest is not None and not self._is_alive(guest):
                 guest = None
-            entries.append((name[:-4], found, guest, problem))
+            entries.append((name[:-4], file_identity, guest, problem))
         return entries, []
 
     def _parse(self, path: str) -> tuple[model.Guest | None, str | None]:
@@ -204,12 +204,12 @@ class StatusFiles:
         return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
 
 
-def without_full_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
+def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Drop pins to every CPU that a guest may use: they restrict nothing."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
 
-    online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()
-    return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in found]
+    online = pins.read_online(root) if any(guest.pins for guest in running) else frozenset()
+    return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
 
 
 def identity(path: str) -> Identity:
@@ -217,8 +217,8 @@ def identity(path: str) -> Identity:
 
     :raises OSError: it can't be looked at
     """
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    stat = os.stat(path)
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _read_bytes(path: str) -> bytes:

@@ -15,7 +15,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 class Held(Record):
@@ -31,20 +31,7 @@ def read_held(groups: Groups) -> dict[str, Held]:
     :returns: {directory: its sets} of the target and the children that still exist
     :raises GuestGone, CpusetError: the target can't be read
     """
-    held = {}
-    for directory in (groups.target, *groups.children):
-        try:
-            held[directory] = Held(
-                *(
-                    parse_cpulist(read_kernel_file(file_of(directory, kind)))
-                    for kind in Held._fields
-                )
-            )
-        except (OSError, CpuListError) as e:
-            gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
-            if directory == groups.target or not gone:
-                raise CpusetError('%s: %s' % (directory, e)) from None
-    return held
+    return {directory: Held(*sets) for directory, sets in _read_sets(groups, *Held._fields)}
 
 
 def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
@@ -53,15 +40,19 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     :returns: {directory: CPUs} of the target and the children that still exist
     :raises GuestGone, CpusetError: the target can't be read
     """
-    found = {}
+    return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
+
+
+def _read_sets(groups: Groups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
     for directory in (groups.target, *groups.children):
         try:
-            found[directory] = parse_cpulist(read_kernel_file(file_of(directory, 'cpus')))
-        except (OSError, CpuListError) as e:
-            gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
+            sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
+        except (OSError, CpuListError) as error:
+            gone = writes.has_vanished(groups.scope, file_of(directory, 'cpus'))
             if directory == groups.target or not gone:
-                raise CpusetError('%s: %s' % (directory, e)) from None
-    return found
+                raise CpusetError('%s: %s' % (directory, error)) from None
+        else:
+            yield directory, sets
 
 
 def held_cpus(groups: Groups) -> frozenset[int]:
@@ -70,9 +61,10 @@ def held_cpus(groups: Groups) -> frozenset[int]:
     :raises GuestGone, CpusetError: as :func:`read_held`
     """
     held = read_held(groups)
-    none: frozenset[int] = frozenset()
-    own = none.union(*(held[directory].cpus for directory in written(groups) if directory in held))
-    above = held[groups.target].cpus if groups.version == 2 else none
+    own = frozenset[int]().union(
+        *(held[directory].cpus for directory in written_groups(groups) if directory in held)
+    )
+    above = held[groups.target].cpus if groups.version == 2 else frozenset()
     return own & above or own or above
 
 
@@ -113,7 +105,7 @@ def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
         return False
 
 
-def written(groups: Groups) -> tuple[str, ...]:
+def written_groups(groups: Groups) -> tuple[str, ...]:
     """Return the groups whose sets hold a guest as a whole."""
     return (groups.target,) if groups.covers else groups.children
 

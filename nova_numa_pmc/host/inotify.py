@@ -40,7 +40,7 @@ class Inotify:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
+        self._fd = self._check(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
 
     def fileno(self) -> int:
         """Return the descriptor; readable once something was heard."""
@@ -51,7 +51,7 @@ class Inotify:
 
         :raises OSError: ENOENT: it is not there; ENOSPC: fs.inotify.max_user_watches
         """
-        return self._checked(
+        return self._check(
             self._libc.inotify_add_watch(
                 self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _ONLY_DIRECTORY)
             ),
@@ -67,26 +67,26 @@ class Inotify:
 
         :data:`OVERFLOW` says that more was lost (fs.inotify.max_queued_events).
         """
-        found = []
+        events = []
         with contextlib.suppress(BlockingIOError):
             while True:
                 data = os.read(self._fd, _READ_BYTES)
-                at = 0
-                while at < len(data):
-                    watch, mask, _, length = _HEAD.unpack_from(data, at)
-                    at += _HEAD.size
-                    name = data[at : at + length].split(b'\0', 1)[0]
-                    found.append(InotifyEvent(watch, mask, os.fsdecode(name)))
-                    at += length
-        return found
+                offset = 0
+                while offset < len(data):
+                    watch, mask, _, length = _HEAD.unpack_from(data, offset)
+                    offset += _HEAD.size
+                    name = data[offset : offset + length].split(b'\0', 1)[0]
+                    events.append(InotifyEvent(watch, mask, os.fsdecode(name)))
+                    offset += length
+        return events
 
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self._fd)
 
     @staticmethod
-    def _checked(result: int, path: str) -> int:
+    def _check(result: int, path: str) -> int:
         if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), path)
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), path)
         return result

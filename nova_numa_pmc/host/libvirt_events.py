@@ -105,11 +105,11 @@ class Listener:
     def take(self) -> list[GuestChange]:
         """Return the events since the last call, without waiting."""
         _drain(self._wakes)
-        found = []
+        changes = []
         with contextlib.suppress(IndexError):
             while True:
-                found.append(self._changes.popleft())
-        return found
+                changes.append(self._changes.popleft())
+        return changes
 
     def ask(self, name: str) -> None:
         """Request a domain's live XML, which comes by :meth:`take`, or never."""
@@ -169,14 +169,14 @@ class Listener:
             connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
         connection.registerCloseCallback(lambda _, reason, __: self._closed.append(reason), None)
         for name in EVENTS:
-            number = getattr(libvirt, 'VIR_DOMAIN_EVENT_ID_' + name, None)
-            if number is not None:
+            event_id = getattr(libvirt, 'VIR_DOMAIN_EVENT_ID_' + name, None)
+            if event_id is not None:
                 with contextlib.suppress(libvirt.libvirtError):
-                    connection.domainEventRegisterAny(None, number, self._hear, None)
+                    connection.domainEventRegisterAny(None, event_id, self._hear, None)
         # After that, so that no guest is missed that starts meanwhile.
         self._requested.extend(
-            each.name()
-            for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+            domain.name()
+            for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
         self._set_state(ANSWERS)
         while not (self._closed or self._ended.is_set()):
@@ -219,7 +219,7 @@ class Listener:
 
     def _set_state(self, why: str) -> None:
         self._busy_since_s = None  # first: the woken thread asks why
-        self._why = ''.join(each if each.isprintable() else ' ' for each in why)
+        self._why = ''.join(character if character.isprintable() else ' ' for character in why)
         _poke(self._wakes_out)
 
 

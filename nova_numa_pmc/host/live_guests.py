@@ -62,22 +62,22 @@ class LiveGuests:
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return (guests by file name, problems) as :meth:`guests.StatusFiles.read` does."""
         entries, problems = self._files.entries()
-        found = []
+        running = []
         for name, identity, guest, problem in entries:
             live = self._live_guest(name, identity)
             if guest is not None:
-                guest = guest if live is None else _merged(guest, live)
+                guest = guest if live is None else _merge(guest, live)
             elif problem is not None and live is not None:
-                guest, problem = self._alone(live), None  # the file can't be understood
+                guest, problem = self._from_xml_alone(live), None  # the file can't be understood
             if guest is not None:
-                found.append(guest)
+                running.append(guest)
             if problem is not None:
                 problems.append(problem)
         names = {name for name, *_ in entries}
         for kept in (self._live, self._requested):
             for name in kept.keys() - names:
                 del kept[name]
-        return guests.without_full_pins(found, self._root), problems
+        return guests.without_full_pins(running, self._root), problems
 
     def _live_guest(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return libvirt's XML of this very file; else request it, once for each."""
@@ -93,7 +93,7 @@ class LiveGuests:
             self._listener.ask(name)
         return None
 
-    def _alone(self, live: model.Guest) -> model.Guest | None:
+    def _from_xml_alone(self, live: model.Guest) -> model.Guest | None:
         """Return a guest by libvirt's XML and its pid file; None: no process of it is found."""
         try:
             return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
@@ -112,7 +112,7 @@ def identify(root: str, name: str) -> Identity | None:
         return None
 
 
-def _merged(guest: model.Guest, live: model.Guest) -> model.Guest:
+def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:
     if live.uuid != guest.uuid:
         return guest  # another guest of the same name, a moment ago
     return guest._replace(

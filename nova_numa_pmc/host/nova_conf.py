@@ -92,13 +92,13 @@ class NovaConf:
 
     def __init__(self, files: Iterable[str]) -> None:
         self.findings: list[Finding] = []
-        self.files = [path for path in files if self._usable(path)]
+        self.files = [path for path in files if self._is_usable(path)]
         try:
-            self._conf = _parsed(self.files)
+            self._conf = _parse(self.files)
         except (cfg.Error, ValueError, RecursionError) as error:
-            self._unreadable(self.files[0], str(error))
+            self._add_unreadable(self.files[0], str(error))
             self.files = []
-            self._conf = _parsed([])
+            self._conf = _parse([])
 
     def get(self, name: str, group: str = 'DEFAULT') -> Any:
         """Return an option's value; its default, and a finding, where it can't be used."""
@@ -116,9 +116,9 @@ class NovaConf:
 
     def file_of(self, name: str, group: str = 'DEFAULT') -> str:
         """Return the last file that sets an option; the first file where none does."""
-        return self.set_in(name, group) or self.where
+        return self.file_that_sets(name, group) or self.where
 
-    def set_in(self, name: str, group: str = 'DEFAULT') -> str | None:
+    def file_that_sets(self, name: str, group: str = 'DEFAULT') -> str | None:
         """Return the last file that sets an option, even one that is no longer read."""
         for path in reversed(self.files):
             # Not ConfigOpts.get_location: that names the last file with the option's group.
@@ -133,7 +133,7 @@ class NovaConf:
         """Return the file to look at first."""
         return self.files[0] if self.files else ''
 
-    def _usable(self, path: str) -> bool:
+    def _is_usable(self, path: str) -> bool:
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
@@ -141,16 +141,16 @@ class NovaConf:
             with open(path, 'rb') as stream:
                 stream.read(MAX_BYTES).decode('utf-8')
         except FileNotFoundError:
-            self._unreadable(path, 'no such file')
+            self._add_unreadable(path, 'no such file')
         except UnicodeDecodeError as error:
-            self._unreadable(path, str(error))
+            self._add_unreadable(path, str(error))
         except OSError as error:
-            self._unreadable(path, str(error.strerror))
+            self._add_unreadable(path, str(error.strerror))
         else:
             return True
         return False
 
-    def _unreadable(self, path: str, why: str) -> None:
+    def _add_unreadable(self, path: str, why: str) -> None:
         self._add(
             'nova-conf-unreadable',
             finding.ERROR,
@@ -163,7 +163,7 @@ class NovaConf:
         self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
 
 
-def _parsed(files: list[str]) -> cfg.ConfigOpts:
+def _parse(files: list[str]) -> cfg.ConfigOpts:
     conf = _FilesOnly()
     for group, listed in OPTIONS.items():
         conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
@@ -193,19 +193,19 @@ def files_of(process: Process | None, service: str, root: str) -> list[str]:
         directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
     paths = [host_options.below(base, path) for path in named]
     for directory in directories:
-        paths += _of_directory(host_options.below(base, directory))
+        paths += _files_in(host_options.below(base, directory))
     return paths
 
 
 def _arguments(command: Sequence[str], option: str) -> Iterator[str]:
-    for at, part in enumerate(command):
-        if part == option and at + 1 < len(command):
-            yield command[at + 1]
+    for position, part in enumerate(command):
+        if part == option and position + 1 < len(command):
+            yield command[position + 1]
         elif part.startswith(option + '='):
             yield part.partition('=')[2]
 
 
-def _of_directory(directory: str) -> list[str]:
+def _files_in(directory: str) -> list[str]:
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
     except OSError:

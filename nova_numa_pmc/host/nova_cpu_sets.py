@@ -59,20 +59,20 @@ class NovaCpuSetsReader:
         seen = tuple(_identity(path) for path in files)
         if seen != self._seen:
             self._seen = seen
-            self._sets, self._problems = parsed(files)
+            self._sets, self._problems = parse(files)
         return self._sets, self._problems
 
     def _files(self, now_ns: int) -> list[str]:
-        files = self._existing()
+        files = self._existing_files()
         if self._searched_ns is None or (
             not files and (now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS)
         ):
             self._searched_ns = now_ns
             self._process = processes.find(self._root, processes.NOVA_COMPUTE)
-            files = self._existing()
+            files = self._existing_files()
         return files
 
-    def _existing(self) -> list[str]:
+    def _existing_files(self) -> list[str]:
         return [
             path
             for path in nova_conf.files_of(self._process, processes.NOVA_COMPUTE, self._root)
@@ -80,26 +80,26 @@ class NovaCpuSetsReader:
         ]
 
 
-def parsed(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
+def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
     """Return (:class:`NovaCpuSets`, problems) by nova-compute's configuration files."""
     conf = nova_conf.NovaConf(files)
     problems: list[str] = []
-    found: list[frozenset[int] | None] = []
+    sets: list[frozenset[int] | None] = []
     for name in ('cpu_shared_set', 'cpu_dedicated_set'):
         try:
             text = conf.get(name, 'compute')
-            found.append(domain_values.cpuset(name, [text]) if text else None)
+            sets.append(domain_values.cpuset(name, [text]) if text else None)
         except DomainError as error:
             problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.where, error))
-            found.append(None)
-    problems += ['%s: %s' % (each.what, each.remedy) for each in conf.findings]
-    shared, dedicated = found
+            sets.append(None)
+    problems += ['%s: %s' % (finding.what, finding.remedy) for finding in conf.findings]
+    shared, dedicated = sets
     return NovaCpuSets(shared, dedicated, tuple(conf.files)), tuple(problems)
 
 
 def _identity(path: str) -> tuple[str, tuple[int, int, int, int] | None]:
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return path, None
-    return path, (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    return path, (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -31,10 +31,9 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
         return guest
     kinds = {kind(name) for name, _ in kept}
     vcpus = [cpus for name, cpus in kept if name.startswith('vcpu')]
-    none: frozenset[int] = frozenset()
     return guest._replace(
         pins=kept,
-        pinned_cpus=none.union(*vcpus) or None,
+        pinned_cpus=frozenset[int]().union(*vcpus) or None,
         placed_by=tuple(by for by in guest.placed_by if by in kinds or by not in KINDS.values()),
     )
 

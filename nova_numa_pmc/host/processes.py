@@ -53,13 +53,13 @@ def find(root: str, name: str) -> Process | None:
     except OSError:
         return None
     for pid in pids:
-        process = _described(root, os.path.join(proc, str(pid)), pid, name)
+        process = _describe(root, os.path.join(proc, str(pid)), pid, name)
         if process is not None:
             return process
     return None
 
 
-def _described(root: str, directory: str, pid: int, name: str) -> Process | None:
+def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     try:
         with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
             raw = stream.read(_MAX_COMMAND_BYTES)
@@ -85,7 +85,7 @@ def _described(root: str, directory: str, pid: int, name: str) -> Process | None
         command,
         owner.st_uid,
         owner.st_gid,
-        confinement.started_s(root, directory),
+        confinement.start_s(root, directory),
         root if same_root else os.path.join(directory, 'root'),
         same_root,
     )

@@ -49,7 +49,7 @@ class _KeptThreads(Record):
 
     guest: Guest
     read_ns: int
-    found: quotas.GuestQuotas
+    guest_quotas: quotas.GuestQuotas
     tasks: int | None
     helpers: frozenset[tuple[int, int]]
 
@@ -78,9 +78,9 @@ class Guests:
 
         :param elapsed_ns: time since the last call, 0 in the first
         """
-        found, problems = self._files.read()
+        all_guests, problems = self._files.read()
         # Two files of one guest would be counted twice; libvirt has one for each name.
-        by_uuid = {guest.uuid: guest for guest in found}
+        by_uuid = {guest.uuid: guest for guest in all_guests}
         home = {cpu: node.id for node in topology.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
@@ -90,7 +90,7 @@ class Guests:
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
             uuid = guest.uuid
             limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
-            used = passed(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
+            used = use_between(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
             running.append(
                 Running(
                     guest,
@@ -112,15 +112,14 @@ class Guests:
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
             own = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            kept = self._kept[uuid, guest.pid] = self._looked_up(guest, own, now_ns)
+            kept = self._kept[uuid, guest.pid] = self._look_up(guest, own, now_ns)
             keys[uuid] = own | kept.helpers
-        none: frozenset[threads.Key] = frozenset()
-        ran = self._threads.read(none.union(*keys.values()))
+        ran = self._threads.read(frozenset().union(*keys.values()))
         return {
             uuid: {key[1]: ran[key] for key in own if key in ran} for uuid, own in keys.items()
         }
 
-    def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
+    def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
         """Return the cached state of a guest, renewed where something has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
         if before is not None and (
@@ -131,10 +130,12 @@ class Guests:
         tasks = threads.count(guest.pid, self._root)
         if before is not None and before.tasks == tasks:
             return before
-        found = quotas.find(guest.pid, self._root) if before is None else before.found
-        helpers = threads.helpers(guest.pid, found.emulator_tids, self._root) - vcpus
+        guest_quotas = (
+            quotas.find(guest.pid, self._root) if before is None else before.guest_quotas
+        )
+        helpers = threads.helpers(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
         return _KeptThreads(
-            guest, now_ns if before is None else before.read_ns, found, tasks, helpers
+            guest, now_ns if before is None else before.read_ns, guest_quotas, tasks, helpers
         )
 
     def _quotas(
@@ -145,8 +146,8 @@ class Guests:
         How long a group was held back is read only where one of its threads has run or waited
         since: of most guests there is nothing to read.
         """
-        found = []
-        for group in self._kept[guest.uuid, guest.pid].found.groups:
+        limits = []
+        for group in self._kept[guest.uuid, guest.pid].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
             old = throttled.get(group.directory)
             if old is None or any(before.get(tid) != after.get(tid) for tid in tids):
@@ -154,14 +155,14 @@ class Guests:
             else:
                 new = old
             self._throttled[group.directory] = new
-            found.append(
+            limits.append(
                 cpu_wait.Quota(
                     group.cores,
                     group.tids,
                     (new - old if old is not None and new is not None and new >= old else None),
                 )
             )
-        return tuple(found)
+        return tuple(limits)
 
     def _forget(self, present: Iterable[Guest]) -> None:
         alive = {(guest.uuid, guest.pid) for guest in present}
@@ -209,7 +210,7 @@ def _has_changed(before: Guest, guest: Guest) -> bool:
     return before is not guest and (not guest.pins or before != guest)
 
 
-def passed(
+def use_between(
     before: _Ran,
     after: _Ran,
     home: Mapping[int, int],

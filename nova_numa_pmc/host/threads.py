@@ -136,15 +136,15 @@ class Threads:
         self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_PART - sum(
             files.descriptors for files in self._kept.values()
         )
-        found = {}
+        times = {}
         for key in wanted:
             files = self._kept.get(key)
-            ran = (files and files.read()) or self._anew(key)
+            ran = (files and files.read()) or self._read_anew(key)
             if ran is not None:
-                found[key] = ran
-        return found
+                times[key] = ran
+        return times
 
-    def _anew(self, key: Key) -> ThreadTimes | None:
+    def _read_anew(self, key: Key) -> ThreadTimes | None:
         """Read a thread that is new, or has got the id of one that ended."""
         if key in self._kept:
             self._kept.pop(key).close()
@@ -181,13 +181,13 @@ class _ThreadFiles:
         :raises OSError: it is gone
         """
         self._directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
-        self._schedstat = self._opened('schedstat')
+        self._schedstat = self._open('schedstat')
         self._stat: int | None = None
         self._times: bytes | None = None
         self._ran: ThreadTimes | None = None
         self.descriptors = 1
 
-    def _opened(self, name: str) -> int:
+    def _open(self, name: str) -> int:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> ThreadTimes | None:
@@ -200,7 +200,7 @@ class _ThreadFiles:
             times = os.pread(self._schedstat, _READ_BYTES, 0)
             if times != self._times:
                 # The first file is still of a thread that lives, so this is of the same.
-                stat = self._opened('stat') if self._stat is None else self._stat
+                stat = self._open('stat') if self._stat is None else self._stat
                 try:
                     self._ran = _parse(times, os.pread(stat, _READ_BYTES, 0))
                 finally:

@@ -51,10 +51,10 @@ def read_set(path: str) -> str:
     :returns: text in the kernel's list format
     :raises OSError: as the kernel says
     """
-    return read_kernel_file(path).strip() or inherited(path)
+    return read_kernel_file(path).strip() or read_inherited(path)
 
 
-def inherited(path: str) -> str:
+def read_inherited(path: str) -> str:
     """Read the set that an empty file ``path`` inherits: the parent's effective one.
 
     :raises OSError: as the kernel says
@@ -78,28 +78,28 @@ def run(
     for path, text in steps:
         try:
             own = read_kernel_file(path).strip()
-            before = own or inherited(path)
+            before = own or read_inherited(path)
             # What a group has only inherited is lost when the group above it is widened.
             if (own or not text) and parse_cpulist(before) == parse_cpulist(
-                text or inherited(path)
+                text or read_inherited(path)
             ):
                 continue
-            text = text or inherited(path)
+            text = text or read_inherited(path)
             done.append(FileChange(path, before, text))
             write(path, text)
             after = read_set(path)
             if parse_cpulist(after) != parse_cpulist(text):
                 raise OSError(errno.EIO, 'reads back as %r' % after)
-        except BaseException as e:
+        except BaseException as error:
             # Any exception: a bound on the hook's time may arrive as one, in the middle.
-            if isinstance(e, OSError) and vanished(scope, path):
+            if isinstance(error, OSError) and has_vanished(scope, path):
                 done = [change for change in done if change.path != path]
                 continue
             undone = _take_back(done, write)
-            if not isinstance(e, (OSError, CpuListError)):
+            if not isinstance(error, (OSError, CpuListError)):
                 raise
             raise CpusetError(
-                '%s: writing %r failed: %s%s' % (path, text, _why(e), undone)
+                '%s: writing %r failed: %s%s' % (path, text, _why(error), undone)
             ) from None
     return _net(done)
 
@@ -113,8 +113,8 @@ def _take_back(done: Sequence[FileChange], write: Writer) -> str:
             if parse_cpulist(read_set(change.path)) != parse_cpulist(change.before):
                 write(change.path, change.before)
                 undone.append(change.path)
-        except (OSError, CpuListError) as e:
-            left.append('%s (was %r: %s)' % (change.path, change.before, _why(e)))
+        except (OSError, CpuListError) as error:
+            left.append('%s (was %r: %s)' % (change.path, change.before, _why(error)))
     if not undone and not left:
         return '; nothing had been changed'
     return ('; undone: ' + ', '.join(undone) if undone else '') + (
@@ -127,7 +127,7 @@ def _why(error: BaseException) -> str:
     return '%s (%s)' % (code, getattr(error, 'strerror', None) or error)
 
 
-def vanished(scope: str, path: str) -> bool:
+def has_vanished(scope: str, path: str) -> bool:
     """Return whether a file's group went away by itself (an unplugged vCPU).
 
     :raises GuestGone: the whole guest did

@@ -23,7 +23,7 @@ _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
     """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not reported."""
     directory = os.path.join(root, _CACHES % cpu)
-    found = None
+    last = None
     try:
         names = os.listdir(directory)
     except OSError:
@@ -31,9 +31,9 @@ def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
     for name in names:
         if name.startswith('index'):
             cache = _cache(os.path.join(directory, name), cpu)
-            if cache is not None and (found is None or cache[0] > found[0]):
-                found = cache
-    return found and found[1:]
+            if cache is not None and (last is None or cache[0] > last[0]):
+                last = cache
+    return last and last[1:]
 
 
 def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
@@ -43,18 +43,18 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
             read_kernel_file(os.path.join(path, name)).strip()
             for name in ('level', 'size', 'shared_cpu_list')
         )
-        number = int(size[:-1]) * _UNITS[size[-1]]
+        size_bytes = int(size[:-1]) * _UNITS[size[-1]]
         cpus = parse_cpulist(shared)
-        if not is_number(level) or number <= 0 or cpu not in cpus:
+        if not is_number(level) or size_bytes <= 0 or cpu not in cpus:
             return None
-        return int(level), number, cpus
+        return int(level), size_bytes, cpus
     except (OSError, KeyError, ValueError, IndexError, CpuListError):
         return None
 
 
 def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
     """Return the sum of the distinct last-level caches of some CPUs; 0: none is reported."""
-    found = {
+    size_by_cpus = {
         shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
     }
-    return sum(found.values())
+    return sum(size_by_cpus.values())

@@ -64,29 +64,32 @@ def parse(data: bytes) -> dict[tuple[int, int], float]:
     unit_ns = {1: 0.1, 2: 0.001}.get(revision)
     if unit_ns is None:
         raise ValueError('revision %d is unknown' % revision)
-    found: dict[int, dict[tuple[int, int], float]] = {_ACCESS_LATENCY: {}, _READ_LATENCY: {}}
-    at = _FIRST
-    while at < len(data):
-        if at + 8 > len(data):
+    latencies_by_type: dict[int, dict[tuple[int, int], float]] = {
+        _ACCESS_LATENCY: {},
+        _READ_LATENCY: {},
+    }
+    offset = _FIRST
+    while offset < len(data):
+        if offset + 8 > len(data):
             raise ValueError('a structure is cut short')
-        kind, _reserved, size = struct.unpack_from('<HHI', data, at)
-        if size < 8 or at + size > len(data):
+        kind, _reserved, size = struct.unpack_from('<HHI', data, offset)
+        if size < 8 or offset + size > len(data):
             raise ValueError('a structure gives its length as %d' % size)
         if kind == _LOCALITY_TYPE:
-            _add_locality(data[at : at + size], unit_ns, found)
-        at += size
-    return {**found[_ACCESS_LATENCY], **found[_READ_LATENCY]}
+            _add_locality(data[offset : offset + size], unit_ns, latencies_by_type)
+        offset += size
+    return {**latencies_by_type[_ACCESS_LATENCY], **latencies_by_type[_READ_LATENCY]}
 
 
 def _add_locality(
-    data: bytes, unit_ns: float, found: dict[int, dict[tuple[int, int], float]]
+    data: bytes, unit_ns: float, latencies_by_type: dict[int, dict[tuple[int, int], float]]
 ) -> None:
     if len(data) < _LOCALITY.size:
         raise ValueError('a structure of latencies is cut short')
     (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3, base) = (
         _LOCALITY.unpack_from(data)
     )
-    if flags & 0xF != _MEMORY or data_type not in found:
+    if flags & 0xF != _MEMORY or data_type not in latencies_by_type:
         return
     needed = _LOCALITY.size + 4 * (rows + columns) + 2 * rows * columns
     if rows > _MAX_DOMAINS or columns > _MAX_DOMAINS or needed > len(data):
@@ -101,4 +104,4 @@ def _add_locality(
             entry = entries[row * columns + column]
             value_ns = entry * base * unit_ns
             if entry not in _UNKNOWN and _MIN_NS <= value_ns <= _MAX_NS:
-                found[data_type][initiator, target] = value_ns
+                latencies_by_type[data_type][initiator, target] = value_ns

@@ -171,20 +171,20 @@ def _prefer(address: int, size: int, node: int) -> None:
 
 
 def _check_node(address: int, size: int, node: int) -> None:
-    for number in range(_PAGES_CHECKED):
-        found = ctypes.c_int(-1)
+    for index in range(_PAGES_CHECKED):
+        actual = ctypes.c_int(-1)
         _syscall(
             1,
-            ctypes.byref(found),
+            ctypes.byref(actual),
             None,
             ctypes.c_ulong(0),
-            _pointer(address + size * number // _PAGES_CHECKED),
+            _pointer(address + size * index // _PAGES_CHECKED),
             ctypes.c_ulong(_MPOL_F_NODE_ADDR),
         )
-        if found.value != node:
+        if actual.value != node:
             raise CalibrationError(
                 'node %d does not have %d MiB free (they went to node %d): stop what fills it, '
-                'or drop its page cache' % (node, size >> 20, found.value)
+                'or drop its page cache' % (node, size >> 20, actual.value)
             )
 
 
@@ -213,7 +213,7 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
     start = threading.Barrier(len(cpus))
     rates = [0.0] * len(cpus)
 
-    def read(number: int, memory: Memory) -> None:
+    def read(index: int, memory: Memory) -> None:
         done = 0
         start.wait()
         began = time.perf_counter()
@@ -222,9 +222,11 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
             _libc.memchr(memory.address, 1, memory.size)
             done += memory.size
             passed = time.perf_counter() - began
-        rates[number] = done / passed
+        rates[index] = done / passed
 
-    on_cpus(cpus, [functools.partial(read, *each) for each in enumerate(memories)])
+    on_cpus(
+        cpus, [functools.partial(read, index, memory) for index, memory in enumerate(memories)]
+    )
     return sum(rates)
 
 

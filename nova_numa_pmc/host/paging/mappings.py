@@ -47,7 +47,7 @@ def read(pid: int, root: str = '/') -> list[Mapping]:
     :raises PageMoveError: the file can't be read or understood
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     relocated: tuple[int, int, str] | None = None  # a file's read-only data, if these come next
     for line in _lines(path):
         fields = line.rstrip('\n').split(None, 5)
@@ -61,11 +61,11 @@ def read(pid: int, root: str = '/') -> list[Mapping]:
         name = fields[5] if len(fields) > 5 else ''
         if mode.startswith('rw') and not _is_device(name):
             if relocated and relocated[1:] == (start, name):
-                found.append(Mapping(relocated[0], start, False))
+                mappings.append(Mapping(relocated[0], start, False))
             own = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
-            found.append(Mapping(start, end, bool(own)))
+            mappings.append(Mapping(start, end, bool(own)))
         relocated = (start, end, name) if mode == 'r--p' and inode else None
-    return found
+    return mappings
 
 
 def start_ticks(pid: int, root: str = '/') -> int:
@@ -119,8 +119,8 @@ class Presence:
                 entries = os.pread(self._fd, 8 * len(addresses), addresses[0] // PAGE_BYTES * 8)
             except OSError:
                 pass
-        found = [flags >= _PRESENT for flags in entries[7::8]]
-        return found + [False] * (len(addresses) - len(found))
+        present = [flags >= _PRESENT for flags in entries[7::8]]
+        return present + [False] * (len(addresses) - len(present))
 
     def close(self) -> None:
         """Close the file."""
@@ -145,10 +145,11 @@ def _lines(path: str) -> Iterator[str]:
                 if left < 0:
                     raise PageMoveError('%s: larger than 16 MiB' % path)
                 yield line
-    except OSError as e:
-        gone = e.errno in (errno.ENOENT, errno.ESRCH)
+    except OSError as error:
+        gone = error.errno in (errno.ENOENT, errno.ESRCH)
         if gone:
             raise GuestGone('%s: the process has ended' % path) from None
         raise PageMoveError(
-            "%s: %s: reading another user's process needs CAP_SYS_PTRACE" % (path, e.strerror or e)
+            "%s: %s: reading another user's process needs CAP_SYS_PTRACE"
+            % (path, error.strerror or error)
         ) from None

@@ -121,10 +121,10 @@ def _on(cpus: Set[int]) -> Iterator[None]:
 @functools.cache
 def _process_vm_readv() -> Callable[..., int]:
     vector = ctypes.POINTER(_Range)
-    found = ctypes.CDLL(None).process_vm_readv
-    found.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
-    found.restype = ctypes.c_ssize_t
-    return found
+    function = ctypes.CDLL(None).process_vm_readv
+    function.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
+    function.restype = ctypes.c_ssize_t
+    return function
 
 
 class _Range(ctypes.Structure):
@@ -137,7 +137,7 @@ def _call(
     pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
 ) -> int:
     """Return 0, or an errno where the kernel stopped at pages that would not move."""
-    result = _function()(
+    not_moved = _function()(
         pid,
         len(addresses),
         addresses.buffer_info()[0],
@@ -145,8 +145,8 @@ def _call(
         statuses.buffer_info()[0],
         flags,
     )
-    if result >= 0:
-        return errno.EAGAIN if result else 0
+    if not_moved >= 0:
+        return errno.EAGAIN if not_moved else 0
     code = ctypes.get_errno()
     if code == errno.ENOMEM and nodes:
         return code  # The node is full; a part of them may have moved.

@@ -19,14 +19,14 @@ def available_bytes(node: int, root: str = '/') -> int:
     """
     path = 'sys/devices/system/node/node%d/meminfo' % node
     try:
-        found = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
+        fields = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
         raise PageMoveError(str(error)) from None
     path = path_of(root, path)
-    if found is None:
+    if fields is None:
         raise PageMoveError('%s: No such file or directory: no node to move memory to' % path)
-    if found.get(_TOTAL) == 0:
+    if fields.get(_TOTAL) == 0:
         raise PageMoveError('%s: node %d has no memory to move any to' % (path, node))
-    if _FREE not in found:
+    if _FREE not in fields:
         raise PageMoveError('%s: no MemFree in it' % path)
-    return found[_FREE] + sum(found.get(name, 0) for name in _CACHES) // 2
+    return fields[_FREE] + sum(fields.get(name, 0) for name in _CACHES) // 2

@@ -54,8 +54,7 @@ class PageMover:
         :param homes: node ids; what is on one of them stays
         """
         self._pid, self._homes, self._port = pid, homes, port
-        none: frozenset[int] = frozenset()
-        self._cpus = none.union(*(topology.cpus_of_node(n, root) for n in homes))
+        self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = _has_capability(_CAP_SYS_NICE, root)
         self._since_probe = _PROBE_EVERY
@@ -70,13 +69,15 @@ class PageMover:
         :raises GuestGone, PageMoveError: as :func:`move_pages.move`
         """
         addresses = array('Q', range(start, end, PAGE_BYTES))
-        statuses = self._located(addresses, presence)
+        statuses = self._locate(addresses, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
             return MovedPages()
         shared = mapping.shared and self._may_share
         taken = self._move_huge(addresses, statuses, target, shared)
-        refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
+        refused = self._move(
+            [addresses[position] for position in away if position not in taken], target, shared
+        )
         refused_pages = sum(refused.values())
         return MovedPages(
             (len(away) - refused_pages) * PAGE_BYTES,
@@ -84,7 +85,7 @@ class PageMover:
             refused_pages * PAGE_BYTES,
         )
 
-    def _located(self, addresses: array[int], presence: Presence) -> array[int]:
+    def _locate(self, addresses: array[int], presence: Presence) -> array[int]:
         """Return the node of each page, also of those that wait for a NUMA hinting fault.
 
         A huge page that waits answers as the zero page does; a touch is for all of it.
@@ -93,7 +94,7 @@ class PageMover:
         if not _ABSENT.isdisjoint(statuses):
             hidden = [
                 address
-                for at, (address, status, present) in enumerate(
+                for position, (address, status, present) in enumerate(
                     zip(addresses, statuses, presence.are_present(addresses))
                 )
                 if present
@@ -101,7 +102,7 @@ class PageMover:
                     status == -errno.ENOENT
                     or (
                         status == -errno.EFAULT
-                        and (not at or not address // PAGE_BYTES % self._unit)
+                        and (not position or not address // PAGE_BYTES % self._unit)
                     )
                 )
             ]
@@ -126,17 +127,24 @@ class PageMover:
         if not heads:
             return frozenset()
         why, _ = self._port.move(
-            self._pid, array('Q', [addresses[at] for at in heads]), target, shared
+            self._pid, array('Q', [addresses[position] for position in heads]), target, shared
         )
         if why:
             return frozenset()  # Some may have been split: each page is tried by itself.
         ends = self._port.locate(
-            self._pid, array('Q', [addresses[at + i] for at in heads for i in (0, self._unit - 1)])
+            self._pid,
+            array(
+                'Q', [addresses[position + i] for position in heads for i in (0, self._unit - 1)]
+            ),
         )
-        whole = [at for i, at in enumerate(heads) if ends[2 * i] == ends[2 * i + 1] == target]
+        whole = [
+            position
+            for i, position in enumerate(heads)
+            if ends[2 * i] == ends[2 * i + 1] == target
+        ]
         if not whole:
             self._since_probe = 0
-        return frozenset(at + i for at in whole for i in range(self._unit))
+        return frozenset(position + i for position in whole for i in range(self._unit))
 
     def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
         """Move pages; return {errno's name: pages} of those that did not."""
@@ -145,7 +153,7 @@ class PageMover:
             wanted = array('Q', addresses)
             why, statuses = self._port.move(self._pid, wanted, target, shared)
             now = self._port.locate(self._pid, wanted) if why else statuses
-            tried = self._tried(wanted, statuses) if why == errno.EAGAIN else len(wanted)
+            tried = self._count_tried(wanted, statuses) if why == errno.EAGAIN else len(wanted)
             for node, status in zip(now[:tried], statuses):
                 # One that is gone or swapped out since we looked has not refused.
                 if node in self._homes or node == -errno.ENOENT:
@@ -156,7 +164,7 @@ class PageMover:
             addresses = wanted[tried:]
         return refused
 
-    def _tried(self, addresses: array[int], statuses: array[int]) -> int:
+    def _count_tried(self, addresses: array[int], statuses: array[int]) -> int:
         """Return the number of pages that the kernel has tried.
 
         It says at once what becomes of a page that can't join those which it has collected, then
@@ -165,7 +173,11 @@ class PageMover:
         taken for tried.
         """
         stopped = max(
-            (at for at, status in enumerate(statuses) if status != move_pages.UNREPORTED),
+            (
+                position
+                for position, status in enumerate(statuses)
+                if status != move_pages.UNREPORTED
+            ),
             default=0,
         )
         if move_pages.UNREPORTED not in statuses[:stopped]:
@@ -173,9 +185,9 @@ class PageMover:
         unit = addresses[stopped] // PAGE_BYTES // self._unit
         return next(
             (
-                at
-                for at in range(stopped + 1, len(addresses))
-                if addresses[at] // PAGE_BYTES // self._unit != unit
+                position
+                for position in range(stopped + 1, len(addresses))
+                if addresses[position] // PAGE_BYTES // self._unit != unit
             ),
             len(addresses),
         )

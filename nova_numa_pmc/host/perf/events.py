@@ -176,9 +176,9 @@ def select(
     chosen: list[Event] = []
     missing: Missing = []
     for role in counter_roles.ROLES:
-        found, reason = _find(role, pmus, row, overrides, libpfm, here)
-        chosen.extend(found)
-        if not found:
+        events, reason = _find(role, pmus, row, overrides, libpfm, here)
+        chosen.extend(events)
+        if not events:
             missing.append((role, reason))
     if here and mediated_vpmu(root):
         chosen, missing = _without_core(chosen, missing)
@@ -208,9 +208,9 @@ def _find(
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
         return _from_override(role, spec, pmus, libpfm), ''
-    found = _from_kernel(role, pmus)
-    if found:
-        return found, ''
+    exported = _from_kernel(role, pmus)
+    if exported:
+        return exported, ''
     entries = [entry for entry in row.entries if entry.role == role] if row else []
     if not row:
         return (), (
@@ -303,18 +303,18 @@ def _event(
 
 def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
     uncore = role in counter_roles.UNCORE_ROLES
-    found = []
+    events = []
     for pattern, name, weight, caveats in event_table.SYSFS_NAMES.get(role, ()):
         for box in pmu.matching(pmus, pattern):
             if name not in box.events or uncore != (box.cpus is not None):
                 continue
             try:
-                found.append(_kernel_event(role, name, box, weight, caveats))
+                events.append(_kernel_event(role, name, box, weight, caveats))
             except exceptions.EventError:
                 continue  # needs a parameter, or sysfs is garbage: the next source may know it
-        if found and not uncore:
+        if events and not uncore:
             break
-    return tuple(found if uncore else found[:1])
+    return tuple(events if uncore else events[:1])
 
 
 def _kernel_event(
@@ -348,15 +348,15 @@ def _from_entry(
     """Return an entry's events, one for each box of its PMU."""
     uncore = entry.role in counter_roles.UNCORE_ROLES
     if not here and uncore:
-        return [_plain(entry, entry.pmu)]
+        return [_plain_event(entry, entry.pmu)]
     boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]
     if not here:
-        boxes = [pmu.absent(entry.pmu)]
+        boxes = [pmu.absent_pmu(entry.pmu)]
     name = '%s::%s' % (row.pfm, entry.pfm)
     named = libpfm.encode(name) if libpfm and entry.pfm and row.pfm else None
     if named:
         return [
-            _plain(entry, box.name)._replace(
+            _plain_event(entry, box.name)._replace(
                 name=name,
                 type=box.type,
                 config=named[1],
@@ -366,11 +366,11 @@ def _from_entry(
             )
             for box in boxes[:1]
         ]
-    found = []
+    events = []
     for box in boxes if uncore else boxes[:1]:
-        layout = box if box.formats else box._replace(formats=pmu.absent(box.name).formats)
+        layout = box if box.formats else box._replace(formats=pmu.absent_pmu(box.name).formats)
         try:
-            found.append(
+            events.append(
                 _event(
                     entry.role,
                     entry.terms,
@@ -386,10 +386,10 @@ def _from_entry(
             )
         except exceptions.EventError:
             continue  # this kernel's driver lacks a term: the role is then missing, with a reason
-    return found
+    return events
 
 
-def _plain(entry: event_table.Entry, pmu_name: str) -> Event:
+def _plain_event(entry: event_table.Entry, pmu_name: str) -> Event:
     return Event(
         entry.role,
         entry.terms,

@@ -249,7 +249,9 @@ def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
         # Not Count(...): a named tuple's own constructor takes twice the time.
         return tuple([tuple.__new__(Count, (value, enabled, running)) for value in words[3::2]])
     by_id = dict(zip(words[4::2], words[3::2]))
-    return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
+    return tuple(
+        Count(by_id[event_id], enabled, running) if event_id in by_id else None for event_id in ids
+    )
 
 
 class EventGroup:
@@ -351,13 +353,13 @@ def open_groups(
     return tuple(groups), tuple(missing)
 
 
-def _together(role: str, other: str) -> bool:
+def _belong_together(role: str, other: str) -> bool:
     alone = counter_roles.GUEST_ROLES
     return role == other or (role not in alone and other not in alone)
 
 
 def _place(event: Event, groups: list[EventGroup], target: Target, disabled: bool) -> None:
-    if groups and _together(groups[-1].events[-1].role, event.role):
+    if groups and _belong_together(groups[-1].events[-1].role, event.role):
         try:
             groups[-1].add(event)
             groups[-1].events += (event,)

@@ -105,7 +105,7 @@ def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
     return config, config1, config2
 
 
-def absent(name: str) -> Pmu:
+def absent_pmu(name: str) -> Pmu:
     """Return a stand-in for a PMU of another machine, to encode but not to count."""
     for pattern, formats in event_table.DEFAULT_FORMATS:
         if fnmatch.fnmatchcase(name, pattern):

@@ -103,7 +103,7 @@ class CpuShare:
             (share for share in (tick.counts[node].share for node in known) if share is not None),
             default=None,
         )
-        found = {}
+        evidence = {}
         for running in tick.guests:
             local = remote = 0.0
             for node, cores in running.cores_by_node.items():
@@ -115,7 +115,7 @@ class CpuShare:
                     remote += share * known[node][1]
             else:
                 if running.cores_by_node:
-                    found[running.guest.uuid] = Evidence(
+                    evidence[running.guest.uuid] = Evidence(
                         self.name,
                         ATTRIBUTED,
                         local,
@@ -123,7 +123,7 @@ class CpuShare:
                         rates.remote_ratio(local, remote),
                         counted_share=counted_share,
                     )
-        return found
+        return evidence
 
     def close(self) -> None:
         """Nothing is open: the counters are the sampler's."""

@@ -80,8 +80,8 @@ class GuestCounters:
                 events = self._choose()
                 first = _events_with_roles(events, counted.ROLES)
                 self._room = next(
-                    at
-                    for at, roles in enumerate(_ROOMS)
+                    room
+                    for room, roles in enumerate(_ROOMS)
                     if not roles
                     or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
@@ -139,12 +139,12 @@ class GuestCounters:
         ):
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
             self._room = min(self._room + 1, len(_ROOMS) - 1)
-        found = {}
+        evidence = {}
         for uuid, guest_deltas in deltas.items():
             counts = counted.add_up(events, guest_deltas, tick.elapsed_ns)
             if counts.share is not None:
-                found[uuid] = self._evidence(counts)
-        return found
+                evidence[uuid] = self._evidence(counts)
+        return evidence
 
     def _evidence(self, counts: Counts) -> Evidence:
         local, remote = counts.local_per_sec, counts.remote_per_sec

@@ -68,28 +68,32 @@ class SourceRetries:
         self._left: dict[object, tuple[int, str]] = {}
 
     def sample(
-        self, one: Measuring[_P, _T], problems: list[str], *args: _P.args, **kwargs: _P.kwargs
+        self,
+        measuring: Measuring[_P, _T],
+        problems: list[str],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
     ) -> _T | None:
-        """Return the measurement of ``one``, None if it failed now (it is closed then) or lately.
+        """Return what ``measuring`` measures; None if it failed now (it is closed then) or lately.
 
         :param problems: is added to
         """
-        ticks, why = self._left.get(one, (0, ''))
+        ticks, why = self._left.get(measuring, (0, ''))
         if ticks > 0:
-            self._left[one] = ticks - 1, why
+            self._left[measuring] = ticks - 1, why
             problems.append(why)
             return None
         try:
-            found = one.sample(*args, **kwargs)
+            measured = measuring.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
-            why = '%s: %s' % (one.name, error)
-            self._left[one] = self._retry_ticks, why
+            why = '%s: %s' % (measuring.name, error)
+            self._left[measuring] = self._retry_ticks, why
             problems.append(why)
-            one.close()
+            measuring.close()
             return None
-        self._left.pop(one, None)
-        problems.extend(one.problems)
-        return found
+        self._left.pop(measuring, None)
+        problems.extend(measuring.problems)
+        return measured
 
 
 class Ladder:
@@ -108,35 +112,35 @@ class Ladder:
         evidence: dict[str, Evidence] = {}
         partial: dict[str, Evidence] = {}
         problems: list[str] = []
-        source = ''
-        for each in self._sources:
+        best = ''
+        for source in self._sources:
             waiting = tuple(
                 running for running in tick.guests if running.guest.uuid not in evidence
             )
             if tick.guests and not waiting:
                 break
-            found = self._trials.sample(each, problems, tick)
-            if found is None:
+            sampled = self._trials.sample(source, problems, tick)
+            if sampled is None:
                 continue
             if not tick.guests:  # still tried, so that its fitness is known
-                source = each.name
+                best = source.name
                 break
             for running in waiting:
                 uuid = running.guest.uuid
-                given = found.get(uuid)
+                given = sampled.get(uuid)
                 if given is None:
                     continue
                 if given.of_memory:
                     evidence[uuid] = _with_execution(given, partial.get(uuid))
-                    source = source or each.name
+                    best = best or source.name
                 else:
                     partial.setdefault(uuid, given)
-        return LadderResult({**partial, **evidence}, tuple(problems), source)
+        return LadderResult({**partial, **evidence}, tuple(problems), best)
 
     def close(self) -> None:
         """Close all sources."""
-        for each in self._sources:
-            each.close()
+        for source in self._sources:
+            source.close()
 
 
 def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:

@@ -47,7 +47,7 @@ class NumaFaults:
         if on in ('', '0'):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is not 1')
         home = {cpu: node.id for node in tick.topology.nodes for cpu in node.online_cpus}
-        found = {}
+        evidence = {}
         for running in tick.guests:
             if not running.cores:
                 continue
@@ -59,10 +59,10 @@ class NumaFaults:
             ]
             total = sum(local + remote for local, remote in hits)
             if total:
-                found[running.guest.uuid] = Evidence(
+                evidence[running.guest.uuid] = Evidence(
                     self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total
                 )
-        return found
+        return evidence
 
     def _hits(self, pid: int | None, tid: int, node: int | None) -> tuple[int, int] | None:
         """Return (pages met on a node, on others); None: the kernel noted none."""
@@ -85,7 +85,7 @@ class NumaFaults:
 
 def parse(text: str) -> dict[int, int]:
     """Return {node id: pages met there} from a thread's ``sched``; empty: none, or garbage."""
-    found: dict[int, int] = {}
+    pages_by_node: dict[int, int] = {}
     for line in text.splitlines():
         if not line.startswith('numa_faults '):
             continue
@@ -94,5 +94,5 @@ def parse(text: str) -> dict[int, int]:
         if not all(map(is_number, numbers)):
             return {}
         node, private, shared = map(int, numbers)
-        found[node] = found.get(node, 0) + private + shared
-    return found
+        pages_by_node[node] = pages_by_node.get(node, 0) + private + shared
+    return pages_by_node

@@ -22,12 +22,12 @@ class Pages:
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, a ratio without rates."""
-        found = {}
+        evidence = {}
         for running in tick.guests:
             ratio = remote_ratio(running.cores_by_node, running.bytes_by_node)
             if ratio is not None:
-                found[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
-        return found
+                evidence[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
+        return evidence
 
     def close(self) -> None:
         """Nothing is open."""

@@ -81,7 +81,7 @@ class Resctrl:
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._controls = controls
             return {}
-        moved = {group: _moved(before[1].get(group), now) for group, now in readings.items()}
+        moved = {group: _moved_bytes(before[1].get(group), now) for group, now in readings.items()}
         homes = self._homes(tick.topology)
         own = {group: tids for group, tids in groups.items() if tids}
         # A group that was made or removed meanwhile took part of the sums with it.
@@ -114,16 +114,15 @@ class Resctrl:
         own = [group for group, members in groups.items() if tids & members]
         # What a monitoring group counts is in the sum of the group that it is in.
         own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
-        none: frozenset[int] = frozenset()
-        members = none.union(*(groups[group] for group in own))
+        members = frozenset[int]().union(*(groups[group] for group in own))
         if tids and tids == members:
             total = _sum([moved[group] for group in own])
-            known = [one for one in total.values() if one is not None]
+            known = [moved_bytes for moved_bytes in total.values() if moved_bytes is not None]
             if not total or len(known) < len(total):
                 return None
             return self._evidence(
-                sum(one.total for one in known) * 1e9 / tick.elapsed_ns,
-                sum(one.local for one in known) * 1e9 / tick.elapsed_ns,
+                sum(moved_bytes.total for moved_bytes in known) * 1e9 / tick.elapsed_ns,
+                sum(moved_bytes.local for moved_bytes in known) * 1e9 / tick.elapsed_ns,
                 COUNTED,
             )
         local = remote = 0.0
@@ -186,24 +185,24 @@ class Resctrl:
 
     def _read(self, group: str) -> Domains:
         """Return a group's bytes."""
-        found: Domains = {}
+        domains: Domains = {}
         try:
             names = os.listdir(os.path.join(group, 'mon_data'))
         except OSError:
-            return found  # it was removed
+            return domains  # it was removed
         for name in names:
-            number = name.removeprefix('mon_L3_')
-            if number != name and is_number(number, 5):
+            digits = name.removeprefix('mon_L3_')
+            if digits != name and is_number(digits, 5):
                 total, local = (
                     _amount(os.path.join(group, 'mon_data', name, kind))
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
                 )
-                found[int(number)] = (
+                domains[int(digits)] = (
                     None if total is None or local is None else MonitoredBytes(total, local)
                 )
-        if group == self._path and not any(found.values()):
+        if group == self._path and not any(domains.values()):
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
-        return found
+        return domains
 
     def _homes(self, topology: Topology) -> dict[int, dict[int, float]]:
         """Return {L3 domain: {node id: share of its CPUs}}."""
@@ -258,16 +257,16 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _moved(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
+def _moved_bytes(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
     """Return the bytes moved between two readings of the domains; None: unknown."""
-    found: Domains = {}
+    moved: Domains = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
         if old is None or new is None or old.total > new.total or old.local > new.local:
-            found[domain] = None
+            moved[domain] = None
         else:
-            found[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
-    return found
+            moved[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
+    return moved
 
 
 def _sum(parts: Iterable[Domains]) -> Domains:

@@ -54,15 +54,15 @@ class CpuTimesTest(unittest.TestCase):
     def test_passed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came up, one that went, one whose time went backwards.
-        self.assertEqual({0: 2.0}, cpu_times.passed(before, after, 5))
+        self.assertEqual({0: 2.0}, cpu_times.cores_between(before, after, 5))
         for before, after, elapsed_ns in (
             (None, {0: 1}, 5),
             ({0: 1}, None, 5),
             ({0: 1}, {0: 1}, 0),
         ):
-            self.assertEqual({}, cpu_times.passed(before, after, elapsed_ns))
+            self.assertEqual({}, cpu_times.cores_between(before, after, elapsed_ns))
 
-    def test_summed(self):
-        self.assertEqual(3.0, cpu_times.summed({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
-        self.assertEqual(0, cpu_times.summed({}, ()))
-        self.assertIsNone(cpu_times.summed({0: 1.0}, (0, 1)))
+    def test_sum_over(self):
+        self.assertEqual(3.0, cpu_times.sum_over({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
+        self.assertEqual(0, cpu_times.sum_over({}, ()))
+        self.assertIsNone(cpu_times.sum_over({0: 1.0}, (0, 1)))

@@ -17,11 +17,11 @@ class PassedTest(unittest.TestCase):
         after = {1: ThreadTimes(2 * SECOND, SECOND, 1, 9), 2: ThreadTimes(2 * SECOND, 0, 2, 9)}
         self.assertEqual(
             (1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
-            running.passed(before, after, HOME, 2 * SECOND),
+            running.use_between(before, after, HOME, 2 * SECOND),
         )
 
     def test_a_thread_that_changed_nodes_is_halved(self):
-        used = running.passed(
+        used = running.use_between(
             {1: ThreadTimes(0, 0, 0, 9)}, {1: ThreadTimes(SECOND, 0, 2, 9)}, HOME, SECOND
         )
         self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
@@ -36,11 +36,13 @@ class PassedTest(unittest.TestCase):
             ({1: old}, {1: new._replace(wait_ns=4)}),
         ):
             with self.subTest(before=before, after=after):
-                self.assertEqual(running.ThreadUse(), running.passed(before, after, HOME, SECOND))
-        self.assertEqual(running.ThreadUse(), running.passed({1: old}, {1: new}, HOME, 0))
+                self.assertEqual(
+                    running.ThreadUse(), running.use_between(before, after, HOME, SECOND)
+                )
+        self.assertEqual(running.ThreadUse(), running.use_between({1: old}, {1: new}, HOME, 0))
 
     def test_a_cpu_without_node_hides_where_it_ran(self):
-        used = running.passed(
+        used = running.use_between(
             {1: ThreadTimes(0, 0, 9, 9)}, {1: ThreadTimes(SECOND, 0, 0, 9)}, HOME, SECOND
         )
         self.assertEqual((1.0, 0.0, {}, {}), used)

@@ -79,7 +79,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, files_say(root), node_memory.kept_from_guests(root)
+            return host, files_say(root), node_memory.nodes_kept_from_guests(root)
         finally:
             shutil.rmtree(root)
 
