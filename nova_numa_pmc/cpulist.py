@@ -48,7 +48,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
         low = _list_number(first, item)
         high = _list_number(last, item) if dash else low
         if not previous < low <= high:
-            raise CpuListError(f'{item[:40]!a} is not in ascending order')
+            raise CpuListError('%a is not in ascending order' % item[:40])
         numbers += range(low, high + 1)
         previous = high
     return frozenset(numbers)
@@ -56,10 +56,12 @@ def parse_cpulist(text: str) -> frozenset[int]:
 
 def _list_number(digits: str, item: str) -> int:
     if not is_number(digits, 9):
-        raise CpuListError(f'{item[:40]!a} is neither a number nor a range')
+        raise CpuListError('%a is neither a number nor a range' % item[:40])
     number = int(digits)
     if number >= MAX_CPUS:
-        raise CpuListError(f'{item[:40]!a} is beyond the highest number accepted, {MAX_CPUS - 1}')
+        raise CpuListError(
+            '%a is beyond the highest number accepted, %d' % (item[:40], MAX_CPUS - 1)
+        )
     return number
 
 
@@ -71,7 +73,7 @@ def format_cpulist(numbers: Iterable[int]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    return ','.join(str(low) if low == high else f'{low}-{high}' for low, high in ranges)
+    return ','.join(str(low) if low == high else '%d-%d' % (low, high) for low, high in ranges)
 
 
 def format_nodes(ids: Iterable[int]) -> str:

@@ -79,10 +79,10 @@ def check(key: str, value: str) -> str | float:
         # Written so that NaN, which is neither above nor below, is refused.
         if not 0.0 < number <= PRESSURE_MAX:
             raise ValueError(
-                f'{key}={value!r:.80}: must be a number above 0, {PRESSURE_MAX:g} at most'
+                '%s=%.80r: must be a number above 0, %g at most' % (key, value, PRESSURE_MAX)
             )
         return number
-    raise ValueError(f'{key!r:.80}: no such extra spec; known ones are {", ".join(KEYS)}')
+    raise ValueError('%.80r: no such extra spec; known ones are %s' % (key, ', '.join(KEYS)))
 
 
 def pinned_by_nova(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
@@ -90,13 +90,13 @@ def pinned_by_nova(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
 
     :returns: 'key=value' each; empty: it doesn't
     """
-    found = [f'{key}={extra_specs[key]}' for key in _NOVA_NUMA if extra_specs.get(key)]
+    found = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:
-        found.append(f'hw:cpu_policy={extra_specs["hw:cpu_policy"]}')
+        found.append('hw:cpu_policy=%s' % extra_specs['hw:cpu_policy'])
     return tuple(found)
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ValueError(f'{key}={value!r:.80}: must be one of {", ".join(choices)}')
+        raise ValueError('%s=%.80r: must be one of %s' % (key, value, ', '.join(choices)))
     return value

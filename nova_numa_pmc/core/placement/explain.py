@@ -49,14 +49,14 @@ def explain(placement: Placement) -> str:
     texts = [_reason_text(reason) for reason in placement.reasons]
     if not placement.nodes:
         return '; '.join(texts) or 'left alone'
-    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(texts[:1])
+    where = '%s: %s' % (name_nodes(placement.nodes), '; '.join(texts[:1]))
     return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *texts[1:]])
 
 
 def _reason_text(reason: Reason) -> str:
     words = _WORDS.get(reason.code, reason.code)
     for name, value in reason.values:
-        words = words.replace(f'{{{name}}}', _value(name, value))
+        words = words.replace('{%s}' % name, _value(name, value))
     return words
 
 
@@ -64,22 +64,22 @@ def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
     texts = [
-        f'pressure {values["pressure"]:.2f}, '
-        f'{100 * values["promised_ratio"]:.0f} % of memory promised'
+        'pressure %.2f, %.0f %% of memory promised'
+        % (values['pressure'], 100 * values['promised_ratio'])
     ]
     if values.get('distance'):
-        texts.append(f'distance {values["distance"]:g} beyond local')
+        texts.append('distance %g beyond local' % values['distance'])
     if 'decided_by' in values:
         texts.append(
-            f'preferred by {values["decided_by"]} to {name_nodes(values["instead_of"])} '
-            f'(pressure {values["instead_pressure"]:.2f})'
+            'preferred by %s to %s (pressure %.2f)'
+            % (values['decided_by'], name_nodes(values['instead_of']), values['instead_pressure'])
         )
     return texts
 
 
 def _value(name: str, value: Any) -> str:  # as model.Reason has it
     if name.endswith('_bytes'):
-        return f'{value / _MIB:.0f} MiB'
+        return '%.0f MiB' % (value / _MIB)
     if isinstance(value, float):
-        return f'{value:.2f}'
+        return '%.2f' % value
     return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)

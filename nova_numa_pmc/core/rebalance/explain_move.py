@@ -36,7 +36,7 @@ def explain_move(move: plan_records.Move) -> str:
         (waiting for CPUs 4.0), costs 5.0 core-seconds, 19.8 lost so far``
     """
     where = '; '.join(_step(move.kind, step) for step in move.steps)
-    return f'{where}: {explain_why(move)}'
+    return '%s: %s' % (where, explain_why(move))
 
 
 def explain_why(move: plan_records.Move) -> str:
@@ -47,12 +47,12 @@ def explain_why(move: plan_records.Move) -> str:
     if requested:
         return str(requested[0])
     causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
-    shown = ', '.join(f'{cause} {cores:.2g}' for cores, cause in causes if abs(cores) >= 0.005)
+    shown = ', '.join('%s %.2g' % (cause, cores) for cores, cause in causes if abs(cores) >= 0.005)
     return (
-        f'gains {move.gain_cores:.2g} cores'
-        + (f' ({shown})' if shown else '')
-        + f', costs {move.cost_core_sec:.1f} core-seconds'
-        + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else '')
+        'gains %.2g cores' % move.gain_cores
+        + (' (%s)' % shown if shown else '')
+        + ', costs %.1f core-seconds' % move.cost_core_sec
+        + (', %.1f lost so far' % move.regret_core_sec if move.regret_core_sec else '')
     )
 
 
@@ -67,9 +67,9 @@ def explain_remark(reason: Reason) -> str:
     """Return one line on what held a plan back or was left out of it: a reason of a plan."""
     values = _values(reason)
     if reason.code == 'budget':
-        return f'held back: {_BUDGET.get(values["of"], values["of"])} are used up'
+        return 'held back: %s are used up' % _BUDGET.get(values['of'], values['of'])
     if reason.code == 'demand_unknown':
-        return f'no CPU moves from or to {_nodes(values["nodes"])}: its CPU demand is unknown'
+        return 'no CPU moves from or to %s: its CPU demand is unknown' % _nodes(values['nodes'])
     if reason.code == 'bandwidth_dropped':
         return 'bandwidth left out: traffic or maximum is unknown on some nodes'
     return reason.code
@@ -80,15 +80,25 @@ def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has
 
 
 def _step(kind: str, step: plan_records.Step) -> str:
-    size = f' ({_size(step.bytes)})' if step.bytes else ''
+    size = ' (%s)' % _size(step.bytes) if step.bytes else ''
     if kind == plan_records.FETCH:
-        return f'{step.name} gets its memory{size} to {_nodes(step.mem_nodes)}'
+        return '%s gets its memory%s to %s' % (step.name, size, _nodes(step.mem_nodes))
     if kind == plan_records.WIDEN:
-        return f'{step.name} widens from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}'
+        return '%s widens from %s to %s' % (
+            step.name,
+            _nodes(step.from_nodes),
+            _nodes(step.to_nodes),
+        )
     if kind == plan_records.NARROW:
-        return f'{step.name} narrows to {_nodes(step.to_nodes)}{size}'
+        return '%s narrows to %s%s' % (step.name, _nodes(step.to_nodes), size)
     verb = 'swaps' if kind == plan_records.SWAP else 'moves'
-    return f'{step.name} {verb} from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}{size}'
+    return '%s %s from %s to %s%s' % (
+        step.name,
+        verb,
+        _nodes(step.from_nodes),
+        _nodes(step.to_nodes),
+        size,
+    )
 
 
 def _nodes(ids: Sequence[int]) -> str:
@@ -96,4 +106,4 @@ def _nodes(ids: Sequence[int]) -> str:
 
 
 def _size(size: int) -> str:
-    return f'{size / _GIB:.1f} GiB' if size >= _GIB else f'{size / _MIB:.0f} MiB'
+    return '%.1f GiB' % (size / _GIB) if size >= _GIB else '%.0f MiB' % (size / _MIB)

@@ -41,7 +41,7 @@ def from_data(data: Any) -> RebalanceMemory:
     """
     try:
         if data['version'] != VERSION:
-            raise ValueError(f'format version {data["version"]!r}, expected {VERSION}')
+            raise ValueError('format version %r, expected %d' % (data['version'], VERSION))
         return RebalanceMemory(
             tuple(
                 Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
@@ -65,7 +65,7 @@ def from_data(data: Any) -> RebalanceMemory:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"not the rebalancer's saved state: {error!r}") from None
+        raise ValueError("not the rebalancer's saved state: %r" % error) from None
 
 
 def _key(
