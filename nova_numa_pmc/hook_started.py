@@ -48,7 +48,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             early_cpus = promises.cpus_of(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        by_node, pool = memory_by_node(guest, groups, call.root)
+        by_node, huge_by_node = memory_by_node(guest, groups, call.root)
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
@@ -56,7 +56,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             _take_back_early(groups, early_cpus)
             _leave(call, decision, logged=True)
             return
-        applied = _apply(call, guest, groups, decision, pool, early_cpus)
+        applied = _apply(call, guest, groups, decision, huge_by_node, early_cpus)
     except (CpusetError, TopologyError) as error:
         _take_back_early(groups, early_cpus)
         # A pinned guest is not ours to place, and one that has ended needs no place.
@@ -98,15 +98,15 @@ def memory_by_node(
 
     The latter is None where that isn't reported.
     """
-    pool = None
+    huge_by_node = None
     if guest.page_bytes:
         from nova_numa_pmc.host.paging import hugetlb  # few guests have such pages
 
-        pool = hugetlb.bytes_by_node(groups.pid, root) or None
+        huge_by_node = hugetlb.bytes_by_node(groups.pid, root) or None
     by_node = dict(cgroups.memory_by_node(groups) or {})
-    for node, size in (pool or {}).items():
+    for node, size in (huge_by_node or {}).items():
         by_node[node] = by_node.get(node, 0) + size
-    return by_node, pool
+    return by_node, huge_by_node
 
 
 def decide_beside_memory(
@@ -150,7 +150,7 @@ def _apply(
     guest: model.Guest,
     groups: cgroups.Groups,
     decision: promises.Decision,
-    pool: Mapping[int, int] | None,
+    huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
 ) -> cpuset.ConfineResult:
     assert decision.cpus is not None
@@ -164,7 +164,7 @@ def _apply(
         mems,
         call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None,
-        pool_by_node=pool,
+        huge_by_node=huge_by_node,
         ours=Held(early_cpus, frozenset()),
     )
 

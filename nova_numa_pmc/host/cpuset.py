@@ -85,7 +85,7 @@ def confine(
     stay_bound: bool = False,
     ours: Held | None = None,
     write: Writer = writes.write,
-    pool_by_node: Mapping[int, int] | None = None,
+    huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
 ) -> ConfineResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
@@ -97,7 +97,7 @@ def confine(
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: what an earlier call left; what holds exactly this may be
         changed, any other set that doesn't contain the requested one is a pin by others
-    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
+    :param huge_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
         not known, so that any of them may have to move
     :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
     :raises PinnedByOthers: nothing was written
@@ -125,7 +125,7 @@ def confine(
         )
     steps = _cpu_steps(groups, held, cpus, ours.cpus, set_by_others)
     memory, off_bytes, memory_steps = _memory_steps(
-        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node
+        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, huge_by_node
     )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
@@ -296,7 +296,7 @@ def _memory_steps(
     limit_bytes: int,
     stay_bound: bool,
     ours: frozenset[int],
-    pool_by_node: Mapping[int, int] | None,
+    huge_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
 
@@ -310,7 +310,7 @@ def _memory_steps(
         if groups.covers or directory != groups.target
     ):
         return PINNED, None, []
-    off_bytes = _off_bytes(groups, mems, pool_by_node=pool_by_node)
+    off_bytes = _off_bytes(groups, mems, huge_by_node=huge_by_node)
     if off_bytes is None or off_bytes > limit_bytes:
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
     if groups.main not in held:
@@ -385,7 +385,7 @@ def _off_bytes(
     groups: Groups,
     mems: frozenset[int],
     exactly: bool = False,
-    pool_by_node: Mapping[int, int] | None = None,
+    huge_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
     """Return the bytes that a write of ``mems`` may have to move, None if unknown.
 
@@ -397,8 +397,8 @@ def _off_bytes(
     off_bytes = bytes_off(by_node, mems)
     if exactly:
         return off_bytes
-    if pool_by_node is not None:
-        return off_bytes + bytes_off(pool_by_node, mems)
+    if huge_by_node is not None:
+        return off_bytes + bytes_off(huge_by_node, mems)
     # Where pages of a pool lie isn't reported there: any of them may have to move.
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 

@@ -308,7 +308,7 @@ class GuestMove:
             self._ours.cpus,
             frozenset(self._mems),
             ours=self._ours,
-            pool_by_node={},
+            huge_by_node={},
             write=self._port.write,
         )
         left_bytes = written.left_bytes or 0
