@@ -32,8 +32,8 @@ def number(value: Any, most: float = NUMBER_MAX, least: float = 0) -> float:
     # Written so that NaN, which is neither above nor below, is refused.
     if type(value) not in (int, float) or not least <= value <= most:
         raise ValueError('%.40r is not a number from %g to %g' % (value, least, most))
-    found: float = value
-    return found
+    amount: float = value
+    return amount
 
 
 def whole(value: Any, most: float = NUMBER_MAX) -> int:
@@ -52,9 +52,9 @@ def text(value: object, longest: int) -> str:
 
 def one_of(value: object, known: Collection[str]) -> str:
     """Return the known text that equals the value."""
-    for each in known:
-        if value == each:
-            return each
+    for word in known:
+        if value == word:
+            return word
     raise ValueError('%.40r is not known' % (value,))
 
 
@@ -74,7 +74,7 @@ def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
     return value
 
 
-def named(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
+def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
     """Check the value of a member by one of the functions above; the reason names the member."""
     try:
         return check(value, bound)
@@ -113,17 +113,17 @@ class Members:
         value = self.get(name, default)
         if value is None and default is None:
             return None
-        return named(name, number, value, self._most if most is None else most)
+        return member(name, number, value, self._most if most is None else most)
 
     def whole(self, name: str, default: object = _REQUIRED) -> int:
         """Return an int from 0 on."""
-        return named(name, whole, self.get(name, default), self._most)
+        return member(name, whole, self.get(name, default), self._most)
 
     def text(self, name: str, longest: int, default: object = _REQUIRED) -> str:
         """Return a printable str."""
-        return named(name, text, self.get(name, default), longest)
+        return member(name, text, self.get(name, default), longest)
 
     def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
         """Return a list, or the default."""
         value: Any = self.get(name, default)
-        return value if value is default else named(name, sequence, value, longest)
+        return value if value is default else member(name, sequence, value, longest)

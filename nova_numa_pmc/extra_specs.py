@@ -85,15 +85,15 @@ def check(key: str, value: str) -> str | float:
     raise ValueError('%.80r: no such extra spec; known ones are %s' % (key, ', '.join(KEYS)))
 
 
-def pinned_by_nova(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
 
     :returns: 'key=value' each; empty: it doesn't
     """
-    found = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
+    specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:
-        found.append('hw:cpu_policy=%s' % extra_specs['hw:cpu_policy'])
-    return tuple(found)
+        specs.append('hw:cpu_policy=%s' % extra_specs['hw:cpu_policy'])
+    return tuple(specs)
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:

@@ -91,8 +91,8 @@ class EarlyHold:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
         directory = self._options.state_path(self._root)
         try:
-            found = os.stat(os.path.join(directory, promises_file.FILE))
-            identity = found.st_ino, found.st_mtime_ns, found.st_size
+            status = os.stat(os.path.join(directory, promises_file.FILE))
+            identity = status.st_ino, status.st_mtime_ns, status.st_size
             if identity == self._file:
                 return False
             self._file = identity

@@ -145,29 +145,21 @@ def decide(
             if uuid == guest.uuid or other.name == guest.name:
                 record.drop(uuid)
         evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
-        loading = _loading(record.promises.values(), guest, host)
-        view = placement.view(
-            own_host, loading, options.limits, dict(evidence.loads), record.rotation
+        loading = _loading_promises(record.promises.values(), guest, host)
+        view, request = _view_and_request(
+            guest, devices, own_host, loading, options.limits, evidence, record.rotation
         )
-        request = placement.request(
-            guest, options.limits, devices, placement.history(view, evidence.history)
-        )
-        view = placement.charged_since(view, dict(evidence.vcpus), evidence.history)
         placed = placement.place(view, request, options.limits)
-        placed, cpus = _within_l3(placed, own_host, view, loading, request, options.limits)
+        placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
         promise = placement.promise(located, placed, _boottime_ns())._replace(cpus=cpus)
         followed = (
             by_node
             and placed.nodes
-            and _follow(request, promise, own_host, _followable(by_node, host, options.limits))
+            and _follow(
+                request, promise, own_host, _followable_bytes(by_node, host, options.limits)
+            )
         )
-        decision = followed or Decision(
-            promise,
-            placed.cpus,
-            placement.explain(placed),
-            (),
-            promise.origin == model.FLOATING and request.policy != model.NONE,
-        )
+        decision = followed or _decision_of(placed, promise, request)
         record.put(decision.promise)
         record.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
@@ -177,7 +169,42 @@ def decide(
     )
 
 
-def _within_l3(
+def _view_and_request(
+    guest: model.Guest,
+    device_nodes: tuple[int, ...],
+    host: model.Topology,
+    loading: Collection[model.Promise],
+    limits: model.Limits,
+    evidence: pool_loads.PlacementEvidence,
+    rotation: int,
+) -> tuple[model.HostView, model.Request]:
+    """Return the host without a guest, and what this requests, on the evidence."""
+    from nova_numa_pmc.core import host_view
+    from nova_numa_pmc.core.placement import placement
+
+    view = host_view.view(host, loading, limits, dict(evidence.loads), rotation)
+    request = host_view.request(
+        guest, limits, device_nodes, placement.history(view, evidence.history)
+    )
+    return host_view.charge_since(view, dict(evidence.vcpus), evidence.history), request
+
+
+def _decision_of(
+    placed: model.Placement, promise: model.Promise, request: model.Request
+) -> Decision:
+    """Return the decision that a placement and its promise are."""
+    from nova_numa_pmc.core.placement.explain import explain
+
+    return Decision(
+        promise,
+        placed.cpus,
+        explain(placed),
+        (),
+        promise.origin == model.FLOATING and request.policy != model.NONE,
+    )
+
+
+def _narrow_to_l3(
     placed: model.Placement,
     host: model.Topology,
     view: model.HostView,
@@ -291,11 +318,11 @@ def reconcile(
             if guest.name in unknown:
                 guest, beyond = promise_limit.limited(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
-                record.put(_observed(_located(guest, host), host, options, root))
+                record.put(_implied_promise(_located(guest, host), host, options, root))
     return problems
 
 
-def _loading(
+def _loading_promises(
     promises: Collection[model.Promise], guest: model.Guest, host: model.Topology
 ) -> Collection[model.Promise]:
     """Return the promises as they load the CPUs of a guest's pool.
@@ -307,18 +334,18 @@ def _loading(
     return [promise._replace(vcpus=0) for promise in promises]
 
 
-def _followable(
+def _followable_bytes(
     by_node: Mapping[int, int], host: model.Topology, limits: model.Limits
 ) -> dict[int, int]:
     """Return the part of {node id: bytes} on nodes for guests; {}: most of it lies elsewhere."""
     from nova_numa_pmc.core import node_memory
 
-    found = {
+    followable = {
         node.id: by_node[node.id]
         for node in host.nodes
         if node.id in by_node and node_memory.is_for_guests(node, limits)
     }
-    return found if 2 * sum(found.values()) > sum(by_node.values()) else {}
+    return followable if 2 * sum(followable.values()) > sum(by_node.values()) else {}
 
 
 def _follow(
@@ -362,7 +389,7 @@ def _evidence(
     )
 
 
-def _observed(
+def _implied_promise(
     guest: model.Guest, host: model.Topology, options: HostOptions, root: str
 ) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""

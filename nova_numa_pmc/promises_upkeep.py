@@ -57,7 +57,7 @@ class PromisesUpkeep:
         :param now_ns: CLOCK_BOOTTIME
         :raises StateError: the running guests or the record can't be read
         """
-        record = self._unlocked()
+        record = self._read_unlocked()
         if record is not None and self._holds(record, now_ns):
             return record, []
         before = dict(record.promises) if record else {}
@@ -71,7 +71,7 @@ class PromisesUpkeep:
                 raise
             return record, [str(error)]  # the next tick tries again
         self._unclear = guests.active_names(self._root) - {
-            each.name for each in locked_record.promises.values()
+            promise.name for promise in locked_record.promises.values()
         }
         self._tried_s = now_ns / 1e9
         self._log_changes(before, locked_record.promises)
@@ -141,18 +141,18 @@ class PromisesUpkeep:
                     else 'no longer placed by others',
                 )
 
-    def _unlocked(self) -> Promises | None:
+    def _read_unlocked(self) -> Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
         directory = self.options.state_path(self._root)
         try:
-            found = os.stat(os.path.join(directory, promises_file.FILE))
+            status = os.stat(os.path.join(directory, promises_file.FILE))
             identity = (
-                found.st_dev,
-                found.st_ino,
-                found.st_mtime_ns,
-                found.st_ctime_ns,
-                found.st_size,
+                status.st_dev,
+                status.st_ino,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+                status.st_size,
             )
         except OSError:
             identity = None
@@ -168,11 +168,11 @@ class PromisesUpkeep:
     def _holds(self, record: Promises, now_ns: int) -> bool:
         """Return whether the record is of the running guests and of no others."""
         names = guests.active_names(self._root)
-        running = [uuid for uuid, each in record.promises.items() if each.name in names]
+        running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
         kept = promises_file.prune(
             record.promises, running, now_ns, self.options.start_grace_s * 10**9
         )
-        unknown = names - {each.name for each in record.promises.values()}
+        unknown = names - {promise.name for promise in record.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
 

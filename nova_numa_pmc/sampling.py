@@ -106,7 +106,7 @@ class Sampler:
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         problems += host.problems
-        self.pool = self._floating(host, guests, now_ns, problems)
+        self.pool = self._find_floating_pool(host, guests, now_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
@@ -139,7 +139,7 @@ class Sampler:
         nodes, _ = measurements.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(moved)
         )
-        nodes = self._with_promised(host, nodes, problems)
+        nodes = self._with_promised_bytes(host, nodes, problems)
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
@@ -172,13 +172,13 @@ class Sampler:
             self._libpfm = pfm.load()
         return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
 
-    def _floating(
+    def _find_floating_pool(
         self, host: model.Topology, guests: Iterable[Running], now_ns: int, problems: list[str]
     ) -> pools.Pool:
         """Find the floating pool; what could not be read of Nova's sets is a problem."""
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
-        return pools.floating(
+        return pools.floating_pool(
             host,
             tuple(running_guest.guest for running_guest in guests),
             sets.shared,
@@ -195,7 +195,7 @@ class Sampler:
             for cpu, cores in running_guest.waiting_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
-        def wanted(cpus: frozenset[int]) -> float | None:
+        def demand(cpus: frozenset[int]) -> float | None:
             ran = cpu_times.sum_over(busy, cpus)
             return (
                 None
@@ -206,7 +206,7 @@ class Sampler:
         others = tuple(
             PoolSample(
                 tuple(sorted(cpus)),
-                tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
+                tuple((node.id, demand(node.online_cpus & cpus)) for node in host.nodes),
                 tuple(
                     (node.id, cpu_times.sum_over(stolen, node.online_cpus & cpus))
                     for node in host.nodes
@@ -218,7 +218,7 @@ class Sampler:
         )
         return CpuUse(
             {node.id: cpu_times.sum_over(busy, node.online_cpus) for node in host.nodes},
-            {node.id: wanted(node.cpus) for node in host.nodes},
+            {node.id: demand(node.cpus) for node in host.nodes},
             {node.id: cpu_times.sum_over(stolen, node.cpus) for node in host.nodes},
             others,
         )
@@ -243,7 +243,7 @@ class Sampler:
     def _device_nodes(
         self, guest: model.Guest, problems: list[str]
     ) -> list[tuple[str, int | None]]:
-        found = []
+        device_nodes = []
         for read, names in (
             (topology.device_node, guest.devices),
             (topology.host_device_node, guest.host_devices),
@@ -254,10 +254,10 @@ class Sampler:
                         self._devices[name] = read(name, self._root)
                     except TopologyError as error:
                         problems.append(str(error))
-                found.append((name.removeprefix('/dev/'), self._devices.get(name)))
-        return found
+                device_nodes.append((name.removeprefix('/dev/'), self._devices.get(name)))
+        return device_nodes
 
-    def _with_promised(
+    def _with_promised_bytes(
         self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
     ) -> tuple[NodeSample, ...]:
         directory = host_options.below(self._root, self._options.state_dir)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with the CPUs that guests may use, read from the kernel and what the agent published.
+"""A host with the CPUs that guests may use, read from the kernel and what the agent loads.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -46,25 +46,27 @@ def partitioned_host(root: str) -> model.Topology:
         except TopologyError:
             continue
         if allowed:
-            return _usable(host, allowed)
-    return _usable(host)
+            return _with_usable_cpus(host, allowed)
+    return _with_usable_cpus(host)
 
 
-def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> model.Topology:
+def _with_usable_cpus(
+    host: model.Topology, allowed: frozenset[int] | None = None
+) -> model.Topology:
     """Give the nodes their usable CPUs; ``allowed`` None: the partition has all."""
-    found = []
+    nodes = []
     for node in host.nodes:
         cpus = node.cpus if allowed is None else node.cpus & allowed
-        found.append(node._replace(cpus=cpus, usable_cpus=cpus))
-    return host._replace(nodes=tuple(found))
+        nodes.append(node._replace(cpus=cpus, usable_cpus=cpus))
+    return host._replace(nodes=tuple(nodes))
 
 
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent published last in this boot; None: none."""
     try:
-        found = pool_loads.read(host_options.read_below(root).state_path(root))
+        loads = pool_loads.read(host_options.read_below(root).state_path(root))
     except StateError:
         return None  # the reader of the loads says why
-    if found is None or not found.pools or found.boot_id != promises_file.read_boot_id(root):
+    if loads is None or not loads.pools or loads.boot_id != promises_file.read_boot_id(root):
         return None
-    return pools.Pool(found.pools[0].cpus, pools.AGENT)
+    return pools.Pool(loads.pools[0].cpus, pools.AGENT)

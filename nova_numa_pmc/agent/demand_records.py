@@ -72,7 +72,7 @@ class DemandRecords:
 
     def expected(self) -> model.DemandHistory:
         """Return the history by which demand of new guests is estimated, as it is published."""
-        return flavors.published(self.histories) if self.histories else model.DemandHistory()
+        return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
         """Write the histories, unless less than :data:`MIN_SAVE_S` was measured since."""

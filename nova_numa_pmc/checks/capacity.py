@@ -76,7 +76,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes says so
-    kept = node_memory.withheld(nodes, host_options.read(path).limits)
+    kept = node_memory.list_withheld(nodes, host_options.read(path).limits)
     if not kept:
         return
     kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]

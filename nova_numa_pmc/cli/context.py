@@ -166,7 +166,7 @@ class CommandContext:
     def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
-        return pools.floating(
+        return pools.floating_pool(
             usable_cpus.partitioned_host(self.root), running, sets.shared, sets.dedicated
         )
 

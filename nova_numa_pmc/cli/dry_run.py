@@ -67,7 +67,7 @@ def withheld_memory(
 
     :raises TopologyError: the host can't be read
     """
-    return node_memory.withheld(usable_cpus.usable_host(root).nodes, limits)
+    return node_memory.list_withheld(usable_cpus.usable_host(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
@@ -79,7 +79,7 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePl
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.policy == model.NONE:
         return []
-    merged, members = memory_domains.merged(decision.view)
+    merged, members = memory_domains.merge(decision.view)
     nodes = decision.view.nodes
     ask = candidates.PlacementInput(merged, members, decision.view, decision.request)
 

@@ -67,7 +67,7 @@ from nova_numa_pmc.core.memory_domains import (
     NEAR_DEFAULT,
     distance,
     labelled,
-    merged,
+    merge,
     near,
     threshold,
 )
@@ -258,7 +258,7 @@ def to_values(
     current['pmc.vcpus'] = int(vcpus_used)
     current['pmc.mb'] = int(memory_mb_used)
     maximum = {'pmc.nodes': len(view.nodes)}
-    rotation = view.rotation % max(1, len(merged(view)[1]))
+    rotation = view.rotation % max(1, len(merge(view)[1]))
     if rotation:
         current['pmc.turn'] = rotation
     guests = min(int(host_state.history.guests), (1 << _GUESTS_BITS) - 1)

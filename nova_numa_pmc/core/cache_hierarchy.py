@@ -64,9 +64,9 @@ def distances(topology: model.Topology) -> tuple[tuple[int, ...], ...]:
         return far
     pairs = [
         (a, b)
-        for a, one in enumerate(sockets)
+        for a, socket in enumerate(sockets)
         for b, other in enumerate(sockets)
-        if a != b and one is not None and other is not None
+        if a != b and socket is not None and other is not None
     ]
     within = max((far[a][b] for a, b in pairs if sockets[a] == sockets[b]), default=0)
     beyond = {(a, b) for a, b in pairs if sockets[a] != sockets[b] and far[a][b] <= within}

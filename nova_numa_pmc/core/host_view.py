@@ -47,7 +47,7 @@ def view(
     rotation: int = 0,
     now_ns: int | None = None,
 ) -> model.HostView:
-    """Aggregate a host per node, in the units of :func:`quantised`.
+    """Aggregate a host per node, in the units of :func:`quantise`.
 
     Memory on one node counts there, over several as it was divided when promised; where
     that is not recorded it fills what is left of them in proportion. A floating guest's
@@ -61,11 +61,11 @@ def view(
         share to measured demand, which does not show them fully yet (an upper bound of
         the larger of both, which would need each guest's own measurement)
     """
-    nodes = offered(topology.nodes, limits)
+    nodes = with_guest_memory(topology.nodes, limits)
     promises = list(promises)
     cores = capacity_cores(topology, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]
-    promised, huge = _promised(nodes, capacity, promises)
+    promised, huge = _sum_promises(nodes, capacity, promises)
     guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
     views = []
     for at, node in enumerate(nodes):
@@ -91,7 +91,7 @@ def view(
                 node.cpus,
             )
         )
-    return quantised(
+    return quantise(
         model.HostView(
             tuple(views),
             cache_hierarchy.distances(topology),
@@ -110,7 +110,7 @@ def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.
     return nodes
 
 
-def quantised(host_view: model.HostView) -> model.HostView:
+def quantise(host_view: model.HostView) -> model.HostView:
     """Round a host's view to what Nova's metrics carry, so that each caller decides on the same.
 
     0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
@@ -144,7 +144,7 @@ def _megabytes(value: float | None) -> float | None:
     return None if value is None else round(value / MB) * MB
 
 
-def charged_since(
+def charge_since(
     host_view: model.HostView,
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
@@ -158,9 +158,9 @@ def charged_since(
         stays as it is
     :param history: of all guests, None: none
     """
-    each = expected_cores(1, history or model.DemandHistory())
+    cores_per_vcpu = expected_cores(1, history or model.DemandHistory())
     changes = {
-        node.id: each * (node.vcpus - counted[node.id])
+        node.id: cores_per_vcpu * (node.vcpus - counted[node.id])
         for node in host_view.nodes
         if node.id in counted
     }
@@ -170,8 +170,8 @@ def charged_since(
     return host_view._replace(
         nodes=tuple(
             node._replace(
-                demand_cores=_added(node.demand_cores, changes.get(node.id, 0)),
-                bandwidth_bytes_per_sec=_added(
+                demand_cores=_add_change(node.demand_cores, changes.get(node.id, 0)),
+                bandwidth_bytes_per_sec=_add_change(
                     node.bandwidth_bytes_per_sec, rate * changes.get(node.id, 0)
                 ),
             )
@@ -180,7 +180,7 @@ def charged_since(
     )
 
 
-def _added(amount: float | None, change: float) -> float | None:
+def _add_change(amount: float | None, change: float) -> float | None:
     return None if amount is None else max(0, amount + change)
 
 
@@ -326,7 +326,7 @@ def less_stolen(cores: float, stolen_cores: float | None) -> float:
     return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
-def _promised(
+def _sum_promises(
     nodes: Sequence[model.Node], capacity: Sequence[int], promises: Sequence[model.Promise]
 ) -> tuple[list[int], list[dict[int, int]]]:
     """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""

@@ -179,7 +179,7 @@ def node_samples(
         bandwidth_ratios,
         capacities.mlp,
     )
-    found = []
+    samples = []
     for at, (node, use) in enumerate(zip(nodes, uses)):
         pressed = pressure.node_pressure(
             pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
@@ -188,7 +188,7 @@ def node_samples(
         )
         threads = len(node.online_cpus or node.cpus)
         busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
-        found.append(
+        samples.append(
             NodeSample(
                 node.id,
                 capacities.capacity_cores[at],
@@ -212,7 +212,7 @@ def node_samples(
                 use.stolen_cores,
             )
         )
-    return tuple(found), traffic
+    return tuple(samples), traffic
 
 
 def counts_of_guests(
@@ -235,14 +235,14 @@ def counts_of_guests(
             if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
-        each = (
+        figures = (
             known.local_per_sec,
             known.remote_per_sec,
             known.cycles_per_sec,
             known.instructions_per_sec,
         )
         for node, cores in running.cores_by_node.items():
-            for at, rate in enumerate(each if cores else ()):
+            for at, rate in enumerate(figures if cores else ()):
                 so_far = sums[node][at]
                 sums[node][at] = (
                     None if rate is None or so_far is None else so_far + rate * cores / ran
@@ -266,17 +266,17 @@ def _traffic(
     far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
     if len(near) < len(uses) or len(far) < len(uses):
         return None
-    at = {node.id: position for position, node in enumerate(nodes)}
+    position_of = {node.id: position for position, node in enumerate(nodes)}
     seeds = []
     for guest in guests:
         remote, memory = ([0.0] * len(nodes) for _ in range(2))
         ran = sum(cores for _, cores in guest.cores_by_node)
         for node, cores in guest.cores_by_node:
-            if node in at and ran:
-                remote[at[node]] = (guest.remote_per_sec or 0.0) * cores / ran
+            if node in position_of and ran:
+                remote[position_of[node]] = (guest.remote_per_sec or 0.0) * cores / ran
         for node, size in guest.bytes_by_node:
-            if node in at:
-                memory[at[node]] = size
+            if node in position_of:
+                memory[position_of[node]] = size
         seeds.append((remote, memory))
     incoming = [use.incoming_per_sec for use in uses]
     return pressure.attribute(near, far, seeds, None if None in incoming else incoming)

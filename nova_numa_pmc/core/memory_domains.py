@@ -30,7 +30,7 @@ def distance(view: model.HostView, a: int, b: int) -> float:
         return LOCAL_DISTANCE if a == b else REMOTE_DISTANCE
 
 
-def merged(view: model.HostView) -> tuple[model.HostView, tuple[tuple[int, ...], ...]]:
+def merge(view: model.HostView) -> tuple[model.HostView, tuple[tuple[int, ...], ...]]:
     """Merge the nodes of each of the view's domains into one.
 
     :returns: (view, members): the view by domain, and for each domain the ascending
@@ -57,8 +57,8 @@ def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
     :param labels: by position; () where each is its own
     """
     first: dict[Hashable, int] = {}
-    found = tuple(first.setdefault(label, at) for at, label in enumerate(labels))
-    return () if len(first) == len(found) else found
+    firsts = tuple(first.setdefault(label, at) for at, label in enumerate(labels))
+    return () if len(first) == len(firsts) else firsts
 
 
 def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[int, ...]:
@@ -101,9 +101,9 @@ def threshold(view: model.HostView) -> tuple[float, bool]:
     :returns: (distance, whether it says all; else it keeps all nodes apart)
     """
     further = sorted({distance + 1 for row in view.distances for distance in row})
-    for found in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
-        if near(view.distances, found) == view.domains:
-            return found, True
+    for below in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
+        if near(view.distances, below) == view.domains:
+            return below, True
     return LOCAL_DISTANCE, False
 
 
@@ -135,7 +135,9 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
         _total([node.bandwidth_max_bytes_per_sec for node in serving]),
         None if len(links) < len(nodes) else max(links),
         tuple(sorted(huge.items())),
-        None if len(cpus) < len(nodes) else frozenset(cpu for each in cpus for cpu in each),
+        None
+        if len(cpus) < len(nodes)
+        else frozenset(cpu for node_cpus in cpus for cpu in node_cpus),
     )
 
 

@@ -81,15 +81,15 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     assumed = upper_quartile([served / maximum for served, maximum in knowing])
     # The lowest, so that what a guest adds counts no less here than elsewhere.
     lowest = min(maximum for _, maximum in knowing)
-    found = []
+    filled = []
     for node in nodes:
         if serves(node) and not _knows_bandwidth(node):
             maximum = node.bandwidth_max_bytes_per_sec or lowest
             node = node._replace(
                 bandwidth_bytes_per_sec=assumed * maximum, bandwidth_max_bytes_per_sec=maximum
             )
-        found.append(node)
-    return tuple(found)
+        filled.append(node)
+    return tuple(filled)
 
 
 def _knows_bandwidth(node: NodeView) -> bool:

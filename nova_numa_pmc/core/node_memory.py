@@ -34,7 +34,9 @@ def is_for_guests(node: model.Node, limits: model.Limits) -> bool:
     return bool(node.memory_bytes) and memory_of(node, limits).kind == model.HOST
 
 
-def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.Node, ...]:
+def with_guest_memory(
+    nodes: tuple[model.Node, ...], limits: model.Limits
+) -> tuple[model.Node, ...]:
     """Return the nodes, leaving out memory that is not for guests."""
     return tuple(
         node
@@ -44,7 +46,7 @@ def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.
     )
 
 
-def withheld(
+def list_withheld(
     nodes: tuple[model.Node, ...], limits: model.Limits
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, whose memory it is) of the nodes whose memory is not for guests."""

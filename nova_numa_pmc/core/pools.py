@@ -46,7 +46,7 @@ class Pool(Record):
     source: str
 
 
-def floating(
+def floating_pool(
     host: model.Topology,
     guests: tuple[model.Guest, ...],
     shared: frozenset[int] | None = None,
@@ -69,9 +69,9 @@ def floating(
         return Pool(mine - dedicated, NOVA)
     sets = {guest.allowed_cpus for guest in guests if guest.flavor and not guest.placed_by}
     if len(sets) == 1:
-        found = (sets.pop() or frozenset()) & mine
-        if found:
-            return Pool(found, GUESTS)
+        common = (sets.pop() or frozenset()) & mine
+        if common:
+            return Pool(common, GUESTS)
     taken = _once(dedicated_cpus(guest) for guest in guests) & mine
     if taken and mine - taken:
         return Pool(mine - taken, GUESTS)

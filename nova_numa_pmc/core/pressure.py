@@ -126,11 +126,13 @@ def losses(
     :param traffic: x, lines per second by rows, None: unknown, then so is the distance
     :param utilisations: u_m of each memory, None: unknown
     """
-    result = []
+    node_losses = []
     for n, (demand, capacity) in enumerate(zip(demands, capacities)):
         waiting = None if demand is None or capacity is None else max(0.0, demand - capacity)
-        result.append(Loss(waiting, _distance_cores(n, traffic, latencies_ns, utilisations, mlp)))
-    return tuple(result)
+        node_losses.append(
+            Loss(waiting, _distance_cores(n, traffic, latencies_ns, utilisations, mlp))
+        )
+    return tuple(node_losses)
 
 
 def _distance_cores(
@@ -178,7 +180,7 @@ def attribute(
     :returns: lines per second; rows: from a node's CPUs; columns: to a node's memory
     """
     nodes = range(len(remote))
-    rows = [_scaled(row, total) for row, total in zip(_seed(guests, remote), remote)]
+    rows = [_scale(row, total) for row, total in zip(_seed(guests, remote), remote)]
     seen = [max(0.0, column) for column in incoming or () if column is not None]
     if incoming is not None and len(seen) == len(incoming):
         rows = _fit(rows, remote, seen)
@@ -204,7 +206,7 @@ def _seed(
     ]
 
 
-def _scaled(values: Sequence[float], total: float) -> list[float]:
+def _scale(values: Sequence[float], total: float) -> list[float]:
     current = sum(values)
     return [value * total / current for value in values] if current > 0 else [0.0] * len(values)
 
@@ -213,12 +215,12 @@ def _fit(
     rows: list[list[float]], row_sums: Sequence[float], column_sums: Sequence[float]
 ) -> list[list[float]]:
     """Scale columns and rows in turn until the rows are exact and nothing moves any more."""
-    columns = _scaled(column_sums, sum(row_sums))
+    columns = _scale(column_sums, sum(row_sums))
     for _ in range(_FIT_ROUNDS):
         sums = [sum(row[m] for row in rows) for m in range(len(columns))]
         factors = [column / total if total > 0 else 1.0 for column, total in zip(columns, sums)]
         fitted = [
-            _scaled([value * factor for value, factor in zip(row, factors)], total)
+            _scale([value * factor for value, factor in zip(row, factors)], total)
             for row, total in zip(rows, row_sums)
         ]
         # A row that may only go where nothing arrived can't be fitted: it keeps its seed.

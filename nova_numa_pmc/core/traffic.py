@@ -31,7 +31,7 @@ def bytes_per_line(
     Events of retired loads see neither prefetches nor stores, so that an access stands for
     more than its 64 bytes; what the memory controllers served is shared out by accesses.
     """
-    lines = sum(lines_per_sec(each) or 0.0 for each in samples)
+    lines = sum(lines_per_sec(sample) or 0.0 for sample in samples)
     served = [
         node.bandwidth_bytes_per_sec for node in nodes if node.bandwidth_bytes_per_sec is not None
     ]
@@ -41,8 +41,8 @@ def bytes_per_line(
 def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
     """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
     rate = bytes_per_line(samples, nodes)
-    found = {each.uuid: bytes_per_sec(each, rate) for each in samples}
-    return {uuid: traffic for uuid, traffic in found.items() if traffic is not None}
+    traffic_by_guest = {sample.uuid: bytes_per_sec(sample, rate) for sample in samples}
+    return {uuid: traffic for uuid, traffic in traffic_by_guest.items() if traffic is not None}
 
 
 def bytes_per_sec(sample: GuestSample, rate: float | None) -> float | None:

@@ -172,7 +172,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             neutral = f'{extra_specs.POLICY}={model.NONE}'
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
-        pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
+        pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned
         guest = expected_guest(
             int(flavor.vcpus),
             int(flavor.memory_mb),

@@ -282,7 +282,7 @@ def amount(row: Any, name: str, default: _D) -> float | _D:
     :raises ValueError: it is no number, or out of range
     """
     value = row.get(name, default)
-    return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
+    return default if value is None else checked.member(name, checked.number, value, _AMOUNT_MAX)
 
 
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,11 +80,13 @@ def _decision(data: Any) -> ShadowDecision:
         raise ValueError
     named = [data['chosen'], *data['top']]
     return ShadowDecision(
-        checked.named('at', checked.number, data['at'], _SECONDS_MAX),
+        checked.member('at', checked.number, data['at'], _SECONDS_MAX),
         _name(data['chosen']),
         _name(data['top'][0]),
         {
-            _name(host): checked.named('pressure', checked.number, host['pressure'], _PRESSURE_MAX)
+            _name(host): checked.member(
+                'pressure', checked.number, host['pressure'], _PRESSURE_MAX
+            )
             for host in named
             if host['pressure'] is not None
         },

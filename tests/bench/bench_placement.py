@@ -30,6 +30,7 @@ from typing import Any
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
 from nova_numa_pmc import model  # noqa: E402
+from nova_numa_pmc.core import host_view  # noqa: E402
 from nova_numa_pmc.core.placement import placement  # noqa: E402
 from nova_numa_pmc.record import Record  # noqa: E402
 from tests.bench import many_caches  # noqa: E402
@@ -90,7 +91,7 @@ class Sequence:
             vcpus * rng.choice((128, 256, 512, 1024)) * MIB,
         )
         view = self.view()
-        placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+        placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
         per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
         self.running[new.name] = (
             new,
@@ -104,7 +105,7 @@ class Sequence:
         loads = None
         if self.measured:
             loads = {at: model.NodeLoad(demand) for at, demand in enumerate(self.demand())}
-        return placement.view(
+        return host_view.view(
             self.topology, [kept for _, kept, _ in self.running.values()], LIMITS, loads, self.turn
         )
 
@@ -179,8 +180,8 @@ def decision_us(count):
         model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
         for at in range(4 * count)
     ]
-    view = placement.view(machine, kept, LIMITS)
-    request = placement.request(guest(vcpus=4), LIMITS)
+    view = host_view.view(machine, kept, LIMITS)
+    request = host_view.request(guest(vcpus=4), LIMITS)
     times = []
     for _ in range(1000):
         start = time.perf_counter_ns()

@@ -19,7 +19,7 @@ import time
 from itertools import combinations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
 
@@ -97,7 +97,7 @@ def spans(cases, rng):
     found = []
     while len(found) < cases:
         view, request = drawn(rng)
-        ask = candidates.PlacementInput(*memory_domains.merged(view), view, request)
+        ask = candidates.PlacementInput(*memory_domains.merge(view), view, request)
         best, exact_us = timed(exact, ask, LIMITS)
         if best is None or len(best.candidate.cpus) < 2:
             continue
@@ -153,8 +153,8 @@ def shared():
 
 def start(host, promises, new, turn):
     """Decide as the hook does; returns the promise."""
-    view = placement.view(host, promises, LIMITS, rotation=turn)
-    request = placement.request(new, LIMITS)
+    view = host_view.view(host, promises, LIMITS, rotation=turn)
+    request = host_view.request(new, LIMITS)
     placed = placement.place(view, request, LIMITS)
     cpus, _ = l3.choose(host, view, promises, placed.nodes, request, LIMITS)
     return placement.promise(new, placed, turn)._replace(cpus=cpus)

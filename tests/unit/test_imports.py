@@ -124,7 +124,7 @@ class ImportTest(unittest.TestCase):
             'import sys; sys.path.insert(0, sys.argv[1])\n'
             'import nova_numa_pmc.hook\n'
             'import nova_numa_pmc.hook_started  # as it goes\n'
-            'import nova_numa_pmc.core.placement.placement\n'
+            'import nova_numa_pmc.core.placement.placement, nova_numa_pmc.core.placement.explain\n'
             'print(*sys.modules)'
         )
         done = subprocess.run(

@@ -186,7 +186,7 @@ def withheld_memory(host: model.Topology, root: str = '/') -> _Withheld:
 
     They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
     """
-    return node_memory.withheld(host.nodes, host_options.read_below(root).limits)
+    return node_memory.list_withheld(host.nodes, host_options.read_below(root).limits)
 
 
 def _reader(host: model.Topology, position: int) -> model.Node | None:

@@ -152,7 +152,7 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
         vcpus,
         memory_bytes,
         extra_specs=ours,
-        placed_by=extra_specs.pinned_by_nova(specs),
+        placed_by=extra_specs.pinning_specs(specs),
     )
 
 

@@ -48,9 +48,9 @@ class Series:
     def add(self, value: float, weights: tuple[float, float]) -> None:
         """Add an interval's mean; ``weights`` by the two horizons."""
         value = max(0.0, value)
-        at = bin_of(value, self.unit)
-        self.minutes.add(value, weights[0], at)
-        self.day.add(value, weights[1], at)
+        index = bin_of(value, self.unit)
+        self.minutes.add(value, weights[0], index)
+        self.day.add(value, weights[1], index)
 
     def p95(self) -> tuple[float | None, float | None]:
         """Return the 95th percentiles over minutes and over a day, None: unknown."""
@@ -183,12 +183,12 @@ class Histories:
         self.clock_s += seconds
         weights = self.minutes.advance(seconds), self.day.advance(seconds)
         traffic = traffic_of(sample.guests, sample.nodes)
-        for each in sample.guests:
+        for guest_sample in sample.guests:
             self._feed_guest(
-                each,
-                guests.get(each.uuid),
-                promises.get(each.uuid),
-                traffic.get(each.uuid),
+                guest_sample,
+                guests.get(guest_sample.uuid),
+                promises.get(guest_sample.uuid),
+                traffic.get(guest_sample.uuid),
                 weights,
                 seconds,
             )
@@ -210,7 +210,7 @@ class Histories:
         self._rescale()
         self._forget()
 
-    def sustained(self, node: int) -> tuple[float | None, float | None]:
+    def sustained_demand(self, node: int) -> tuple[float | None, float | None]:
         """Return the least cores and bytes/s that a node was wanted for in the last minutes.
 
         None: unknown in one of the intervals, or not measured for this long.
@@ -254,24 +254,26 @@ class Histories:
                 history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
 
     def _rescale(self) -> None:
-        for horizon, at in ((self.minutes, 0), (self.day, 1)):
+        for horizon, index in ((self.minutes, 0), (self.day, 1)):
             factor = horizon.overflow()
             if factor is None:
                 continue
             for wants in (*self.guests.values(), *self.others.values()):
-                for stream in wants.streams()[at::2]:
+                for stream in wants.streams()[index::2]:
                     stream.rescale(factor)
-                if at == 0 and isinstance(wants, GuestHistory):
+                if index == 0 and isinstance(wants, GuestHistory):
                     wants.ran = {node: weight * factor for node, weight in wants.ran.items()}
 
     def _forget(self) -> None:
         """Forget guests that are gone for good, and add them to their flavors' sums."""
         gone = sorted(
-            (each.seen_s, uuid) for uuid, each in self.guests.items() if each.seen_s < self.clock_s
+            (history.seen_s, uuid)
+            for uuid, history in self.guests.items()
+            if history.seen_s < self.clock_s
         )
         over = len(self.guests) - GUESTS_MAX
-        for at, (seen_s, uuid) in enumerate(gone):
-            if at < over or seen_s < self.clock_s - KEEP_S:
+        for rank, (seen_s, uuid) in enumerate(gone):
+            if rank < over or seen_s < self.clock_s - KEEP_S:
                 self._sum_up(self.guests.pop(uuid))
 
     def _sum_up(self, history: GuestHistory) -> None:
@@ -311,21 +313,21 @@ def others_of(
     """
     cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
-    for each in sample.guests:
-        if not counts(promises.get(each.uuid)):
+    for guest in sample.guests:
+        if not counts(promises.get(guest.uuid)):
             continue
-        wanted, bytes_per_sec = demand_of(each), traffic.get(each.uuid)
-        ran = sum(part for _, part in each.cores_by_node)
+        wanted, bytes_per_sec = demand_of(guest), traffic.get(guest.uuid)
+        ran = sum(part for _, part in guest.cores_by_node)
         if wanted and not ran:
             cores = None
         if cores is not None and wanted and ran:
-            for node, part in each.cores_by_node:
+            for node, part in guest.cores_by_node:
                 cores[node] = cores.get(node, 0.0) + wanted * part / ran
-        lies = sum(size for _, size in each.bytes_by_node)
+        lies = sum(size for _, size in guest.bytes_by_node)
         if bytes_per_sec is None or (bytes_per_sec and not lies):
             served = None
         if served is not None and bytes_per_sec is not None and lies:
-            for node, size in each.bytes_by_node:
+            for node, size in guest.bytes_by_node:
                 served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
     return [
         (

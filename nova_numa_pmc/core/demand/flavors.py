@@ -15,14 +15,14 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
 
     A guest that was not measured for long enough is not among them.
     """
-    found = dict(histories.flavors)
-    for each in histories.guests.values():
-        cores_per_vcpu = each.cores_per_vcpu
+    sums = dict(histories.flavors)
+    for history in histories.guests.values():
+        cores_per_vcpu = history.cores_per_vcpu
         if cores_per_vcpu is not None:
-            for name in {each.flavor, None}:
-                count, total = found.get(name, (0, 0.0))
-                found[name] = count + 1, total + cores_per_vcpu
-    return found
+            for name in {history.flavor, None}:
+                count, total = sums.get(name, (0, 0.0))
+                sums[name] = count + 1, total + cores_per_vcpu
+    return sums
 
 
 def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
@@ -32,21 +32,21 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     """
     known = per_vcpu(histories)
     cores = traffic = 0.0
-    for each in histories.guests.values():
+    for history in histories.guests.values():
         if (
-            each.is_representative
-            and each.demand.day.mean is not None
-            and (each.traffic.day.mean is not None)
+            history.is_representative
+            and history.demand.day.mean is not None
+            and (history.traffic.day.mean is not None)
         ):
-            cores += each.demand.day.mean
-            traffic += each.traffic.day.mean
+            cores += history.demand.day.mean
+            traffic += history.traffic.day.mean
     return model.DemandHistory(
         *(known.get(flavor) or known.get(None, (0, 0.0))),
         traffic / cores if cores >= _MIN_CORES else None,
     )
 
 
-def published(histories: Histories) -> model.DemandHistory:
+def of_all_guests(histories: Histories) -> model.DemandHistory:
     """Return the demand history of all guests, for decisions, in the units of Nova's metrics.
 
     Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,

@@ -41,15 +41,17 @@ def to_data(histories: Histories) -> dict[str, Any]:
         'clock_s': _brief(histories.clock_s),
         'guests': {
             uuid: dict(
-                _wants(each, scales),
-                flavor=each.flavor,
-                vcpus=each.vcpus,
-                seen_s=_brief(each.seen_s),
-                measured_s=_brief(each.measured_s),
+                _wants(history, scales),
+                flavor=history.flavor,
+                vcpus=history.vcpus,
+                seen_s=_brief(history.seen_s),
+                measured_s=_brief(history.measured_s),
             )
-            for uuid, each in latest
+            for uuid, history in latest
         },
-        'others': {'%d' % node: _wants(each, scales) for node, each in histories.others.items()},
+        'others': {
+            '%d' % node: _wants(history, scales) for node, history in histories.others.items()
+        },
         'flavors': [
             [name, _brief(count), _brief(total)]
             for name, (count, total) in histories.flavors.items()
@@ -68,23 +70,23 @@ def from_data(data: Any) -> Histories:
             raise ValueError(
                 'format %.20r is not supported by this release, which reads %d.x' % (major, MAJOR)
             )
-        found = Histories(_amount(data['clock_s']))
-        for uuid, each in checked.mapping(data['guests'], GUESTS_MAX).items():
-            found.guests[_text(uuid)] = GuestHistory(
-                None if each['flavor'] is None else _text(each['flavor']),
-                int(checked.number(each['vcpus'], _VCPUS_MAX)),
-                min(found.clock_s, _amount(each['seen_s'])),
-                _amount(each['measured_s']),
-                *_series(each),
+        histories = Histories(_amount(data['clock_s']))
+        for uuid, fields in checked.mapping(data['guests'], GUESTS_MAX).items():
+            histories.guests[_text(uuid)] = GuestHistory(
+                None if fields['flavor'] is None else _text(fields['flavor']),
+                int(checked.number(fields['vcpus'], _VCPUS_MAX)),
+                min(histories.clock_s, _amount(fields['seen_s'])),
+                _amount(fields['measured_s']),
+                *_series(fields),
             )
-        for node, each in checked.mapping(data['others'], _NODES_MAX).items():
+        for node, fields in checked.mapping(data['others'], _NODES_MAX).items():
             if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
-            found.others[int(node)] = UsageHistory(*_series(each))
+            histories.others[int(node)] = UsageHistory(*_series(fields))
         for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):
             if checked.number(count, FLAVOR_GUESTS_MAX) > 0:
-                found.flavors[None if name is None else _text(name)] = count, _amount(total)
-        return found
+                histories.flavors[None if name is None else _text(name)] = count, _amount(total)
+        return histories
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
 
@@ -110,7 +112,7 @@ def _stream(stream: Stream, scale: float) -> list[float]:
         weight,
         _brief(mean),
         _brief(variance),
-        *(part for at, share in stream.bins() for part in (at, _brief(share))),
+        *(part for index, share in stream.bins() for part in (index, _brief(share))),
     ]
 
 
@@ -140,7 +142,7 @@ def _to_stream(values: Any) -> Stream:
         weight,
         mean,
         variance,
-        {checked.whole(at, BINS - 1): share * weight for at, share in bins.items()},
+        {checked.whole(index, BINS - 1): share * weight for index, share in bins.items()},
     )
 
 

@@ -98,7 +98,7 @@ class Charge:
         self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
 
 
-def _composed(
+def _compose(
     measured: float | None,
     sustained: float | None,
     others: demand_history.Series,
@@ -160,7 +160,7 @@ class LongerHorizon:
         """
         self._sample, self._host = sample, host
         self._histories, self._guests, self._promises = histories, guests, promises
-        self._samples = {each.uuid: each for each in sample.guests}
+        self._samples = {guest_sample.uuid: guest_sample for guest_sample in sample.guests}
         self._now_ns = now_ns
         self._flavors: dict[str | None, model.DemandHistory] = {}
         self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
@@ -173,29 +173,29 @@ class LongerHorizon:
         what young guests are expected to want beside it. It is no less than what was sustained in
         the last minutes: a load that has come and stays counts, however short its history is.
         """
-        known = self._charges()
-        found = {}
+        charges = self._charges()
+        loads = {}
         for node in self._sample.nodes:
             others = self._histories.others.get(node.id) or demand_history.UsageHistory()
-            cores, bytes_per_sec = self._histories.sustained(node.id)
-            found[node.id] = model.NodeLoad(
-                _composed(
+            cores, bytes_per_sec = self._histories.sustained_demand(node.id)
+            loads[node.id] = model.NodeLoad(
+                _compose(
                     node.demand_cores,
                     cores,
                     others.demand,
-                    [(each.demand, each.cpus.get(node.id, 0.0)) for each in known],
+                    [(charge.demand, charge.cpus.get(node.id, 0.0)) for charge in charges],
                 ),
-                _composed(
+                _compose(
                     node.bandwidth_bytes_per_sec,
                     bytes_per_sec,
                     others.traffic,
-                    [(each.traffic, each.mems.get(node.id, 0.0)) for each in known],
+                    [(charge.traffic, charge.mems.get(node.id, 0.0)) for charge in charges],
                 ),
                 node.bandwidth_max_bytes_per_sec,
                 node.link_ratio,
                 node.stolen_cores,
             )
-        return found
+        return loads
 
     def pool_demands(self) -> tuple[PoolSample, ...]:
         """Return the interval's pools of CPUs beside the floating one over the longer horizon.
@@ -208,7 +208,7 @@ class LongerHorizon:
         if not self._sample.pools:
             return ()
         usable = frozenset().union(*(node.usable_cpus or node.cpus for node in self._host.nodes))
-        found = []
+        pools = []
         for pool in self._sample.pools:
             members = [
                 uuid
@@ -218,7 +218,7 @@ class LongerHorizon:
                 and guest.allowed_cpus & usable == frozenset(pool.cpus)
             ]
             more = self._beyond_the_interval(members)
-            found.append(
+            pools.append(
                 pool._replace(
                     demand_by_node=tuple(
                         (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
@@ -226,18 +226,18 @@ class LongerHorizon:
                     )
                 )
             )
-        return tuple(found)
+        return tuple(pools)
 
     def _charges(self) -> list[Charge]:
         """Return each guest's charge."""
-        found = []
+        charges = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
             if demand_history.counts(promise):
                 charge = self._charge(uuid, promise, self._samples.get(uuid))
                 if charge:
-                    found.append(charge)
-        return found
+                    charges.append(charge)
+        return charges
 
     def _beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
         """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
@@ -267,7 +267,7 @@ class LongerHorizon:
         if promise is not None and (
             not promise.started or promise.since_ns > self._now_ns - NOT_YET_MEASURED_NS
         ):
-            demand, traffic = self._expected(uuid, promise, history)
+            demand, traffic = self._expected_demand(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
             return None  # it could not be measured: its part is in what others want
         else:
@@ -288,7 +288,7 @@ class LongerHorizon:
             )
         return Charge(demand, traffic, cpus, mems)
 
-    def _expected(
+    def _expected_demand(
         self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
         """Return a young guest's charge, by its own history where it has been here before."""

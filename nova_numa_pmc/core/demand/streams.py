@@ -76,10 +76,10 @@ class Stream:
         self.weight, self.mean, self._squares = weight, mean, variance * weight
         self._bins = {} if bins is None else bins
 
-    def add(self, value: float, weight: float, at: int) -> None:
+    def add(self, value: float, weight: float, index: int) -> None:
         """Add an observation.
 
-        :param at: of the value, as :func:`bin_of` says
+        :param index: of the value's bin, as :func:`bin_of` says
         """
         if self.mean is None:
             self.mean = value
@@ -87,7 +87,7 @@ class Stream:
         step = value - self.mean
         self.mean += step * weight / self.weight
         self._squares += weight * step * (value - self.mean)
-        self._bins[at] = self._bins.get(at, 0.0) + weight
+        self._bins[index] = self._bins.get(index, 0.0) + weight
 
     @property
     def variance(self) -> float | None:
@@ -106,11 +106,11 @@ class Stream:
         if not self._bins:
             return None
         left = share * math.fsum(self._bins.values()) * (1 - 1e-12)
-        for at in sorted(self._bins):
-            left -= self._bins[at]
+        for index in sorted(self._bins):
+            left -= self._bins[index]
             if left <= 0:
                 break
-        return _middle(at) * unit
+        return _middle(index) * unit
 
     def rescale(self, factor: float) -> None:
         """Multiply all weights; what has hardly any is forgotten."""
@@ -120,16 +120,16 @@ class Stream:
             return
         self._squares *= factor
         self._bins = {
-            at: weight * factor
-            for at, weight in self._bins.items()
+            index: weight * factor
+            for index, weight in self._bins.items()
             if weight * factor > _MIN_SHARE * self.weight
         }
 
     def bins(self) -> list[tuple[int, float]]:
         """Return (bin, share of the weight), by bin, without those that have hardly any."""
         return [
-            (at, weight / self.weight)
-            for at, weight in sorted(self._bins.items())
+            (index, weight / self.weight)
+            for index, weight in sorted(self._bins.items())
             if weight > _MIN_SHARE * self.weight
         ]
 
@@ -141,6 +141,6 @@ def bin_of(value: float, unit: float) -> int:
     return min(BINS - 1, math.ceil(math.log(value / unit) / _LOG_GROWTH - 1e-9))
 
 
-def _middle(at: int) -> float:
+def _middle(index: int) -> float:
     """Return the value of a bin that is nowhere further off than the relative error."""
-    return 2 * _GROWTH**at / (_GROWTH + 1) if at else 0.0
+    return 2 * _GROWTH**index / (_GROWTH + 1) if index else 0.0

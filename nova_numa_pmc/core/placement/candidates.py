@@ -44,7 +44,7 @@ class PlacementInput:
     ) -> None:
         """Collect the input.
 
-        :param merged, members: from :func:`memory_domains.merged`
+        :param merged, members: from :func:`memory_domains.merge`
         :param host_view: the view by node
         """
         self.view, self.request = merged, request
@@ -161,7 +161,7 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
 
 def _single_nodes(inputs: PlacementInput, bandwidth: float | None) -> list[Candidate]:
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
-    found = []
+    places = []
     for at, node in enumerate(inputs.view.nodes):
         if inputs.threads[at] < vcpus:
             continue
@@ -172,8 +172,8 @@ def _single_nodes(inputs: PlacementInput, bandwidth: float | None) -> list[Candi
         if home is not None and not (
             bandwidth and (inputs.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
         ):
-            found.append(Candidate((at,), (home,), home == at))
-    return found
+            places.append(Candidate((at,), (home,), home == at))
+    return places
 
 
 def is_memoryless(node: model.NodeView) -> bool:
@@ -205,12 +205,12 @@ def _spans(
         room = [(*kinds, most or 0.0) for kinds, most in zip(room, _maxima(inputs))]
         need += (bandwidth,)
     nodes = inputs.view.nodes
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
+    places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for chosen in node_sets.smallest(room, need, inputs.distance, costs):
         cpus = tuple(at for at in chosen if inputs.threads[at])
         mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
         # Sets that differ in nodes with neither are one place.
-        found.setdefault(
+        places.setdefault(
             (cpus, mems), Candidate(cpus, mems, not any(is_memoryless(nodes[at]) for at in chosen))
         )
-    return list(found.values())
+    return list(places.values())

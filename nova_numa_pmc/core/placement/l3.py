@@ -100,15 +100,15 @@ def _caches(
     host: model.Topology, nodes: tuple[int, ...], request: model.Request, limits: model.Limits
 ) -> list[Cache]:
     """List the caches that the guest may use CPUs of, with their capacity."""
-    found: dict[frozenset[int], frozenset[int]] = {}
+    usable_by_cache: dict[frozenset[int], frozenset[int]] = {}
     for node, l3s in zip(host.nodes, host.l3s):
         if node.id in nodes:
             allowed = (
                 node.cpus if request.allowed_cpus is None else (node.cpus & request.allowed_cpus)
             )
             for cpus in l3s:
-                found[cpus] = found.get(cpus, frozenset()) | cpus & allowed
-    caches = [Cache(cpus, usable) for cpus, usable in found.items() if usable]
+                usable_by_cache[cpus] = usable_by_cache.get(cpus, frozenset()) | cpus & allowed
+    caches = [Cache(cpus, usable) for cpus, usable in usable_by_cache.items() if usable]
     cores = capacity_cores(
         host._replace(
             nodes=tuple(model.Node(at, cache.usable) for at, cache in enumerate(caches))

@@ -53,18 +53,16 @@ def smallest(
     costs = costs or [(0,)] * len(room)
     if not everywhere or not _covers(room, need, everywhere):
         return []
-    for size in range(_least(room, need), len(room) + 1):
+    for size in range(_least_size(room, need), len(room) + 1):
         if comb(len(room), size) > MAX_ENUMERATED:
-            return _found(_Search(room, need, costs), distances, size)
-        found = [
-            chosen for chosen in combinations(everywhere, size) if _covers(room, need, chosen)
-        ]
-        if found:
-            return found if len(found) <= MAX_RETURNED else _cheapest(found, costs, distances)
+            return _find_sets(_Search(room, need, costs), distances, size)
+        sets = [chosen for chosen in combinations(everywhere, size) if _covers(room, need, chosen)]
+        if sets:
+            return sets if len(sets) <= MAX_RETURNED else _cheapest(sets, costs, distances)
     return []
 
 
-def _cheapest(found: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
+def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
     """Keep the sets of the lowest costs, then of the nearest positions; in their order."""
 
     def key(chosen: Set) -> tuple[list[float], float, list[Cost]]:
@@ -75,8 +73,8 @@ def _cheapest(found: list[Set], costs: Sequence[Cost], distances: Distances) -> 
             own,
         )
 
-    kept = set(sorted(found, key=key)[:MAX_RETURNED])
-    return [chosen for chosen in found if chosen in kept]
+    kept = set(sorted(sets, key=key)[:MAX_RETURNED])
+    return [chosen for chosen in sets if chosen in kept]
 
 
 def _covers(
@@ -88,7 +86,7 @@ def _covers(
     return True
 
 
-def _least(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
+def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
     """Bound the size from below: each resource alone, taken from its roomiest nodes."""
     least = 1
     for kind, wanted in enumerate(need):
@@ -101,33 +99,33 @@ def _least(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
     return least
 
 
-def _found(search: _Search, distances: Distances, least: int) -> list[Set]:
+def _find_sets(search: _Search, distances: Distances, least: int) -> list[Set]:
     """Find sets of the fewest positions that suffice, looking in neighbourhoods."""
     everywhere = list(range(len(search.room)))
     for size in range(least, len(everywhere) + 1):
-        found = set()
+        sets = set()
         if search.roomiest(everywhere, size):
             for positions in _neighbourhoods(len(everywhere), distances):
                 chosen = search.best(positions, size)
                 if chosen:
-                    found.add(chosen)
-        if found:
-            return sorted(found)
+                    sets.add(chosen)
+        if sets:
+            return sorted(sets)
     return [tuple(everywhere)]
 
 
 def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]]:
     """Return the sets of positions that are within a distance of one of them, and of all."""
-    found = {frozenset(range(count)): None}
+    neighbourhoods = {frozenset(range(count)): None}
     for seed in range(count):
         apart = [distances(seed, at) for at in range(count)]
         for most in sorted({*apart} - {max(apart)}):
             near = frozenset(at for at in range(count) if apart[at] <= most)
             if len(near) > 1:
-                found[near] = None
-        if len(found) >= _MAX_NEIGHBOURHOODS:
+                neighbourhoods[near] = None
+        if len(neighbourhoods) >= _MAX_NEIGHBOURHOODS:
             break
-    return found
+    return neighbourhoods
 
 
 class _Search:
@@ -178,9 +176,9 @@ class _Search:
             else:
                 low = middle + 1
         allowed = ordered[: levels[low]]
-        return self._exchanged(self.roomiest(allowed, size) or widest, allowed)
+        return self._exchange(self.roomiest(allowed, size) or widest, allowed)
 
-    def _exchanged(self, chosen: list[int], allowed: list[int]) -> Set:
+    def _exchange(self, chosen: list[int], allowed: list[int]) -> Set:
         """Exchange the costliest positions for the cheapest with which the set still suffices."""
         kept = set(chosen)
         for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):

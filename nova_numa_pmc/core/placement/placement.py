@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import (
-    bytes_per_core_sec,
-    charged_since,
-    request,
-    split_bytes,
-    view,
-)
+from nova_numa_pmc.core.host_view import bytes_per_core_sec, split_bytes
 from nova_numa_pmc.core.placement import candidates
-from nova_numa_pmc.core.placement.explain import explain
 from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, rank_candidates
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -28,8 +21,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.core.placement.ranking import Rank
 
-__all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
-
 
 def history(
     host_view: model.HostView, known: model.DemandHistory | None = None
@@ -38,7 +29,7 @@ def history(
 
     :param known: of their demand, None: none
     """
-    merged, _ = memory_domains.merged(host_view)
+    merged, _ = memory_domains.merge(host_view)
     return (known or model.DemandHistory())._replace(
         bytes_per_core_sec=bytes_per_core_sec(merged.nodes)
     )
@@ -70,18 +61,18 @@ def place(
     that do (:mod:`missing`). Demand that is measured nowhere is taken as 0.5 cores per
     promised vCPU.
 
-    :param host_view: from :func:`view` or from Nova's metrics
+    :param host_view: from :func:`host_view.view` or from Nova's metrics
     :returns: no nodes: leave the guest alone
     """
     if request.placed_by:
-        return _left_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
+        return _leave_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
     if request.policy == model.NONE:
-        return _left_alone(model.Reason('policy_none'))
-    merged, members = memory_domains.merged(host_view)
+        return _leave_alone(model.Reason('policy_none'))
+    merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
     decided = decide(inputs, limits)
     if not decided.ranks:
-        return _left_alone(decided.reason)
+        return _leave_alone(decided.reason)
     return _placement(host_view, members, inputs, decided)
 
 
@@ -147,7 +138,7 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
     )
 
 
-def _left_alone(reason: model.Reason) -> model.Placement:
+def _leave_alone(reason: model.Reason) -> model.Placement:
     return model.Placement((), None, False, (reason,))
 
 

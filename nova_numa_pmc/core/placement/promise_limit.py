@@ -27,7 +27,7 @@ def promisable_bytes(
     :param node_ids: to which others have bound its memory; empty: any
     """
     named = tuple(node for node in host.nodes if node.id in node_ids)
-    nodes = named or offered(host.nodes, limits)
+    nodes = named or with_guest_memory(host.nodes, limits)
     if page_bytes is None:
         return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits) for node in nodes)
     return sum(

@@ -106,7 +106,7 @@ def pressures_with(
     """
     nodes, _ = missing.fill_in(inputs.view.nodes)
     return (
-        _charged(inputs, candidate, nodes),
+        _pressures_left(inputs, candidate, nodes),
         sorted(
             (
                 _pressure(node, 0, 0)
@@ -118,7 +118,7 @@ def pressures_with(
     )
 
 
-def _charged(
+def _pressures_left(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]
 ) -> list[float]:
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
@@ -160,7 +160,7 @@ def _rank_set(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
     view, mems = inputs.view, candidate.mems or candidate.cpus
-    pressures = _charged(inputs, candidate, nodes)
+    pressures = _pressures_left(inputs, candidate, nodes)
     return Rank(
         candidate,
         pressures[0],

@@ -52,7 +52,7 @@ class MoveCandidate:
 
     def shares(self, other: MoveCandidate) -> bool:
         """Return whether another candidate moves a guest that this one moves."""
-        return any(one is two for one, _ in self.steps for two, _ in other.steps)
+        return any(mine is theirs for mine, _ in self.steps for theirs, _ in other.steps)
 
     def order(self, horizon_s: float) -> tuple[object, ...]:
         """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
@@ -61,11 +61,11 @@ class MoveCandidate:
 
 def gain(host_model: HostModel, steps: Change) -> float:
     """Return the gain of some steps [cores]."""
-    found = host_model.host_loss.gain(
+    gain_cores = host_model.host_loss.gain(
         [mover.effect for mover, _ in steps],
         [host_model.effect(mover, place) for mover, place in steps],
     )
-    return _adjusted(host_model, *steps[0], found) if len(steps) == 1 else found
+    return _adjust_gain(host_model, *steps[0], gain_cores) if len(steps) == 1 else gain_cores
 
 
 def key(host_model: HostModel, steps: Change) -> Key:
@@ -84,12 +84,16 @@ def key(host_model: HostModel, steps: Change) -> Key:
 
 def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
     """Return {identity: steps} of the changes of all sequences."""
-    found = {}
+    changes = {}
     for sequence in sequences:
         for steps in sequence:
-            one = tuple([(mover.guest.uuid, place.cpus, place.memory) for mover, place in steps])
-            found[one if len(one) == 1 or one[0] < one[1] else one[::-1]] = steps
-    return found
+            identity = tuple(
+                [(mover.guest.uuid, place.cpus, place.memory) for mover, place in steps]
+            )
+            if len(identity) > 1 and not identity[0] < identity[1]:
+                identity = identity[::-1]
+            changes[identity] = steps
+    return changes
 
 
 def kind(steps: Change) -> str:
@@ -124,7 +128,7 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     )
     return plan_records.Move(
         candidate.kind,
-        tuple(_step(host_model, *each) for each in candidate.steps),
+        tuple(_step(host_model, *step) for step in candidate.steps),
         candidate.gain,
         candidate.cost,
         candidate.regret,
@@ -178,16 +182,16 @@ def _step(host_model: HostModel, mover: Mover, place: Place) -> plan_records.Ste
     )
 
 
-def _adjusted(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
+def _adjust_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
     """Correct the gain of widening and of going home again."""
     if set(mover.at) < set(place.cpus):
-        return gain + _pooled(host_model, mover, place)
+        return gain + _pooled_gain(host_model, mover, place)
     if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
-        return _homecoming(host_model, mover, place, gain)
+        return _homecoming_gain(host_model, mover, place, gain)
     return gain
 
 
-def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
+def _pooled_gain(host_model: HostModel, mover: Mover, place: Place) -> float:
     """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
     Independent bursts add as squares, so that nodes which share their guests wait for
@@ -198,10 +202,10 @@ def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
     if not any(host_loss.bursts[n] for n in place.cpus):
         return 0.0
     nodes = place.cpus
-    demand = host_loss.poured()
+    demand = host_loss.levelled_demand()
     if len(mover.at) == 1:
         demand[mover.at[0]] -= mover.demand
-        losses.levelled(demand, host_loss.cores, nodes, mover.demand)
+        losses.level_out(demand, host_loss.cores, nodes, mover.demand)
     apart = sum(
         host_loss.wait(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
         for n in nodes
@@ -217,12 +221,12 @@ def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
     return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
 
 
-def _homecoming(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
+def _homecoming_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
     """Let a guest go home only where that leaves room; then even a small gain counts."""
     host_loss = host_model.host_loss
     others = dict(host_loss.wide)
     others[mover.at] = others.get(mover.at, 0.0) - mover.demand
-    demand = host_loss.poured(wide=others)
+    demand = host_loss.levelled_demand(wide=others)
     for n in place.cpus:
         if demand[n] + mover.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0

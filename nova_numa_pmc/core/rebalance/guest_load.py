@@ -34,21 +34,21 @@ def guest_loads(
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     :returns: in the order of their uuids
     """
-    samples = sorted(samples, key=lambda each: each.uuid)
+    samples = sorted(samples, key=lambda sample: sample.uuid)
     bytes_per_line = traffic.bytes_per_line(samples, view.nodes)
     return tuple(
         _guest_load(
-            each,
-            guests.get(each.uuid),
-            promises.get(each.uuid),
+            sample,
+            guests.get(sample.uuid),
+            promises.get(sample.uuid),
             view,
             bytes_per_line,
-            (held or {}).get(each.uuid),
+            (held or {}).get(sample.uuid),
             now_ns,
             host,
             measured_since_ns,
         )
-        for each in samples
+        for sample in samples
     )
 
 
@@ -101,11 +101,11 @@ def _guest_load(
         traffic.bytes_per_sec(sample, bytes_per_line),
         None if guest is None else _allowed_nodes(guest, view),
         eligibility.why_not(guest, promise, host, measured_since_ns),
-        _young(promise, now_ns),
+        _is_young(promise, now_ns),
     )
 
 
-def _young(promise: model.Promise | None, now_ns: int | None) -> bool:
+def _is_young(promise: model.Promise | None, now_ns: int | None) -> bool:
     return (
         promise is not None
         and now_ns is not None

@@ -56,10 +56,10 @@ class HostModel(Layout):
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
         mem_shares = mover.mem_shares if place.memory is None else ((place.memory, 1.0),)
-        found = self.effect_with_memory(mover, place.cpus, mem_shares)
+        effect = self.effect_with_memory(mover, place.cpus, mem_shares)
         if len(place.cpus) == 1:
-            mover.effects[place] = found
-        return found
+            mover.effects[place] = effect
+        return effect
 
     def bytes_to_move(self, mover: Mover, place: Place) -> int:
         """Return M, its bytes that are not yet on the target."""

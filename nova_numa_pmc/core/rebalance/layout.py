@@ -98,7 +98,7 @@ class Layout:
     ) -> None:
         """Lay it out."""
         view = situation.view
-        merged, members = memory_domains.merged(view)
+        merged, members = memory_domains.merge(view)
         self.options, self.nodes = options, merged.nodes
         self.min_gain = min(
             options.min_gain_cores, SMALLEST_SHARE * sum(node.cores for node in merged.nodes)
@@ -115,7 +115,7 @@ class Layout:
         self.latencies_ns = _latencies(situation.latencies_ns, merged, members)
         self.capacity = [node.capacity_bytes for node in merged.nodes]
         self.promised = [node.promised_bytes or 0 for node in merged.nodes]
-        self.free = self._summed(situation.free_bytes)
+        self.free = self._sum_by_position(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all]
         self.movers: dict[str, Mover] = {}
@@ -128,9 +128,9 @@ class Layout:
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
-        found = sorted({self.position[node] for node in ids if node in self.position})
-        found = [n for n in found if self.nodes[n].cores]
-        return tuple(found) or self.running
+        positions = sorted({self.position[node] for node in ids if node in self.position})
+        positions = [n for n in positions if self.nodes[n].cores]
+        return tuple(positions) or self.running
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
@@ -153,7 +153,7 @@ class Layout:
             )
         )
         mover.demand = max(0.0, demand)
-        lies = self._summed(guest.bytes_by_node)
+        lies = self._sum_by_position(guest.bytes_by_node)
         mover.bytes = lies if guest.bytes_by_node else None
         mover.promise = self._promise(guest)
         mover.movable = not guest.fixed and bool(mover.at)
@@ -167,7 +167,7 @@ class Layout:
             lines = ASSUMED_LINES_PER_CORE_SEC * runs
         mover.stalls_per_ns = lines * more * 1e-9 / mlp
         mover.traffic = (guest.bandwidth_bytes_per_sec or 0.0) * more
-        ran = self._summed(guest.cores_by_node)
+        ran = self._sum_by_position(guest.cores_by_node)
         mover.cpu_shares = parts({n: ran.get(n, 0.0) for n in mover.at}) or self.by_cores(mover.at)
         mover.mem_shares = self._mem_shares(mover, lies, guest.remote_ratio)
         mover.effect = losses.effect(
@@ -198,11 +198,13 @@ class Layout:
     def _promise(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Divide a promise by position as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
-            return self._summed(zip(guest.mem_nodes, guest.mem_bytes))
-        at = sorted({self.position[node] for node in guest.mem_nodes if node in self.position})
-        if len(at) == 1:
-            return {at[0]: guest.memory_bytes}
-        weights = {n: self.capacity[n] or 0 for n in at or self.all}
+            return self._sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
+        positions = sorted(
+            {self.position[node] for node in guest.mem_nodes if node in self.position}
+        )
+        if len(positions) == 1:
+            return {positions[0]: guest.memory_bytes}
+        weights = {n: self.capacity[n] or 0 for n in positions or self.all}
         return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
@@ -218,7 +220,7 @@ class Layout:
         maxima = (
             [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
         )
-        waited = self._summed(situation.waiting_cores)
+        waited = self._sum_by_position(situation.waiting_cores)
         bursts = [
             losses.burst(demand[n], nodes[n].cores, waited[n])
             if self.cpu_known[n] and n in waited
@@ -240,7 +242,7 @@ class Layout:
         having = [m for m in self.all if self.capacity[m] != 0]
         return min(having, default=n, key=lambda m: self.latencies_ns[n][m])
 
-    def _summed(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
+    def _sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""
         sums: dict[int, _Amount] = {}
         for node, amount in pairs:

@@ -84,7 +84,7 @@ def effect(
                 share * demand if queues else 0.0,
             )
         )
-    within = bounded(lost, demand if runs is None else runs)
+    within = limit_loss(lost, demand if runs is None else runs)
     if within != lost:
         columns = [
             (m, distance * within / lost, queueing, served, reaching)
@@ -93,7 +93,7 @@ def effect(
     return Effect(cpus, demand, tuple(columns))
 
 
-def bounded(lost: float, most: float) -> float:
+def limit_loss(lost: float, most: float) -> float:
     """Bound the loss to stalls by ``most`` cores; it still grows beyond half of them."""
     return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
 
@@ -132,7 +132,7 @@ def burst(demand: float, cores: float, waited: float) -> float:
     return sqrt(waited * idle) if waited > 0 and idle > 0 else 0.0
 
 
-def levelled(
+def level_out(
     demand: list[float], cores: Sequence[float], nodes: Collection[int], amount: float
 ) -> None:
     """Pour ``amount`` of cores over ``nodes`` so that it fills the lowest D / C first.
@@ -218,13 +218,13 @@ class HostLoss:
         """
         then = self._copy()
         for sign, effects in ((-1, removed), (1, added)):
-            for each in effects:
-                then.put(each, sign)
+            for effect in effects:
+                then.put(effect, sign)
         queueing = sum(
             then._queue(m, then.queueing[m], then.traffic[m], then.reaching[m])
             for m in range(len(then.cores))
         )
-        demand = then.poured()
+        demand = then.levelled_demand()
         return (
             sum(map(waiting, demand, then.cores, then.bursts)),
             sum(then.distance),
@@ -242,15 +242,15 @@ class HostLoss:
         wide: dict[tuple[int, ...], float] | None = None
         columns: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
-            for each in effects:
-                cpus = each.cpus
+            for effect in effects:
+                cpus = effect.cpus
                 if len(cpus) == 1:
                     n = cpus[0]
-                    shifted[n] = shifted.get(n, 0.0) + sign * each.demand
+                    shifted[n] = shifted.get(n, 0.0) + sign * effect.demand
                 else:
                     wide = dict(self.wide) if wide is None else wide
-                    wide[cpus] = wide.get(cpus, 0.0) + sign * each.demand
-                for m, distance, queueing, traffic, reaching in each.columns:
+                    wide[cpus] = wide.get(cpus, 0.0) + sign * effect.demand
+                for m, distance, queueing, traffic, reaching in effect.columns:
                     was = columns.get(m)
                     if was is None:
                         columns[m] = [
@@ -264,9 +264,9 @@ class HostLoss:
                         was[1] += sign * queueing
                         was[2] += sign * traffic
                         was[3] += sign * reaching
-        return self._waiting_spared(shifted, wide) + self._distance_spared(columns)
+        return self._spared_waiting(shifted, wide) + self._spared_distance(columns)
 
-    def poured(
+    def levelled_demand(
         self,
         demand: Iterable[float] | None = None,
         wide: Mapping[tuple[int, ...], float] | None = None,
@@ -275,7 +275,7 @@ class HostLoss:
         demand = list(self.demand if demand is None else demand)
         wide = self.wide if wide is None else wide
         for nodes in sorted(wide, key=lambda nodes: (len(nodes), nodes)):
-            levelled(demand, self.cores, nodes, max(0.0, wide[nodes]))
+            level_out(demand, self.cores, nodes, max(0.0, wide[nodes]))
         return demand
 
     def wait(self, n: int, demand: Sequence[float]) -> float:
@@ -294,10 +294,10 @@ class HostLoss:
 
     def _waiting(self, demand: list[float], wide: Mapping[tuple[int, ...], float]) -> float:
         if wide:
-            demand = self.poured(demand, wide)
+            demand = self.levelled_demand(demand, wide)
         return sum(map(_wait, demand, self.cores, self.bursts))
 
-    def _waiting_spared(
+    def _spared_waiting(
         self, shifted: Mapping[int, float], wide: Mapping[tuple[int, ...], float] | None
     ) -> float:
         if wide is None and not self.wide:
@@ -313,7 +313,7 @@ class HostLoss:
             then[n] += by
         return self._waits - self._waiting(then, self.wide if wide is None else wide)
 
-    def _distance_spared(self, columns: Mapping[int, Sequence[float]]) -> float:
+    def _spared_distance(self, columns: Mapping[int, Sequence[float]]) -> float:
         spared = 0.0
         for m, (distance, queueing, traffic, reaching) in columns.items():
             spared -= distance
@@ -336,7 +336,7 @@ class HostLoss:
         u = traffic / maximum
         if u <= 0:
             return 0.0
-        return bounded(
+        return limit_loss(
             lines * (u / (1 - u) if u <= QUEUEING_KNEE else _KNEE + (u - QUEUEING_KNEE) * _SLOPE),
             reaching,
         )

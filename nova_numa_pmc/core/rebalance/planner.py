@@ -76,7 +76,7 @@ def plan(
     before, chosen = host_model.host_loss.loss(), []
     held: set[str] = set()
     while True:
-        best = _due(host_model, candidates, regrets, held)
+        best = _best_due(host_model, candidates, regrets, held)
         if best is None:
             break
         chosen.append(to_move(host_model, best))
@@ -85,7 +85,7 @@ def plan(
         candidates = [candidate for candidate in candidates if not best.shares(candidate)]
         for candidate in candidates:
             candidate.fresh = False
-    candidates = [candidate for candidate in candidates if _refreshed(host_model, candidate)]
+    candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
     regrets = regrets._replace(
         regrets=tuple(
             Regret(key(host_model, candidate.steps), candidate.regret) for candidate in candidates
@@ -126,7 +126,7 @@ def propose(
         ]
         cures = _cures(paying)
         best = min(
-            (candidate for candidate in paying if not _superfluous(candidate, cures)),
+            (candidate for candidate in paying if not _is_superfluous(candidate, cures)),
             key=lambda candidate: candidate.order(horizon_s),
             default=None,
         )
@@ -147,16 +147,14 @@ def _with_regrets(
     host_model: HostModel, regrets: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
-    recalled = [(_recalled(host_model, regret.key), regret.core_sec) for regret in regrets.regrets]
+    recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in regrets.regrets]
     known = {}
     for steps, core_sec in recalled:
         if steps:
             (identity,) = distinct((steps,))
             known[identity] = core_sec
     remembered = [steps for steps, _ in recalled if steps]
-    candidates = _weighed(
-        host_model, distinct(proposals(host_model), remembered), known, elapsed_s
-    )
+    candidates = _weigh(host_model, distinct(proposals(host_model), remembered), known, elapsed_s)
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret / max(candidate.cost, 1e-9),
@@ -166,7 +164,7 @@ def _with_regrets(
     return candidates[:MAX_REGRETS]
 
 
-def _weighed(
+def _weigh(
     host_model: HostModel,
     changes: Mapping[Identity, Change],
     known: Mapping[Identity, float],
@@ -183,7 +181,7 @@ def _weighed(
     return candidates
 
 
-def _recalled(host_model: HostModel, named: Key) -> Change | None:
+def _recall(host_model: HostModel, named: Key) -> Change | None:
     """Turn a regret's key into steps; None: no longer possible."""
     steps = []
     for uuid, cpu_nodes, mem_nodes in named:
@@ -203,7 +201,7 @@ def _recalled(host_model: HostModel, named: Key) -> Change | None:
     return tuple(steps) if host_model.fits(steps) else None
 
 
-def _due(
+def _best_due(
     host_model: HostModel,
     candidates: list[MoveCandidate],
     regrets: RebalanceMemory,
@@ -218,23 +216,23 @@ def _due(
     """
     factors, options = caution_factors(regrets), host_model.options
     while True:
-        soon = _soon(host_model, candidates, regrets)
+        soon = _cures_soon(host_model, candidates, regrets)
         due = []
         for candidate in candidates:
-            if _gains(host_model, candidate) and _missing(candidate, factors) <= 0:
+            if _gains(host_model, candidate) and _missing_regret(candidate, factors) <= 0:
                 over = _budget_exceeded(candidate, regrets, options)
                 if over:
                     held.add(over)
                 else:
                     due.append(candidate)
         best = min(
-            (candidate for candidate in due if not _superfluous(candidate, soon)),
+            (candidate for candidate in due if not _is_superfluous(candidate, soon)),
             key=lambda candidate: candidate.order(HORIZON_S),
             default=None,
         )
         if best is None or best.fresh:
             return best
-        if not _refreshed(host_model, best):
+        if not _refresh(host_model, best):
             candidates.remove(best)
 
 
@@ -243,7 +241,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
     return candidate.gain > 0 and candidate.gain >= host_model.min_gain
 
 
-def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
+def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
         candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
@@ -251,7 +249,7 @@ def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     )
 
 
-def _soon(
+def _cures_soon(
     host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
@@ -260,7 +258,7 @@ def _soon(
         candidate
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
-        and _missing(candidate, factors) <= BRIDGE_S * candidate.gain
+        and _missing_regret(candidate, factors) <= BRIDGE_S * candidate.gain
         and _budget_exceeded(candidate, regrets, host_model.options) != 'moves_per_hour'
     )
 
@@ -275,7 +273,7 @@ def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     return best
 
 
-def _superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
+def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
     """Return whether it is a widening, and a move due soon gains at least half as much."""
     if candidate.kind != plan_records.WIDEN:
         return False
@@ -302,7 +300,7 @@ def _budget_exceeded(
     return ''
 
 
-def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
+def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
     """Look again at a candidate after a move; its regret shrinks as its gain has.
 
     :returns: whether it is still to be considered

@@ -39,36 +39,36 @@ def proposals(host_model: HostModel) -> list[Change]:
     promising = [mover for mover in movable if bounds[mover.guest.uuid] > host_model.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
-    found: list[Change] = []
+    changes: list[Change] = []
     for at in sorted(sources):
         chosen = sources[at] if few else _best(host_model, sources[at], bounds, _MOVERS)
         for mover in chosen:
-            found.extend(((mover, place),) for place in single_places(host_model, mover))
+            changes.extend(((mover, place),) for place in single_places(host_model, mover))
     for mover in movable:
         home = Place(mover.home, None)
         if set(mover.home) < set(mover.at) and host_model.may(mover, home):
-            found.append(((mover, home),))  # what it left elsewhere is fetched later
-    found.extend(_swaps(host_model, movable, sources, bounds, few))
+            changes.append(((mover, home),))  # what it left elsewhere is fetched later
+    changes.extend(_swaps(host_model, movable, sources, bounds, few))
     if host_model.options.widen:
-        found.extend(_widenings(host_model, movable))
-    return found
+        changes.extend(_widenings(host_model, movable))
+    return changes
 
 
 def single_places(host_model: HostModel, mover: Mover) -> list[Place]:
     """List the places on one position that a guest may have instead of its own."""
-    found = []
+    places = []
     for n in host_model.running:
         place = Place((n,), host_model.memory_at[n])
         if mover.at == (n,):
             if mover.bytes and host_model.bytes_to_move(mover, place):
-                found.append(place)
+                places.append(place)
         elif mover.home == mover.at or mover.home != (n,):
-            found.append(place)
+            places.append(place)
             if not mover.guest.mem_nodes:
-                found.append(Place((n,), None))  # its memory was promised nowhere
+                places.append(Place((n,), None))  # its memory was promised nowhere
     return [
         place
-        for place in found
+        for place in places
         if host_model.may(mover, place) and host_model.fits(((mover, place),))
     ]
 
@@ -89,8 +89,8 @@ def _best(
         size = sum(mover.bytes.values()) if mover.bytes else 0
         return size / host_model.options.bytes_per_sec + host_model.options.change_core_sec
 
-    by_bound = sorted(movers, key=lambda each: -bounds[each.guest.uuid])[:count]
-    by_cost = sorted(movers, key=lambda each: -bounds[each.guest.uuid] / cost(each))[:count]
+    by_bound = sorted(movers, key=lambda mover: -bounds[mover.guest.uuid])[:count]
+    by_cost = sorted(movers, key=lambda mover: -bounds[mover.guest.uuid] / cost(mover))[:count]
     return list(dict.fromkeys(by_bound + by_cost))
 
 
@@ -133,15 +133,15 @@ class _Pool:
     """The guests of one node in the orders in which partners are looked for."""
 
     def __init__(self, movers: Iterable[Mover]) -> None:
-        self.movers = sorted(movers, key=lambda each: (each.demand, each.guest.uuid))
-        self.demands = [each.demand for each in self.movers]
-        self.calmest = sorted(self.movers, key=lambda each: each.stalls_per_ns)[:_OTHERS]
+        self.movers = sorted(movers, key=lambda mover: (mover.demand, mover.guest.uuid))
+        self.demands = [mover.demand for mover in self.movers]
+        self.calmest = sorted(self.movers, key=lambda mover: mover.stalls_per_ns)[:_OTHERS]
         #: By the position where most of their memory lies.
         self.returning: dict[int, list[Mover]] = {}
-        for each in self.movers:
-            for at, share in each.mem_shares:
-                if share > 0.5 and at != each.at[0]:
-                    self.returning.setdefault(at, []).append(each)
+        for mover in self.movers:
+            for at, share in mover.mem_shares:
+                if share > 0.5 and at != mover.at[0]:
+                    self.returning.setdefault(at, []).append(mover)
 
     def partners(self, host_model: HostModel, mover: Mover, at: int) -> Iterable[Mover]:
         """Return the guests nearest to the wanted demand, the calmest, and the returning."""
@@ -157,26 +157,26 @@ class _Pool:
 def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Change]:
     """Let the calmest guests of a node that waits also run where cores idle."""
     host_loss = host_model.host_loss
-    poured = host_loss.poured() if host_loss.wide else host_loss.demand
+    demand = host_loss.levelled_demand() if host_loss.wide else host_loss.demand
     # Bursts leave cores idle where more is wanted on average than there is.
     idle = [
         n
         for n in host_model.running
         if host_model.cpu_known[n]
-        and (host_loss.wait(n, poured) + host_loss.cores[n] - poured[n] > host_model.min_gain)
+        and (host_loss.wait(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain)
     ]
     if not idle:
         return
-    waiting = {n for n in host_model.running if host_loss.wait(n, poured) > host_model.min_gain}
+    waiting = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
     for at, movers in sorted(_by_place(movable).items()):
         if not waiting.intersection(at):
             continue
-        wanting = [each for each in movers if each.demand > host_model.min_gain]
-        wanting.sort(key=lambda each: (each.stalls_per_ns / each.demand, -each.demand))
+        wanting = [mover for mover in movers if mover.demand > host_model.min_gain]
+        wanting.sort(key=lambda mover: (mover.stalls_per_ns / mover.demand, -mover.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
                 # What bursts leave would not pay for distances that were not counted.
-                worth = poured[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
+                worth = demand[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
                     if host_model.may(mover, place):

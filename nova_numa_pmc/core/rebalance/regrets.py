@@ -93,7 +93,7 @@ def after_interval(
     """
     trials, cautions = [], {caution.uuid: caution for caution in regrets.cautions}
     for trial in regrets.trials:
-        spared = _spared(trial, host_model)
+        spared = _spared_loss(trial, host_model)
         if spared is None or not 0 <= now_s - trial.since_s <= HOUR_S:
             continue
         trial = trial._replace(credit_core_sec=trial.credit_core_sec + spared * elapsed_s)
@@ -105,7 +105,7 @@ def after_interval(
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
     return regrets._replace(
         trials=tuple(trials),
-        cautions=_eased(cautions.values(), host_model, now_s),
+        cautions=_ease(cautions.values(), host_model, now_s),
         moved_s=_within_hour(regrets.moved_s, now_s),
         changed_s=_within_hour(regrets.changed_s, now_s),
         owed_bytes=max(0, regrets.owed_bytes - options.bytes_per_tick),
@@ -170,7 +170,7 @@ def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceM
     )
 
 
-def _spared(trial: Trial, host_model: HostModel) -> float | None:
+def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
     """Return the loss [cores] if the move were reversed; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
@@ -192,9 +192,7 @@ def _spared(trial: Trial, host_model: HostModel) -> float | None:
     return -host_model.host_loss.gain(removed, added)
 
 
-def _eased(
-    cautions: Iterable[Caution], host_model: HostModel, now_s: float
-) -> tuple[Caution, ...]:
+def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> tuple[Caution, ...]:
     """Halve what is an hour old; drop what is back at 1 or about guests that have gone."""
     kept = []
     for caution in cautions:

@@ -21,7 +21,7 @@ VERSION = 1
 def to_data(regrets: RebalanceMemory) -> dict[str, Any]:
     """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
     data = {
-        field: [each._asdict() for each in getattr(regrets, field)]
+        field: [record._asdict() for record in getattr(regrets, field)]
         for field in ('regrets', 'trials', 'cautions')
     }
     return dict(
@@ -44,12 +44,12 @@ def from_data(data: Any) -> RebalanceMemory:
             raise ValueError('format version %r, expected %d' % (data['version'], VERSION))
         return RebalanceMemory(
             tuple(
-                Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
+                Regret(tuple(_key(*part) for part in regret['key']), _number(regret['core_sec']))
                 for regret in data['regrets']
             ),
             tuple(
                 Trial(
-                    tuple(_step(*each) for each in trial['steps']),
+                    tuple(_step(*step) for step in trial['steps']),
                     _number(trial['cost_core_sec']),
                     _number(trial['credit_core_sec']),
                     _number(trial['since_s']),
@@ -57,8 +57,10 @@ def from_data(data: Any) -> RebalanceMemory:
                 for trial in data['trials']
             ),
             tuple(
-                Caution(str(each['uuid']), _number(each['factor']), _number(each['since_s']))
-                for each in data['cautions']
+                Caution(
+                    str(caution['uuid']), _number(caution['factor']), _number(caution['since_s'])
+                )
+                for caution in data['cautions']
             ),
             tuple(map(_number, data['moved_s'])),
             tuple(map(_number, data['changed_s'])),

@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 class Aggregates:
-    """A host's memory domains (:func:`memory_domains.merged`), by position.
+    """A host's memory domains (:func:`memory_domains.merge`), by position.
 
     :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
     :ivar capacity_mib, promised_mib: whole MiB
@@ -184,7 +184,7 @@ def aggregate(view: model.HostView) -> Aggregates:
 
     Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
     """
-    merged, groups = memory_domains.merged(view)
+    merged, groups = memory_domains.merge(view)
     nodes = merged.nodes
     return Aggregates(
         [node.cores for node in nodes],

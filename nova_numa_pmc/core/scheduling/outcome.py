@@ -79,16 +79,16 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Out
         present = known.demand
         if present is None:
             present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in known.vcpus]
-        charged = _charged(known, present, wanted, added or 0)
+        charged = _pressures_with_guest(known, present, wanted, added or 0)
         best = _best(known, guest, charged, added, limits)
         if best is not None:
             rest: Sequence[float]
             if len(charged) == 2:
-                rest = (_now(known, present, 1 - best),)
+                rest = (_pressure_now(known, present, 1 - best),)
             else:
                 rest = sorted(
                     (
-                        _now(known, present, other)
+                        _pressure_now(known, present, other)
                         for other in range(len(charged))
                         if other != best
                     ),
@@ -119,7 +119,9 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
     )
 
 
-def _charged(host: Usual, present: Sequence[float], wanted: float, added: float) -> list[float]:
+def _pressures_with_guest(
+    host: Usual, present: Sequence[float], wanted: float, added: float
+) -> list[float]:
     """List each domain's pressure with the guest on it."""
     charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
     if host.maximum and host.bandwidth:
@@ -130,7 +132,7 @@ def _charged(host: Usual, present: Sequence[float], wanted: float, added: float)
     return list(map(max, charged, host.link)) if host.link else charged
 
 
-def _now(host: Usual, present: Sequence[float], at: int) -> float:
+def _pressure_now(host: Usual, present: Sequence[float], at: int) -> float:
     """Return a domain's pressure as it is."""
     pressure = present[at] / host.cores[at]
     if host.maximum and host.bandwidth:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import topology
@@ -78,8 +79,8 @@ def ask_ours(order):
         guest = model.Guest(
             uuid=f'{number}', name=f'guest{number}', vcpus=1, memory_bytes=memory_mib << 20
         )
-        view = placement.view(topology.read(), promises, limits, rotation=number)
-        placed = placement.place(view, placement.request(guest, limits), limits)
+        view = host_view.view(topology.read(), promises, limits, rotation=number)
+        placed = placement.place(view, host_view.request(guest, limits), limits)
         promises.append(placement.promise(guest, placed, 0))
         answers.append(list(placed.nodes))
         touch(number, memory_mib, placed.nodes)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.core.host_view import quantised
+from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import host_state
 from tests.fixtures.host_views import hosts
@@ -185,7 +185,7 @@ class RoundTripTest(unittest.TestCase):
     @settings(max_examples=100)
     @given(hosts())
     def test_what_is_rounded_already_comes_out_as_it_was(self, view):
-        view = quantised(
+        view = quantise(
             view._replace(
                 nodes=tuple(
                     node._replace(

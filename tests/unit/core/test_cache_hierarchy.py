@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import cache_hierarchy, memory_domains
+from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
 
@@ -86,19 +86,19 @@ class DomainsTest(unittest.TestCase):
     def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
         # It was put "on one node", 1 and 3, because their distance is below 12.
         host = machine(4, 2, 4, 2, INTEL)
-        view = placement.view(host, (), LIMITS)
+        view = host_view.view(host, (), LIMITS)
         new = guest(vcpus=4)
-        placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+        placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
         self.assertEqual('span', placed.reasons[0].code)
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
         self.assertEqual(
-            1, len(placement.place(view, placement.request(guest(), LIMITS), LIMITS).nodes)
+            1, len(placement.place(view, host_view.request(guest(), LIMITS), LIMITS).nodes)
         )
 
     def test_nodes_that_share_channels_are_one_place(self):
         host = machine(24, 8, 8, 12, AMD)
-        view = placement.view(host, (), LIMITS)
-        placed = placement.place(view, placement.request(guest(vcpus=12), LIMITS), LIMITS)
+        view = host_view.view(host, (), LIMITS)
+        placed = placement.place(view, host_view.request(guest(vcpus=12), LIMITS), LIMITS)
         self.assertEqual(('one_node', tuple(range(12))), (placed.reasons[0].code, placed.nodes))
 
 
@@ -112,8 +112,8 @@ class DistancesTest(unittest.TestCase):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
         self.assertEqual(two_level(4, 2, 20, 21), cache_hierarchy.distances(flat))
         placed = placement.place(
-            placement.view(flat, (), LIMITS, rotation=1),
-            placement.request(guest(vcpus=4), LIMITS),
+            host_view.view(flat, (), LIMITS, rotation=1),
+            host_view.request(guest(vcpus=4), LIMITS),
             LIMITS,
         )
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))

@@ -24,7 +24,7 @@ class MergedTest(unittest.TestCase):
         nodes = (
             node(at, 4, capacity=GIB, promised=at, vcpus=2, demand_cores=1.5) for at in range(4)
         )
-        view, members = memory_domains.merged(paired(*nodes))
+        view, members = memory_domains.merge(paired(*nodes))
         self.assertEqual(((0, 1), (2, 3)), members)
         self.assertEqual(
             [(8, 2 * GIB, 1, 4, 3.0), (8, 2 * GIB, 5, 4, 3.0)],
@@ -43,7 +43,7 @@ class MergedTest(unittest.TestCase):
     def test_huge_pages_are_added_up_by_their_size(self):
         free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
         nodes = (node(at, huge_free_bytes=each) for at, each in enumerate(free))
-        view, _ = memory_domains.merged(paired(*nodes))
+        view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual(
             [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
             [dict(each.huge_free_bytes) for each in view.nodes],
@@ -51,16 +51,16 @@ class MergedTest(unittest.TestCase):
 
     def test_what_one_does_not_know_its_domain_does_not(self):
         nodes = (node(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
-        view, _ = memory_domains.merged(paired(*nodes))
+        view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual([None, 2.0], [each.demand_cores for each in view.nodes])
 
     def test_domains_are_as_far_apart_as_their_nodes_are_on_average(self):
-        view, _ = memory_domains.merged(paired(*map(node, range(4))))
+        view, _ = memory_domains.merge(paired(*map(node, range(4))))
         self.assertEqual(((10, 21), (21, 10)), view.distances)
 
     @given(hosts())
     def test_where_each_node_is_a_domain_nothing_changes(self, view):
-        found, members = memory_domains.merged(view)
+        found, members = memory_domains.merge(view)
         self.assertIs(view, found)
         self.assertEqual([(at,) for at in range(len(view.nodes))], list(members))
 

@@ -60,7 +60,7 @@ class NodesTest(unittest.TestCase):
 
 class FloatingTest(unittest.TestCase):
     def found(self, *guests, usable=(), **sets):
-        pool = pools.floating(
+        pool = pools.floating_pool(
             host(*usable), guests, **{name: frozenset(cpus) for name, cpus in sets.items()}
         )
         return sorted(pool.cpus), pool.source
@@ -133,7 +133,7 @@ class FloatingTest(unittest.TestCase):
         st.none() | st.frozensets(st.integers(0, 20)),
     )
     def test_some_of_the_usable_cpus_whatever_is_said(self, guests, shared, dedicated):
-        pool = pools.floating(host(), tuple(guests), shared, dedicated)
+        pool = pools.floating_pool(host(), tuple(guests), shared, dedicated)
         self.assertTrue(pool.cpus and pool.cpus <= ALL)
         nodes = pools.with_floating_pool(host(), pool).nodes
         self.assertEqual(pool.cpus, nodes[0].cpus | nodes[1].cpus)

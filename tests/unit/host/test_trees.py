@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.core.placement import explain, placement
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import node_memory, topology
 from tests.fixtures import sysfs
@@ -84,7 +84,7 @@ class TreesTest(unittest.TestCase):
             shutil.rmtree(root)
 
     def check_capacity(self, host, cpus, memory_bytes):
-        seen = placement.view(host, (), LIMITS)
+        seen = host_view.view(host, (), LIMITS)
         online = [cpu for node in host.nodes for cpu in node.online_cpus]
         self.assertEqual(len(set(online)), len(online), 'a CPU on two nodes')
         self.assertLessEqual(len(online), cpus)
@@ -102,13 +102,13 @@ class TreesTest(unittest.TestCase):
             self.assertLessEqual(node.capacity_bytes + pools, max(there.memory_bytes, pools))
 
     def check_place(self, host, request, promises, loads):
-        seen = placement.view(host, promises, LIMITS, loads)
+        seen = host_view.view(host, promises, LIMITS, loads)
         ids = {node.id for node in host.nodes}
         offered = {
             node.id for node in host.nodes if node.memory_bytes and node.memory.kind == model.HOST
         }
         placed = placement.place(seen, request, LIMITS)
-        self.assertTrue(placement.explain(placed).isprintable())
+        self.assertTrue(explain.explain(placed).isprintable())
         self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, ids)
         self.assertLessEqual(set(placed.mem_nodes), offered)
         if placed.mem_bytes:
@@ -120,7 +120,7 @@ class TreesTest(unittest.TestCase):
                 frozenset().union(*(node.cpus for node in host.nodes if node.id in placed.nodes)),
             )
         floating = [promise._replace(mem_nodes=()) for promise in promises]
-        for node in placement.view(host, floating, LIMITS).nodes:
+        for node in host_view.view(host, floating, LIMITS).nodes:
             if offered and node.id not in offered:
                 self.assertEqual(0, node.promised_bytes, 'promised where no guest lies')
 
@@ -153,7 +153,7 @@ class TreesTest(unittest.TestCase):
         pools = sum(
             size * total for node in tree.nodes for size, (total, _) in node.huge_pages.items()
         )
-        capacity = sum(node.capacity_bytes for node in placement.view(host, (), LIMITS).nodes)
+        capacity = sum(node.capacity_bytes for node in host_view.view(host, (), LIMITS).nodes)
         if not tree.changes:
             unreclaimable = sum(node.unreclaimable_bytes for node in tree.nodes)
             self.assertLessEqual(told[1] - kept - pools - unreclaimable, capacity)
@@ -166,4 +166,4 @@ class TreesTest(unittest.TestCase):
         if host is not None:
             self.check_capacity(host, *told)
             self.check_place(host, request, promises, loads)
-            host_view.quantised(placement.view(host, promises, LIMITS))
+            host_view.quantise(host_view.view(host, promises, LIMITS))

@@ -37,7 +37,7 @@ class FlavorTest(unittest.TestCase):
         self.assertEqual((1, 0.5), subject.of_flavor(histories, 'm1')[:2])
         for flavor in ('m3', None):
             self.assertEqual((3, 2.25), subject.of_flavor(histories, flavor)[:2])
-        self.assertEqual(model.DemandHistory(3, 2.25), subject.published(histories))
+        self.assertEqual(model.DemandHistory(3, 2.25), subject.of_all_guests(histories))
 
     def test_a_guest_that_boots_tells_nothing(self):
         histories = self.fed((4.0, 299.0, {}))
@@ -45,13 +45,14 @@ class FlavorTest(unittest.TestCase):
             model.DemandHistory(),
             subject.of_flavor(histories, 'm1')._replace(bytes_per_core_sec=None),
         )
-        self.assertEqual(model.DemandHistory(), subject.published(histories))
+        self.assertEqual(model.DemandHistory(), subject.of_all_guests(histories))
 
     def test_a_guest_on_cpus_of_its_own_tells_nothing_of_those_that_share(self):
         uuid = samples.guest(1).uuid
         apart = {uuid: model.Promise(uuid, 'g1', (0,), (0,), 0, 1 << 30, started=True)}
         self.assertEqual(
-            model.DemandHistory(), subject.published(self.fed((4.0, 600.0, {}), promises=apart))
+            model.DemandHistory(),
+            subject.of_all_guests(self.fed((4.0, 600.0, {}), promises=apart)),
         )
 
     def test_traffic_per_core_of_the_host(self):
@@ -74,4 +75,4 @@ class FlavorTest(unittest.TestCase):
                 None, 4, 0.0, 600.0
             )
             each.demand.add(0.8, (1.0, 1.0))
-        self.assertEqual(model.DemandHistory(50, 16.25), subject.published(histories))
+        self.assertEqual(model.DemandHistory(50, 16.25), subject.of_all_guests(histories))

@@ -360,13 +360,13 @@ class HorizonTest(TestCase):
     def test_what_was_unknown_was_not_sustained(self):
         here = Here(others=(6.0, 1.0))
         here.run(*(5.0,) * 24)
-        self.assertEqual((6.0, 0.0), here.histories.sustained(0))
+        self.assertEqual((6.0, 0.0), here.histories.sustained_demand(0))
         here.others = [8.0, 1.0]
         here.run(5.0)
         nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
         here.histories.feed(here.sample._replace(nodes=nodes), {}, {})
-        self.assertEqual((None, 0.0), here.histories.sustained(0))
-        self.assertEqual((None, None), here.histories.sustained(9))
+        self.assertEqual((None, 0.0), here.histories.sustained_demand(0))
+        self.assertEqual((None, None), here.histories.sustained_demand(9))
 
     def test_what_was_not_a_guests_is_gone_within_minutes(self):
         here = Here(others=(8.0, 0.0))  # as while the host is set up

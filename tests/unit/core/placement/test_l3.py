@@ -6,6 +6,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import l3, placement
 from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
 
@@ -37,8 +38,8 @@ class Host:
     def start(self, vcpus, **fields):
         """Place a guest; return the CPUs that it is held to, None: it is left alone."""
         new = guest(f'{len(self.promises)}', vcpus, MIB, **fields)
-        view = placement.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
-        request = placement.request(new, LIMITS)
+        view = host_view.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
+        request = host_view.request(new, LIMITS)
         placed = placement.place(view, request, LIMITS)
         cpus, self.told = l3.choose(self.host, view, self.promises, placed.nodes, request, LIMITS)
         self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
@@ -153,7 +154,7 @@ class ChooseTest(unittest.TestCase):
             reasons = dict(host.told[0].values) if host.told else {}
             self.assertGreaterEqual(len(cpus), vcpus)
             if len(cpus) == CPUS:
-                view = placement.view(host.host, host.promises, LIMITS, host.loads)
+                view = host_view.view(host.host, host.promises, LIMITS, host.loads)
                 node = view.nodes[min(cpus) // 16]
                 together = (node.demand_cores or 0.5 * node.vcpus) + 0.5 * vcpus
                 self.assertLessEqual(reasons['pressure'], max(0.7, together / node.cores) + 1e-6)

@@ -2,7 +2,8 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.core.placement import explain, placement
 from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, host, node, topology, two_level
 
 
@@ -218,7 +219,7 @@ class ShapeTest(unittest.TestCase):
             for policy in model.POLICIES:
                 for memory in (0, GIB, 99 * GIB):
                     placed = place(view, 2, memory, policy=policy)
-                    self.assertTrue(placement.explain(placed))
+                    self.assertTrue(explain.explain(placed))
 
 
 class AllowedTest(unittest.TestCase):
@@ -284,7 +285,7 @@ class PolicyTest(unittest.TestCase):
         placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
             ((), 'left alone: placed by others (numatune, vcpupin)'),
-            (placed.nodes, placement.explain(placed)),
+            (placed.nodes, explain.explain(placed)),
         )
 
 
@@ -308,7 +309,7 @@ class PromiseTest(unittest.TestCase):
     def test_of_a_spanning_guest_divides_its_memory_over_what_is_left(self):
         view = host(node(0, promised=6 * GIB), node(1))
         wide = guest(memory=9 * GIB)
-        placed = placement.place(view, placement.request(wide, LIMITS), LIMITS)
+        placed = placement.place(view, host_view.request(wide, LIMITS), LIMITS)
         made = placement.promise(wide, placed, 7)
         self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), made.mem_bytes)
 
@@ -335,11 +336,11 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(
             'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
             'preferred by pressure to node 0 (pressure 0.62)',
-            placement.explain(placed),
+            explain.explain(placed),
         )
 
     def test_nothing_fits(self):
-        said = placement.explain(place(host(node(0)), memory=9 * GIB))
+        said = explain.explain(place(host(node(0)), memory=9 * GIB))
         self.assertIn('memory fits nowhere', said)
         self.assertIn(
             'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', said
@@ -347,11 +348,11 @@ class ExplainTest(unittest.TestCase):
 
     def test_a_reason_of_a_newer_version(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
-        self.assertEqual('moon_phase', placement.explain(newer))
+        self.assertEqual('moon_phase', explain.explain(newer))
         newer = model.Placement((1,), reasons=(model.Reason('moon_phase'),))
-        self.assertEqual('node 1: moon_phase', placement.explain(newer))
+        self.assertEqual('node 1: moon_phase', explain.explain(newer))
 
     def test_whole_path_from_a_topology(self):
-        view = placement.view(topology(), (), LIMITS)
-        placed = placement.place(view, placement.request(guest(), LIMITS), LIMITS)
+        view = host_view.view(topology(), (), LIMITS)
+        placed = placement.place(view, host_view.request(guest(), LIMITS), LIMITS)
         self.assertEqual(frozenset({0, 1}), placed.cpus)

@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.core import host_view, memory_domains
+from nova_numa_pmc.core.placement import explain, placement
 from tests.fixtures.host_views import hosts
 from tests.fixtures.hosts import LIMITS, MIB, guest, node, topology
 
@@ -18,8 +18,8 @@ requests = st.builds(model.Request, st.integers(1, 24), st.integers(0, 99).map(M
 
 
 def start(host_topology, promises, new, limits=LIMITS):
-    view = placement.view(host_topology, promises, limits, rotation=len(promises))
-    placed = placement.place(view, placement.request(new, limits), limits)
+    view = host_view.view(host_topology, promises, limits, rotation=len(promises))
+    placed = placement.place(view, host_view.request(new, limits), limits)
     return view, placed
 
 
@@ -51,7 +51,7 @@ class PropertyTest(unittest.TestCase):
             self.assertEqual(feasible(view, new), placed.bind)
             if placed.bind:
                 promises.append(placement.promise(new, placed, turn))
-            for kept in placement.view(machine, promises, LIMITS).nodes:
+            for kept in host_view.view(machine, promises, LIMITS).nodes:
                 self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
 
     @QUICK
@@ -74,8 +74,8 @@ class PropertyTest(unittest.TestCase):
         promises, turn = [], data.draw(st.integers(0, 9))
         for at in range(guests):
             new = guest(str(at), min(vcpus, cpus), MIB)
-            view = placement.view(machine, promises, LIMITS, rotation=turn + at)
-            placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+            view = host_view.view(machine, promises, LIMITS, rotation=turn + at)
+            placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
             promises.append(placement.promise(new, placed, at))
             on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
             self.assertEqual(at + 1, sum(on))
@@ -184,5 +184,5 @@ class PropertyTest(unittest.TestCase):
             ),
             LIMITS,
         )
-        self.assertTrue(placement.explain(placed))
+        self.assertTrue(explain.explain(placed))
         self.assertLessEqual(set(placed.nodes) | set(placed.mem_nodes), {0, 1, 2, 3})

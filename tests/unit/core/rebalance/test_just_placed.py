@@ -5,6 +5,7 @@ import unittest
 
 from hypothesis import assume, given, settings, strategies as st
 
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
@@ -57,7 +58,7 @@ def placed(view, new, *, young=False):
 
     None: one that wants more bandwidth than a node has spans.
     """
-    request = placement.request(new, LIMITS, (), placement.history(view))
+    request = host_view.request(new, LIMITS, (), placement.history(view))
     nodes = placement.place(view, request, LIMITS).nodes
     if len(nodes) > 1:
         return None

@@ -47,7 +47,7 @@ def laid_out(places):
         if node is not None:
             cpus, shares = node, {node: 1.0}
         demand[cpus] += wants
-        distance += losses.bounded(
+        distance += losses.limit_loss(
             sum(
                 share * reached * 1e-9 * (LATENCIES[cpus][m] - LATENCIES[cpus][cpus])
                 for m, share in shares.items()
@@ -135,14 +135,14 @@ class BalanceTest(unittest.TestCase):
     def test_wide_guests_fill_what_idles(self):
         host = losses.HostLoss((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
         host.put(losses.Effect((0, 1), 2.0, ()))
-        self.assertEqual([6.0, 3.0], host.poured())
+        self.assertEqual([6.0, 3.0], host.levelled_demand())
         self.assertAlmostEqual(2.0, host.loss())
         host.put(losses.Effect((0, 1), 2.0, ()))
-        self.assertEqual([6.0, 5.0], host.poured())
+        self.assertEqual([6.0, 5.0], host.levelled_demand())
 
     def test_three_nodes_are_levelled(self):
         demand = [1.0, 4.0, 0.0]
-        losses.levelled(demand, (2.0, 4.0, 4.0), (0, 1, 2), 2.0)
+        losses.level_out(demand, (2.0, 4.0, 4.0), (0, 1, 2), 2.0)
         self.assertAlmostEqual(7.0, sum(demand))
         self.assertEqual(4.0, demand[1])
         self.assertAlmostEqual(demand[0] / 2, demand[2] / 4)
