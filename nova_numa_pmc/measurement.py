@@ -8,9 +8,9 @@ Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 
 from __future__ import annotations
 
-from nova_numa_pmc.record import Record
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from typing import Any

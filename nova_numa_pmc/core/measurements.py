@@ -6,11 +6,11 @@ Pure. ``None`` is unknown; nodes are in ascending order of their ids.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.measurement import COUNTED, DeviceSample, GuestSample, NodeSample
 from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,7 +7,7 @@ page is not there). Positions are those of the pages in their window.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

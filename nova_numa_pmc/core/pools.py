@@ -217,5 +217,4 @@ def _once(sets: Iterable[frozenset[int]]) -> frozenset[int]:
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    none: frozenset[int] = frozenset()
-    return none.union(*sets)
+    return frozenset().union(*sets)

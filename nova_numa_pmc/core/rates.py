@@ -7,9 +7,9 @@ opened again says nothing, and nothing is not 0.
 
 from __future__ import annotations
 
-from nova_numa_pmc.record import Record
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

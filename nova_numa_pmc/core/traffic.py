@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc.core.pressure import LINE_BYTES
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # not typing's, which is slow to import
+from nova_numa_pmc.core.pressure import LINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

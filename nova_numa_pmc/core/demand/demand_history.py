@@ -7,11 +7,11 @@ A guest that is paused, or unknown in an interval, keeps what is known of it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
 from nova_numa_pmc.core.traffic import traffic_of
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,8 @@ Where guests ran is left out: the first intervals show it again.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import checked
 from nova_numa_pmc.core.demand.demand_history import (
     BYTES_UNIT,
@@ -20,8 +22,6 @@ from nova_numa_pmc.core.demand.demand_history import (
 )
 from nova_numa_pmc.core.demand.streams import BINS, Stream
 from nova_numa_pmc.cpulist import is_number
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from typing import Any

@@ -8,6 +8,7 @@ guest. What new guests and hosts are decided by; moves go by the interval.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import demand_history, flavors
@@ -19,8 +20,6 @@ from nova_numa_pmc.core.host_view import (
     expected_cores,
     intensity_of,
 )
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

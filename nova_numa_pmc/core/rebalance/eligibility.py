@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import policy_of
 from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses, plan_records
 from nova_numa_pmc.core.rebalance.regrets import Trial
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

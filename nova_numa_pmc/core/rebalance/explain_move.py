@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.cpulist import name_nodes
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import traffic
 from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_records
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

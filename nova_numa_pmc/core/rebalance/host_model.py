@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
 from nova_numa_pmc.core.rebalance import losses
 from nova_numa_pmc.core.rebalance.layout import Layout
 from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ memory channels are one. Node ids come in and go out.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.rebalance import losses, plan_records
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

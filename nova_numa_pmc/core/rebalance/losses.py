@@ -19,10 +19,9 @@ CPUs, so a candidate move touches a few numbers and the rest of the host need no
 from __future__ import annotations
 
 from math import log, sqrt
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

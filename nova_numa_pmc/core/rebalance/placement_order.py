@@ -9,12 +9,12 @@ order itself prefers another node.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import bytes_per_core_sec
 from nova_numa_pmc.core.placement import ranking
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

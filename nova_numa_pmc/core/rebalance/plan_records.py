@@ -7,10 +7,10 @@ that at every guest start and never moves a guest that runs. Cores are core-seco
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.model import Limits, Reason
 from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from nova_numa_pmc.model import HostView

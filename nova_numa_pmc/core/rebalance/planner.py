@@ -8,6 +8,8 @@ files; both arguments and results are records.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import (
@@ -27,8 +29,6 @@ from nova_numa_pmc.core.rebalance.regrets import (
     caution_factors,
     with_move_recorded,
 )
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -10,10 +10,9 @@ that fit what is missing there. Everything is tried on a host with few guests.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.rebalance.host_model import Place
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

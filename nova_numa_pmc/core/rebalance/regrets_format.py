@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import checked
 from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,11 +7,11 @@ much as the decision itself.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, traffic_rate
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from typing import Protocol

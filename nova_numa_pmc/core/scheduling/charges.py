@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, traffic
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,8 @@ rest goes through place()'s own parts. A property test holds both against place(
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
@@ -16,8 +18,6 @@ from nova_numa_pmc.core.placement.placement import decide
 from nova_numa_pmc.core.placement.ranking import ABSURD
 from nova_numa_pmc.core.scheduling.aggregates import MIB
 from nova_numa_pmc.record import Record
-
-TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
