@@ -167,7 +167,7 @@ def to_data(sample: Sample) -> dict[str, Any]:
     data['pools'] = [pool._asdict() for pool in sample.pools]
     names = file_names(GuestSample).values()
     data['guests'] = [
-        dict(zip(names, guest), devices=[d._asdict() for d in guest.devices])
+        dict(zip(names, guest), devices=[device._asdict() for device in guest.devices])
         for guest in sample.guests
     ]
     return data

@@ -332,8 +332,8 @@ def others_of(
     return [
         (
             node.id,
-            _left(node.demand_cores, cores, node.id),
-            _left(node.bandwidth_bytes_per_sec, served, node.id),
+            _rest(node.demand_cores, cores, node.id),
+            _rest(node.bandwidth_bytes_per_sec, served, node.id),
         )
         for node in sample.nodes
     ]
@@ -344,5 +344,5 @@ def _least(values: list[float | None]) -> float | None:
     return None if len(known) < len(values) else min(known)
 
 
-def _left(total: float | None, taken: Mapping[int, float] | None, node: int) -> float | None:
+def _rest(total: float | None, taken: Mapping[int, float] | None, node: int) -> float | None:
     return None if total is None or taken is None else max(0.0, total - taken[node])

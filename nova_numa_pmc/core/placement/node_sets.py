@@ -91,7 +91,7 @@ def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> i
     least = 1
     for kind, wanted in enumerate(need):
         left = wanted
-        for count, has in enumerate(sorted((r[kind] for r in room), reverse=True), 1):
+        for count, has in enumerate(sorted((amounts[kind] for amounts in room), reverse=True), 1):
             left -= has
             if left <= 0:
                 least = max(least, count)

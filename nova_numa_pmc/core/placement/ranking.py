@@ -54,10 +54,10 @@ def rank_candidates(
         assumed on some nodes, see :mod:`missing`)
     """
     nodes, assumed = missing.fill_in(inputs.view.nodes)
-    single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
+    single = all(len(candidate.cpus) == 1 and len(candidate.mems) < 2 for candidate in candidates)
     rank = _rank_single if single else _rank_set
     ranks = [rank(inputs, candidate, nodes, limits) for candidate in candidates]
-    ranks.sort(key=lambda r: r.key)
+    ranks.sort(key=lambda rank: rank.key)
     return ranks, assumed
 
 
@@ -165,9 +165,9 @@ def _rank_set(
         candidate,
         pressures[0],
         (
-            [steps(max(p, limits.pressure_floor), limits) for p in pressures],
+            [steps(max(pressure, limits.pressure_floor), limits) for pressure in pressures],
             _distance(inputs, candidate),
-            [steps(p, limits) for p in pressures],
+            [steps(pressure, limits) for pressure in pressures],
             _crowd(inputs, candidate),
             _promised_ratio(inputs, mems),
             round(sum(nodes[at].guests for at in candidate.cpus), 9),
