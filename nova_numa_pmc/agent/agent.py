@@ -194,9 +194,11 @@ class Agent:
         assert tick.record is not None
         # Only groups of guests that we placed are read or written.
         placed = {
-            uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
+            uuid
+            for uuid, promise in tick.record.promises.items()
+            if promise.origin == model.PLACED
         }
-        watched = self._guest_events.watch(each for each in tick.guests if each.uuid in placed)
+        watched = self._guest_events.watch(guest for guest in tick.guests if guest.uuid in placed)
         due = self._read_schedule.due(tick, self._executor.widened.places, watched)
         self._read_schedule.retry(
             self._reassertion.hold(
@@ -238,11 +240,10 @@ class Agent:
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:
-        found, _ = (
-            self._guest_events.guests.read()
-        )  # the sample has reported what could not be read
+        # The sample has reported what could not be read.
+        running, _ = self._guest_events.guests.read()
         # If the overrides can't be read, no guest is held or moved: that might violate one.
-        marked, problems = overrides.with_overrides(found, self._root)
+        marked, problems = overrides.with_overrides(running, self._root)
         self._problem_log.problems(problems)
         return marked
 
@@ -288,7 +289,7 @@ class Agent:
     def _covered(self, tick: Tick) -> set[int] | None:
         """List the nodes whose memory covers what they have promised."""
         assert tick.host is not None and tick.record is not None
-        if not any(each.bound for each in tick.record.promises.values()):
+        if not any(promise.bound for promise in tick.record.promises.values()):
             return None
         seen = host_view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}

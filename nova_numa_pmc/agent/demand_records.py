@@ -55,7 +55,7 @@ class DemandRecords:
         if self.histories is None:
             self.histories = self._load()
             self._saved_s = self.histories.clock_s
-        guests, promises = {each.uuid: each for each in tick.guests}, tick.record.promises
+        guests, promises = {guest.uuid: guest for guest in tick.guests}, tick.record.promises
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()

@@ -63,7 +63,7 @@ class GuestEvents:
     @property
     def descriptors(self) -> list[int]:
         """Return the descriptors that are readable once something was heard."""
-        return [each.fileno() for each in (self._inotify, self._listener) if each]
+        return [source.fileno() for source in (self._inotify, self._listener) if source]
 
     @property
     def source(self) -> str:

@@ -66,8 +66,10 @@ def signals() -> Iterator[Waiter]:
     with contextlib.ExitStack() as stack:
         former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
-        for number in _SIGNALS:
-            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+        for signal_number in _SIGNALS:
+            stack.callback(
+                signal.signal, signal_number, signal.signal(signal_number, lambda *_: None)
+            )
         yield stack.enter_context(Waiter())
 
 
@@ -109,8 +111,8 @@ class Waiter:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._former)
-        for each in (self._selector, self._numbers, self._written):
-            each.close()
+        for resource in (self._selector, self._numbers, self._written):
+            resource.close()
 
 
 class Service:

@@ -58,7 +58,7 @@ class ReadSchedule:
         if everybody:
             self._all_s = now_s
         before, self._seen = self._seen, {}
-        found: set[str] = set()
+        due: set[str] = set()
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
@@ -70,9 +70,9 @@ class ReadSchedule:
                 or before.get(guest.uuid) != known
                 or (promise is not None and (promise.bound or not promise.started))
             ):
-                found.add(guest.uuid)
+                due.add(guest.uuid)
         self._changed, self._to_retry = set(), set()
-        return found
+        return due
 
     def retry(self, uuids: Iterable[str]) -> None:
         """Have guests looked at again in the next tick, because what was tried has failed."""

@@ -140,10 +140,10 @@ class Rebalancer:
     def _load(self) -> RebalanceMemory:
         try:
             data = state_files.read(self._directory(), FILE, _SIZE_MAX_BYTES)
-            found = json.loads(data) if data else {}
-            if found.get('boot_id') != promises_file.read_boot_id(self._root):
+            saved = json.loads(data) if data else {}
+            if saved.get('boot_id') != promises_file.read_boot_id(self._root):
                 return RebalanceMemory()  # its times are of another clock
-            return regrets_format.from_data(found['ledger'])
+            return regrets_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
                 '%s: %s: what moves have gained is counted from zero again',
@@ -219,12 +219,12 @@ def _in_pool(
     What others run is no part of the nodes' demand: their CPU time is made unknown, and they
     stay what they are on the nodes' memory.
     """
-    found, inside = [], []
-    for each in sample.guests:
-        guest = running.get(each.uuid)
+    guest_samples, inside = [], []
+    for guest_sample in sample.guests:
+        guest = running.get(guest_sample.uuid)
         if guest and (not eligibility.is_in_pool(guest, host) or pools.is_apart(guest, host)):
-            found.append(each._replace(cores=None, waiting_cores=None))
+            guest_samples.append(guest_sample._replace(cores=None, waiting_cores=None))
         else:
-            found.append(each)
-            inside.append(each)
-    return sample._replace(guests=tuple(found)), inside
+            guest_samples.append(guest_sample)
+            inside.append(guest_sample)
+    return sample._replace(guests=tuple(guest_samples)), inside

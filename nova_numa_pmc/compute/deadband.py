@@ -45,7 +45,9 @@ def _promised(view: model.HostView) -> int:
 
 def _history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
     """Return whether new guests are expected to want about the same [cores per vCPU]."""
-    before, after = (found.cores_per_vcpu_sum / max(1.0, found.guests) for found in (sent, now))
+    before, after = (
+        history.cores_per_vcpu_sum / max(1.0, history.guests) for history in (sent, now)
+    )
     known_alike = _close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))
     return known_alike and _close(before, after, deadband)
 

@@ -212,7 +212,7 @@ class HostMetrics:
         there = {uuid[:_UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it
         count = len(digits) // _UUID_DIGITS
         counted = [digits[at * _UUID_DIGITS : (at + 1) * _UUID_DIGITS] for at in range(count)]
-        return sum(each not in there for each in counted), len(counted)
+        return sum(prefix not in there for prefix in counted), len(counted)
 
     @property
     def view(self) -> model.HostView:
@@ -323,20 +323,20 @@ def _decode(metrics: object) -> HostMetrics | None:
     except KeyError:
         maxima, now, usual = _BARE[0][count](maximum), _BARE[1][count](current), False
     known = _checked(maxima, now, count)
-    found = HostMetrics()
-    found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
-    found.sent_s = None
+    decoded = HostMetrics()
+    decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = now[:_HEADER]
+    decoded.sent_s = None
     first = next(iter(current))
     if first[:_UUIDS_AT] == _UUIDS:
-        found.sent_s = sent_s = current[first]
+        decoded.sent_s = sent_s = current[first]
         if type(sent_s) is not int:
             raise ValueError
-    found.interval_s = (
+    decoded.interval_s = (
         min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
-    found.limits = _limits(maximum)
+    decoded.limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
     rotation = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
@@ -359,8 +359,8 @@ def _decode(metrics: object) -> HostMetrics | None:
     demand = live[2 * count :]
     if not known:
         demand = [None if value < 0 else value for value in demand]
-    found._current = current
-    found._columns = found.aggregates = Aggregates(
+    decoded._current = current
+    decoded._columns = decoded.aggregates = Aggregates(
         [value / 100 for value in maxima[:count]],
         maxima[count : 2 * count],
         maxima[2 * count : 3 * count],
@@ -370,12 +370,12 @@ def _decode(metrics: object) -> HostMetrics | None:
         demand,
         *rest,
     )
-    found._domains = ()
+    decoded._domains = ()
     if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
-        found._domains = _domains(maximum, distances)
-        if found._domains:
-            found.aggregates = aggregate(found.view)
-    return found
+        decoded._domains = _domains(maximum, distances)
+        if decoded._domains:
+            decoded.aggregates = aggregate(decoded.view)
+    return decoded
 
 
 def _checked(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
@@ -488,9 +488,9 @@ def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
 
 
 def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
-    found, whole = threshold(view)
-    if found != NEAR_DEFAULT:
-        maximum['pmc.domain'] = round(found)
+    near_distance, whole = threshold(view)
+    if near_distance != NEAR_DEFAULT:
+        maximum['pmc.domain'] = round(near_distance)
     for at in range(0, 0 if whole else len(view.domains), _DOMAINS_PER_VALUE):
         maximum[f'pmc.s{at // _DOMAINS_PER_VALUE}'] = int.from_bytes(
             view.domains[at : at + _DOMAINS_PER_VALUE], 'little'
@@ -523,9 +523,9 @@ def _distances(count: int, maximum: _Values) -> tuple[_Distances, int]:
 
 
 @lru_cache(maxsize=256)  # machines of one make have the same
-def _square(count: int, values: tuple[int, ...], each: int) -> tuple[_Distances, int]:
-    packed = b''.join((value % 256**each).to_bytes(each, 'little') for value in values)
-    if each == 1:
+def _square(count: int, values: tuple[int, ...], width: int) -> tuple[_Distances, int]:
+    packed = b''.join((value % 256**width).to_bytes(width, 'little') for value in values)
+    if width == 1:
         packed *= count * (count - 1)
     rows = []
     for at in range(count):

@@ -97,7 +97,7 @@ class Monitor(virt_driver.Monitor):
                     self._directory,
                     now_s - published.taken_s,
                 )
-            found = self._metrics(published, now_s)
+            numa_metrics = self._metrics(published, now_s)
         except StateError as error:
             return self._without('unreadable', '%s', error)
         except cfg.ConfigFileValueError as error:
@@ -109,7 +109,7 @@ class Monitor(virt_driver.Monitor):
         if self._problem:
             LOG.info('NUMA metrics are sent again')
             self._problem = None
-        return found
+        return numa_metrics
 
     def _metrics(
         self, published: host_state.HostState, now_s: float
@@ -138,10 +138,10 @@ class Monitor(virt_driver.Monitor):
     def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
         if self._directory is None:
-            found = host_options.read(host_options.PATH)
-            for problem in found.problems:
+            options = host_options.read(host_options.PATH)
+            for problem in options.problems:
                 LOG.warning('%s', problem)
-            self._directory = found.state_dir
+            self._directory = options.state_dir
         return self._directory
 
     def _without(self, problem: str, message: str, *values: object) -> list[objects.MonitorMetric]:

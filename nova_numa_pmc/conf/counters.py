@@ -235,17 +235,17 @@ def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
 def _per_node(
     name: str, values: Mapping[str, str], convert: Callable[[str], _T]
 ) -> tuple[tuple[int, _T], ...]:
-    found = []
+    by_node = []
     for node, text in values.items():
         try:
             if not is_number(node):
                 raise ValueError(node)
-            found.append((int(node), convert(text)))
+            by_node.append((int(node), convert(text)))
         except ValueError:
             raise OptionsError(
                 '[counters] %s: %.80r is not a node and its value' % (name, '%s:%s' % (node, text))
             ) from None
-    return tuple(sorted(found))
+    return tuple(sorted(by_node))
 
 
 def _bytes_per_sec(text: str) -> float:

@@ -301,17 +301,17 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
         (option.group, option.name): option.default for option in OPTIONS
     }
     problems: list[str] = []
-    found, broken = _option_lines(text)
+    texts, broken = _option_lines(text)
     problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
     for option in OPTIONS:
         key = (option.group, option.name)
-        if key not in found:
+        if key not in texts:
             continue
         try:
-            values[key] = convert(option, found[key])
+            values[key] = convert(option, texts[key])
         except ValueError as error:
             problems.append(
-                f'{source}: [{option.group}] {option.name} = {found[key][:80]!r} is '
+                f'{source}: [{option.group}] {option.name} = {texts[key][:80]!r} is '
                 f'{error}; {option.default!r} is used'
             )
     return values, problems
@@ -319,7 +319,7 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
 
 def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
     """Split into {(group, name): text} as set last, and [(line number, why)]."""
-    found: dict[tuple[str | None, str], str] = {}
+    texts: dict[tuple[str | None, str], str] = {}
     broken: list[tuple[int, str]] = []
     group: str | None = None
     key: tuple[str | None, str] | None = None
@@ -333,7 +333,7 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
             if key is None:
                 broken.append((number, 'a continuation line without an option'))
             else:
-                found[key] += '\n' + line.strip()
+                texts[key] += '\n' + line.strip()
         elif line[0] == '[':
             group, key = line[1:-1].lower(), None
             if line[-1] != ']' or not group:
@@ -346,8 +346,8 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
                 broken.append((number, 'not an assignment (option = value)'))
             else:
                 key = group, name
-                found[key] = value
-    return found, broken
+                texts[key] = value
+    return texts, broken
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -98,7 +98,7 @@ class CacheWidening:
 
         One that has grown beyond its cache has all CPUs of its nodes already.
         """
-        found, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
+        waiting, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
             promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
             if (
@@ -110,8 +110,8 @@ class CacheWidening:
                 and pools.cpus_held(promise, host, guest)
                 < pools.cpus_on(promise.cpu_nodes, host, guest)
             ):
-                found.append((promise, cores))
-        return found
+                waiting.append((promise, cores))
+        return waiting
 
     @staticmethod
     def _room(

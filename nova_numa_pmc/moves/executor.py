@@ -234,7 +234,7 @@ class MoveExecutor:
             '; '.join(states) or explain_why(self._move),
         )
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, cause: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
 
         If a promise can't be restored, the CPUs stay with it: the guest is where it is promised,
@@ -242,7 +242,7 @@ class MoveExecutor:
         """
         parts, self._parts = self._parts, ()
         self.failed.update(step.uuid for step in self._move.steps)
-        unknown = not isinstance(error, (NumaPmcError, OSError))
+        unknown = not isinstance(cause, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
@@ -251,17 +251,17 @@ class MoveExecutor:
                 self.widened.take_back(part.step.uuid)
             except GuestGone:
                 pass
-            except NumaPmcError as another:
-                self._log.warning('guest %s: %s', part.step.name, another)
+            except NumaPmcError as error:
+                self._log.warning('guest %s: %s', part.step.name, error)
                 result = history.PARTLY
         self._count(_COUNTED_AS[result], parts)
-        if isinstance(error, GuestGone):
-            self._log.info('not moved: %s', error)
+        if isinstance(cause, GuestGone):
+            self._log.info('not moved: %s', cause)
         else:
             self._log.warning(
-                'not moved: %s: %s', _names(self._move), error, exc_info=error if unknown else None
+                'not moved: %s: %s', _names(self._move), cause, exc_info=cause if unknown else None
             )
-        self._write_history(parts, result, str(error))
+        self._write_history(parts, result, str(cause))
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
         """Write down that a move begins, or what came of it."""

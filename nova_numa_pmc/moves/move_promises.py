@@ -68,13 +68,13 @@ class MovePromises:
         :raises GuestGone, MoveRefused, CpusetError, PageMoveError: it is not to be made
         """
         move, promised, targets = planned
-        found: Iterable[model.Guest] = self._files.read()[0]
+        running: Iterable[model.Guest] = self._files.read()[0]
         if self._who != history.PIN:
-            found, _ = overrides.with_overrides(found, self._root)
-        running = {guest.uuid: guest for guest in found}
+            running, _ = overrides.with_overrides(running, self._root)
+        by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
         for step in move.steps:
-            guest = running.get(step.uuid)
+            guest = by_uuid.get(step.uuid)
             if guest is None:
                 raise GuestGone('guest %s: ended before it was moved' % step.name)
             why_not = eligibility.why_not_now(guest)
@@ -140,7 +140,7 @@ class MovePromises:
                 )
         if not step.mem_nodes:
             return CpuMove(groups, cpus, self._port)
-        count = sum(1 for each in move.steps if each.mem_nodes)
+        count = sum(1 for planned_step in move.steps if planned_step.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,

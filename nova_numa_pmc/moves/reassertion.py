@@ -80,8 +80,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.record is not None
         failed: set[str] = set()
-        none: frozenset[int] = frozenset()
-        online = none.union(*(node.online_cpus for node in tick.host.nodes))
+        online = frozenset[int]().union(*(node.online_cpus for node in tick.host.nodes))
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
@@ -155,11 +154,15 @@ class Reassertion:
         held = read_held(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
-            *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
+            *(frozenset(contradicting(groups, held, cpus, former)) for former in left)
         )
         self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
-        recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
+        recent = [
+            written_s
+            for written_s in self._written.get(guest.uuid, ())
+            if now_s - written_s < _FIGHT_S
+        ]
         if len(recent) >= _FIGHT_WRITES:
             self._problem_log.problems(
                 [
@@ -169,15 +172,15 @@ class Reassertion:
             )
             return False
         changes: list[FileChange] = []
-        for each in left:
-            others = frozenset(contradicting(groups, held, cpus, each))
+        for former in left:
+            others = frozenset(contradicting(groups, held, cpus, former))
             changes += cpuset.confine(
-                groups, cpus, ours=Held(each, frozenset()), set_by_others=theirs | others
+                groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
             ).changes
         if changes:
             if self._held.get(key) == cpus:  # it was so, and has been changed by others
                 self._written[guest.uuid] = [*recent, now_s]
-            was = [each.before for each in changes if each.before != format_cpulist(cpus)]
+            was = [change.before for change in changes if change.before != format_cpulist(cpus)]
             self._log.info(
                 'guest %s: held to %s again: CPUs %s%s',
                 guest.name,
@@ -208,20 +211,20 @@ class Reassertion:
         if last is not None:
             return (last if last != cpus else frozenset(),)
         uniform = left_by_us(groups)
-        found = [uniform.cpus] if uniform else []
+        sets = [uniform.cpus] if uniform else []
         for name in contradicting(groups, held, cpus):
             own = held[os.path.join(groups.target, name)].cpus
-            if own not in found and _is_of_nodes(own, host, guest):
-                found.append(own)
+            if own not in sets and _is_of_nodes(own, host, guest):
+                sets.append(own)
         above = held[groups.target].cpus
         if (
             groups.version == 2
             and above
-            and above not in found
+            and above not in sets
             and (_is_of_nodes(above, host, guest))
         ):
-            found.append(above)
-        return tuple(found) or (frozenset(),)
+            sets.append(above)
+        return tuple(sets) or (frozenset(),)
 
     def _log_set_by_others(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
         """Log once which groups are left to the operator."""
@@ -339,8 +342,9 @@ def is_held(
         return False  # what the start has narrowed is in the way of libvirt's commands
     # A new vCPU has all CPUs.
     return all(
-        each and (each & online == cpus or (not exactly and each & online <= cpus))
-        for directory, each in own.items()
+        group_cpus
+        and (group_cpus & online == cpus or (not exactly and group_cpus & online <= cpus))
+        for directory, group_cpus in own.items()
         if os.path.basename(directory) not in set_by_others
     )
 
@@ -366,7 +370,7 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
     Their promises stay bound, so that an agent that comes back binds them again.
     """
     record = promises.read(options, root)
-    bound = {each.uuid: each for each in record.promises.values() if each.bound}
+    bound = {promise.uuid: promise for promise in record.promises.values() if promise.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)
         if promise is None:

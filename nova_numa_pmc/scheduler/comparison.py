@@ -153,14 +153,14 @@ def _completed(
 
     :param least: the upper quartile of each part, 0.0: not assumed
     """
-    lacking = [one for one, knows in zip(least, _knows(host)) if one and not knows]
+    lacking = [quartile for quartile, knows in zip(least, _knows(host)) if quartile and not knows]
     if not lacking:
         return _highest(host, outcome, guest, traffic)
-    each = [
+    by_domain = [
         _highest(host, outcome._replace(at=at, cpus=at, mems=at), guest, traffic)
         for at in ((at,) for at in range(len(host.cores)))
     ]
-    return max(*lacking, *each)
+    return max(*lacking, *by_domain)
 
 
 def _quartiles(
@@ -179,8 +179,8 @@ def _quartiles(
             if knows:
                 values[part].append(parts[part])
     return [
-        missing.upper_quartile(each) if len(each) * _FEWEST >= hosts and each else 0.0
-        for each in values
+        missing.upper_quartile(known) if len(known) * _FEWEST >= hosts and known else 0.0
+        for known in values
     ]
 
 
@@ -211,11 +211,15 @@ def _node_parts(
     adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
     if host.usual:
         known = host  # type: ignore[assignment]  # usual: no None in its columns
-        each = [_domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
+        by_domain = [
+            _domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at
+        ]
     else:
         nodes, _ = missing.fill_in(host.view().nodes)
-        each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at]
-    cpu, bandwidth, link = map(max, zip(*each))
+        by_domain = [
+            ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at
+        ]
+    cpu, bandwidth, link = map(max, zip(*by_domain))
     return cpu, bandwidth, link
 
 

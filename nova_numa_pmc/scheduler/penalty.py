@@ -58,11 +58,11 @@ def host_penalty(
     """
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
-    found = penalty(pressure, options)
+    exact = penalty(pressure, options)
     if not options.jitter or not options.floor <= pressure < math.inf:
-        return found
+        return exact
     varied = options.jitter * random_part(instance_uuid, host.host)
-    return found * (1.0 - options.jitter) + varied  # saturated hosts differ as well
+    return exact * (1.0 - options.jitter) + varied  # saturated hosts differ as well
 
 
 def random_part(instance_uuid: str | None, host: str) -> float:

@@ -407,18 +407,18 @@ def objection(estimate: HostEstimate, options: FilterOptions) -> str:
 
 def describe(estimate: HostEstimate) -> str:
     """Return an estimate in words, one line."""
-    found = estimate.outcome
-    if found is None:
+    estimated = estimate.outcome
+    if estimated is None:
         return f'unknown: {estimate.unknown}'
-    if found.used[0] >= ABSURD:
+    if estimated.used[0] >= ABSURD:
         return 'no CPU there that guests may use'
-    nodes = format_nodes(node for at in found.at for node in estimate.members[at])
+    nodes = format_nodes(node for at in estimated.at for node in estimate.members[at])
     since = ''
     if estimate.charged_vcpus:
         since = f', with {estimate.charged_vcpus:g} vCPUs that arrived after the measurement'
     return (
-        f'node {nodes}: pressure {_listed(found.used)} there, '
-        f'{_listed(found.rest) or "none"} elsewhere ({found.code}){since}'
+        f'node {nodes}: pressure {_listed(estimated.used)} there, '
+        f'{_listed(estimated.rest) or "none"} elsewhere ({estimated.code}){since}'
     )
 
 

@@ -132,7 +132,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     if not hosts:
         raise RowsError('no rows')
     taken_s = [value for value in saved_s if value is not None] or [
-        found.taken_s for found in (metrics.decode(host.metrics) for host in hosts) if found
+        decoded.taken_s for decoded in (metrics.decode(host.metrics) for host in hosts) if decoded
     ]
     return hosts, max(taken_s, default=0)
 
@@ -149,7 +149,7 @@ def verdicts(
     """
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
-    shares = [0.0 - conf['weight_multiplier'] * each.penalty for each in decisions]
+    shares = [0.0 - conf['weight_multiplier'] * decision.penalty for decision in decisions]
     order = sorted(
         range(len(hosts)),
         key=lambda at: (bool(decisions[at].why), 0 if decisions[at].why else -shares[at]),
@@ -193,7 +193,7 @@ def decide(
     ]
     if guest_request.guest is None:
         return decisions
-    passing = [at for at, each in enumerate(decisions) if not each.why]
+    passing = [at for at, decision in enumerate(decisions) if not decision.why]
     pressures = comparison.pressures([estimates[at] for at in passing], guest_request.guest)
     for at, pressure in zip(passing, pressures):
         decisions[at] = decisions[at]._replace(
@@ -220,8 +220,8 @@ def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours
     """
-    found = metrics.decode(host.metrics)
-    if found is None:
+    decoded = metrics.decode(host.metrics)
+    if decoded is None:
         return []
     return [
         {
@@ -235,7 +235,7 @@ def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
             'vcpus': node.vcpus,
             'remote_ratio': remote,
         }
-        for node, remote in zip(found.view.nodes, found.remote_ratios)
+        for node, remote in zip(decoded.view.nodes, decoded.remote_ratios)
     ]
 
 

@@ -67,8 +67,8 @@ class ShadowSummary(Record):
 def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
     """Yield the decisions among the lines of a log; None for one that can't be read."""
     for line in lines:
-        _, found, text = line.partition(shadow.MARK)
-        if found:
+        _, mark, text = line.partition(shadow.MARK)
+        if mark:
             try:
                 yield _decision(json.loads(text[:_LINE_MAX]))
             except (ValueError, TypeError, KeyError, IndexError, RecursionError):

@@ -72,7 +72,7 @@ def _multiplier(host_state: HostState, default: float) -> float:
 
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
     """Return the hosts' penalties, 0.0 where they don't count."""
-    host_states = [each.obj for each in weighed]
+    host_states = [candidate.obj for candidate in weighed]
     modes = [_mode(host_state) for host_state in host_states]
     guest_request = request.read(spec)
     if guest_request.neutral or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
@@ -94,7 +94,9 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
         penalty.host_penalty(host_state, pressure, _with_own_floor(options, host_state), instance)
         for host_state, pressure in zip(host_states, pressures)
     ]
-    counted = [one if mode == scheduler_conf.ON else 0.0 for one, mode in zip(penalties, modes)]
+    counted = [
+        value if mode == scheduler_conf.ON else 0.0 for value, mode in zip(penalties, modes)
+    ]
     if LOG.isEnabledFor(logging.DEBUG):
         _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:

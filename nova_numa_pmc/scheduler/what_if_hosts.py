@@ -120,11 +120,11 @@ def read_requests(text: str) -> list[WhatIfRequest]:
 
     :raises RowsError: says which request is wrong, and how
     """
-    found = []
+    requests = []
     for number, row in enumerate(saved_hosts.rows(text), 1):
         try:
             specs = row.get('extra_specs') or {}
-            found.append(
+            requests.append(
                 WhatIfRequest(
                     saved_hosts.SavedFlavor(
                         checked.member('vcpus', checked.whole, row['vcpus'], 1 << 20),
@@ -137,9 +137,9 @@ def read_requests(text: str) -> list[WhatIfRequest]:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise saved_hosts.RowsError('request %d: %s' % (number, error)) from None
-    if not found:
+    if not requests:
         raise saved_hosts.RowsError('no requests')
-    return found
+    return requests
 
 
 def choices(
@@ -153,13 +153,13 @@ def choices(
     """
     ours, others = read_hosts(text), read_hosts(text)
     neutral = {**conf, 'weight_multiplier': 0.0}
-    found = []
+    chosen = []
     for number, create in enumerate(creates, 1):
         for _ in range(create.instances):
             host, pressure = _place(ours, create, conf, now_s)
             without, pressure_without = _place(others, create, neutral, now_s)
-            found.append(WhatIfChoice(number, host, without, pressure, pressure_without))
-    return found
+            chosen.append(WhatIfChoice(number, host, without, pressure, pressure_without))
+    return chosen
 
 
 def _place(
@@ -169,19 +169,22 @@ def _place(
     roomy = [host for host in hosts if host.has_room(create)]
     guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
     decisions = saved_hosts.decide([host.saved for host in roomy], guest_request, conf, now_s)
-    passing = [at for at, each in enumerate(decisions) if not each.why]
+    passing = [at for at, decision in enumerate(decisions) if not decision.why]
     if not passing:
         return None, None
     roomy, decisions = [roomy[at] for at in passing], [decisions[at] for at in passing]
     multiplier = conf['weight_multiplier']
-    weights = [stock - multiplier * each.penalty for stock, each in zip(_stock(roomy), decisions)]
+    weights = [
+        stock - multiplier * decision.penalty
+        for stock, decision in zip(_stock_weights(roomy), decisions)
+    ]
     best = max(range(len(roomy)), key=weights.__getitem__)
     roomy[best].take(create)
     pressure = decisions[best].pressure
     return roomy[best].saved.host, None if pressure == math.inf else pressure
 
 
-def _stock(hosts: Sequence[WhatIfHost]) -> list[float]:
+def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
     """Return the sum of Nova's own weights, with the default multipliers, of each host."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),

@@ -150,14 +150,14 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     view's CPUs has none.
     """
     floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
-    loads, found = dict(floating.loads), [floating]
+    loads, pools = dict(floating.loads), [floating]
     for pool in sample.pools:
-        robbed = dict(pool.stolen_by_node)
-        found.append(
+        stolen = dict(pool.stolen_by_node)
+        pools.append(
             model.PoolLoad(
                 frozenset(pool.cpus),
                 tuple(
-                    (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
+                    (node, loads[node]._replace(demand_cores=cores, stolen_cores=stolen.get(node)))
                     for node, cores in pool.demand_by_node
                     if node in loads
                 ),
@@ -166,7 +166,7 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
                 else tuple((node, 0) for node in loads),
             )
         )
-    return tuple(found)
+    return tuple(pools)
 
 
 def encode(host_state: HostState) -> bytes:
@@ -209,31 +209,31 @@ def decode(data: bytes) -> HostState:
     :raises StateError: it is not such a file, is damaged, or a later major version wrote it
     """
     try:
-        found = _members(json.loads(data, parse_constant=_refuse))
-        major = found.text('schema', _NAME_MAX).partition('.')[0]
+        members = _members(json.loads(data, parse_constant=_refuse))
+        major = members.text('schema', _NAME_MAX).partition('.')[0]
         if major != str(_MAJOR):
             raise ValueError(
                 f'format {major}.x is not supported by this release, which reads {_MAJOR}.x'
             )
-        nodes = [_members(node) for node in found.sequence('nodes', NODES_MAX)]
+        nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]
         if not ids or ids != sorted(set(ids)):
             raise ValueError('node ids are missing, repeated or out of order')
-        limits = _members(found.get('limits', {}))
+        limits = _members(members.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
-            found.number('taken_s'),
-            found.number('interval_s'),
-            _view(found, views, limits),
+            members.number('taken_s'),
+            members.number('interval_s'),
+            _view(members, views, limits),
             tuple(node.number('remote_ratio', None, most=1.0) for node in nodes),
-            found.text('source', _NAME_MAX, ''),
+            members.text('source', _NAME_MAX, ''),
             _limits(limits),
-            tuple(_pool(_members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
+            tuple(_pool(_members(pool)) for pool in members.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
-            found.text('pool_source', _NAME_MAX, ''),
-            found.text('guests_by', _REASON_MAX, ''),
-            _history(_members(found.get('history', {}))),
+            members.text('pool_source', _NAME_MAX, ''),
+            members.text('guests_by', _REASON_MAX, ''),
+            _history(_members(members.get('history', {}))),
         )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
@@ -281,15 +281,15 @@ def _view(
     """Return the view of nodes; before 1.3 distances implied their domains."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
-        found = memory_domains.near(
+        domains = memory_domains.near(
             distances, limits.number(_DOMAIN_DISTANCE, memory_domains.NEAR_DEFAULT)
         )
     else:
         shared = members.sequence('domains', len(views))
         if shared and len(shared) != len(views):
             raise ValueError(f'domains: expected {len(views)}, one for each node')
-        found = memory_domains.labelled(_wholes('domains', shared, len(shared)))
-    return model.HostView(views, distances, members.whole('rotation', 0), found)
+        domains = memory_domains.labelled(_wholes('domains', shared, len(shared)))
+    return model.HostView(views, distances, members.whole('rotation', 0), domains)
 
 
 def _limits(members: checked.Members) -> model.Limits:
@@ -351,7 +351,9 @@ def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> t
     :param name: of the member that it is from
     """
     try:
-        return tuple(checked.whole(each, most) for each in checked.sequence(values, count, count))
+        return tuple(
+            checked.whole(value, most) for value in checked.sequence(values, count, count)
+        )
     except ValueError as error:
         raise ValueError(f'its {name}: {error}') from None
 

@@ -49,7 +49,7 @@ def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
 
 
 def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
-    found: dict[str, Override] = {}
+    overrides: dict[str, Override] = {}
     problems = []
     for number, line in enumerate(data.decode('utf-8', 'surrogateescape').splitlines(), 1):
         if not line or line[0] == '#':
@@ -59,8 +59,8 @@ def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
         except (DomainError, TypeError):
             problems.append('%s: line %d is not "UUID pin|ignore NAME": left out' % (path, number))
         else:
-            found[override.uuid] = override
-    return found, problems
+            overrides[override.uuid] = override
+    return overrides, problems
 
 
 def _override(uuid: str, what: str, name: str) -> Override:
@@ -109,18 +109,18 @@ def _change(uuid: str, override: Override | None, root: str) -> Override | None:
     try:
         lock = state_files.take_lock(fd, directory, _LOCK_TIMEOUT_S, LOCK)
         try:
-            found, problems = read(root)
+            overrides, problems = read(root)
             if problems:
                 raise StateError('%s; correct the file first' % problems[0])
-            before = found.pop(uuid, None)
+            before = overrides.pop(uuid, None)
             if override:
-                found[uuid] = override
+                overrides[uuid] = override
             if override != before:
                 state_files.replace_file(
                     fd,
                     directory,
                     FILE,
-                    ''.join('%s %s %s\n' % entry for entry in found.values()).encode(
+                    ''.join('%s %s %s\n' % entry for entry in overrides.values()).encode(
                         'utf-8', 'surrogateescape'
                     ),
                     durable=True,

@@ -97,10 +97,10 @@ class PauseWatch:
 
     def look(self, directory: str) -> Paused | None:
         """Read the file; None: the agent is not paused."""
-        found = read(directory)
-        if found and not self._known:
-            self._log.info('%s; guests are held, and none is moved', found)
-        elif self._known and not found:
+        paused = read(directory)
+        if paused and not self._known:
+            self._log.info('%s; guests are held, and none is moved', paused)
+        elif self._known and not paused:
             self._log.info('resumed: guests may be moved again')
-        self._known = found
-        return found
+        self._known = paused
+        return paused

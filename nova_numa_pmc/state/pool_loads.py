@@ -100,20 +100,20 @@ def evidence(
     :param apart: they are none of the floating pool's CPUs, whose figures don't apply to them
     """
     try:
-        found = read(directory)
+        published = read(directory)
     except StateError as error:
         return PlacementEvidence(
             'promises: what is published cannot be read', problems=(str(error),)
         )
-    if found is None or not found.pools:
+    if published is None or not published.pools:
         return PlacementEvidence('promises: nothing published')
-    age_s = (now_ns - found.taken_ns) / 1e9
-    if found.boot_id != boot_id or age_s < -STALE_MIN_S:
+    age_s = (now_ns - published.taken_ns) / 1e9
+    if published.boot_id != boot_id or age_s < -STALE_MIN_S:
         return PlacementEvidence('promises: what is published is from another boot')
-    if age_s > stale_after_s(found.interval_s):
+    if age_s > stale_after_s(published.interval_s):
         return PlacementEvidence('promises: what is published is %.0f s old' % age_s)
-    pool = None if apart else found.pools[0]
-    for other in found.pools[1:] if own_cpus else ():
+    pool = None if apart else published.pools[0]
+    for other in published.pools[1:] if own_cpus else ():
         if other.cpus == own_cpus:
             pool = other
     if pool is None:
@@ -122,7 +122,7 @@ def evidence(
         'pressure measured %.0f s ago' % max(0, age_s),
         pool.loads,
         pool.vcpus,
-        history=found.history,
+        history=published.history,
     )
 
 

@@ -124,8 +124,8 @@ class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a fun
         try:
             data = state_files.read_file(directory_fd, self.directory, FILE, _SIZE_MAX_BYTES)
             record = _understood(data, self.directory, self.boot_id)
-        except StateError as e:
-            self.problem = str(e)
+        except StateError as error:
+            self.problem = str(error)
             record = None
             _set_aside(directory_fd, self.directory)
         record = record or Promises()
@@ -167,14 +167,14 @@ def read_boot_id(root: str = '/') -> str:
     """
     path = 'proc/sys/kernel/random/boot_id'
     try:
-        found = files.read_text(root, path)
-    except TopologyError as e:
-        raise StateError(str(e)) from None
-    if not found:
+        boot_id = files.read_text(root, path)
+    except TopologyError as error:
+        raise StateError(str(error)) from None
+    if not boot_id:
         raise StateError(
             '%s: there is no id of this boot: mount procfs' % files.path_of(root, path)
         )
-    return found
+    return boot_id
 
 
 def prune(
@@ -204,10 +204,10 @@ def _understood(data: bytes | None, directory: str, boot_id: str) -> Promises | 
         return None
     try:
         written_by, record = decode(data)
-    except StateError as e:
+    except StateError as error:
         raise StateError(
             '%s: %s: remove it; it is rebuilt from the running guests'
-            % (os.path.join(directory, FILE), e)
+            % (os.path.join(directory, FILE), error)
         ) from None
     return record if written_by == boot_id else None
 
@@ -215,8 +215,8 @@ def _understood(data: bytes | None, directory: str, boot_id: str) -> Promises | 
 def _set_aside(directory_fd: int, directory: str) -> None:
     try:
         os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-    except OSError as e:
+    except OSError as error:
         raise StateError(
             '%s: cannot be set aside as %s.bad: %s: remove both'
-            % (os.path.join(directory, FILE), FILE, e.strerror)
+            % (os.path.join(directory, FILE), FILE, error.strerror)
         ) from None

@@ -47,8 +47,8 @@ def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     """
     try:
         return _encode(promises, rotation, boot_id)
-    except (AttributeError, TypeError, ValueError) as e:
-        raise StateError('a promise cannot be written: %s' % e) from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StateError('a promise cannot be written: %s' % error) from None
 
 
 def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
@@ -83,8 +83,8 @@ def decode(data: bytes) -> tuple[str, Promises]:
                 raise ValueError('two promises for guest %.80r' % promise.uuid)
             promises[promise.uuid] = promise
         return boot_id, Promises(promises, _to_int(rotation))
-    except (ValueError, IndexError) as e:
-        raise StateError('%s' % e) from None
+    except (ValueError, IndexError) as error:
+        raise StateError('%s' % error) from None
 
 
 def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
@@ -104,8 +104,8 @@ def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
             return boot_id, None
         row = data[at + 1 : data.index(b'\n', at + 1)].decode('ascii')
         return boot_id, _to_promise(columns.decode('ascii').split('\t'), row.split('\t'))
-    except (ValueError, IndexError) as e:
-        raise StateError('%s' % e) from None
+    except (ValueError, IndexError) as error:
+        raise StateError('%s' % error) from None
 
 
 def _boot_id(line: str) -> tuple[str, str]:

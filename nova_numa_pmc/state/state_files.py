@@ -56,11 +56,11 @@ def open_directory(path: str, create: bool) -> int:
             except FileExistsError:
                 pass
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as e:
-        if e.errno == errno.ENOENT and not create:
+    except OSError as error:
+        if error.errno == errno.ENOENT and not create:
             raise
         raise StateError(
-            '%s: %s: make it a directory owned by root, mode 0755' % (path, e.strerror)
+            '%s: %s: make it a directory owned by root, mode 0755' % (path, error.strerror)
         ) from None
     try:
         _check_owner(fd, path, '0755')
@@ -116,11 +116,11 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
                     ) from None
                 time.sleep(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, 0.016)
-    except BaseException as e:
+    except BaseException as error:
         if fd is not None:
             os.close(fd)
-        if isinstance(e, OSError):
-            raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+        if isinstance(error, OSError):
+            raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
         raise
 
 
@@ -141,8 +141,8 @@ def open_file(
         )
     except FileNotFoundError:
         return None
-    except OSError as e:
-        raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+    except OSError as error:
+        raise StateError('%s: %s: remove it' % (path, error.strerror)) from None
     try:
         status = _check_owner(fd, path, '0644')
         if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
@@ -165,9 +165,9 @@ def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int)
         return None
     try:
         return os.read(opened[0], size_max_bytes)
-    except OSError as e:
+    except OSError as error:
         raise StateError(
-            '%s: %s: remove it' % (os.path.join(directory, name), e.strerror)
+            '%s: %s: remove it' % (os.path.join(directory, name), error.strerror)
         ) from None
     finally:
         os.close(opened[0])
@@ -186,8 +186,8 @@ def replace_file(
     """
     try:
         files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)
-    except OSError as e:
+    except OSError as error:
         raise StateError(
             '%s: cannot be written: %s: is its file system full or read-only?'
-            % (os.path.join(directory, name), e.strerror)
+            % (os.path.join(directory, name), error.strerror)
         ) from None

@@ -152,10 +152,10 @@ class Endpoint:
 def _identity(path: str) -> tuple[int, int] | None:
     """Return the identity (device, inode) of the file at a path; None: there is none."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _remove_stale(path: str) -> None:
