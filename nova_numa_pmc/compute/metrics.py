@@ -123,7 +123,9 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
                 key
                 for part in parts
                 for key in (
-                    [f'{part[:-1]}{at}' for at in range(count)] if part[-1] == 'N' else [part]
+                    ['%s%d' % (part[:-1], at) for at in range(count)]
+                    if part[-1] == 'N'
+                    else [part]
                 )
             )
         )
@@ -222,7 +224,7 @@ class HostMetrics:
     @property
     def remote_ratios(self) -> tuple[float | None, ...]:
         """Return each node's remote share, None: unknown."""
-        shares = [self._current.get(f'pmc.r{at}') for at in range(len(self._columns.cores))]
+        shares = [self._current.get('pmc.r%d' % at) for at in range(len(self._columns.cores))]
         return tuple(
             share / 1000 if type(share) is int and 0 <= share <= 1000 else None for share in shares
         )
@@ -246,7 +248,7 @@ def to_values(
     """
     view = host_state.view
     if len(view.nodes) > NODES_MAX:
-        raise StateError(f"{len(view.nodes)} nodes: Nova's metrics hold {NODES_MAX} at most")
+        raise StateError("%d nodes: Nova's metrics hold %d at most" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
     if counted is not None and len(counted.uuids) <= _UUIDS_MAX:
         digits = ''.join(sorted(uuid[:_UUID_DIGITS] for uuid in counted.uuids))
@@ -274,17 +276,17 @@ def to_values(
     for at, (node, remote) in enumerate(zip(view.nodes, host_state.remote_ratios)):
         _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
         _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
-        _add(current, f'pmc.d{at}', node.demand_cores, 0.01, _UNKNOWN)
-        current[f'pmc.p{at}'] = -(-node.promised_bytes // MIB)
-        current[f'pmc.g{at}'] = round(100 * node.guests)
-        current[f'pmc.v{at}'] = round(100 * node.vcpus)
-        _add(current, f'pmc.l{at}', node.link_ratio, 0.001, _UNKNOWN if linked else None)
-        _add(current, f'pmc.r{at}', remote, 0.001)
-        maximum[f'pmc.c{at}'] = round(100 * node.cores)
-        maximum[f'pmc.t{at}'] = node.threads
-        maximum[f'pmc.m{at}'] = node.capacity_bytes // MIB
+        _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, _UNKNOWN)
+        current['pmc.p%d' % at] = -(-node.promised_bytes // MIB)
+        current['pmc.g%d' % at] = round(100 * node.guests)
+        current['pmc.v%d' % at] = round(100 * node.vcpus)
+        _add(current, 'pmc.l%d' % at, node.link_ratio, 0.001, _UNKNOWN if linked else None)
+        _add(current, 'pmc.r%d' % at, remote, 0.001)
+        maximum['pmc.c%d' % at] = round(100 * node.cores)
+        maximum['pmc.t%d' % at] = node.threads
+        maximum['pmc.m%d' % at] = node.capacity_bytes // MIB
         if renamed:
-            maximum[f'pmc.i{at}'] = node.id
+            maximum['pmc.i%d' % at] = node.id
     _add_distances(maximum, view)
     _add_domains(maximum, view)
     for key, field, scale in _LIMITS:
@@ -434,12 +436,12 @@ def _unusual(
     """
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
-        members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
+        members = tuple((_whole(maximum['pmc.i%d' % at]),) for at in range(count))
     columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
     bandwidths: list[_Column] = [
         [None if value is None else _whole(value) * MB for value in column] for column in columns
     ]
-    links = [current.get(f'pmc.l{at}') for at in range(count)]
+    links = [current.get('pmc.l%d' % at) for at in range(count)]
     links = [None if link is None or link == _UNKNOWN else _whole(link) / 1000 for link in links]
     return bandwidths[0], bandwidths[1], links, distances, members
 
@@ -482,7 +484,7 @@ def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
         maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
         return
     for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
-        maximum[f'pmc.x{at // _DISTANCES_PER_VALUE}'] = int.from_bytes(
+        maximum['pmc.x%d' % (at // _DISTANCES_PER_VALUE)] = int.from_bytes(
             pairs[at : at + _DISTANCES_PER_VALUE], 'little'
         )
 
@@ -492,7 +494,7 @@ def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
     if near_distance != NEAR_DEFAULT:
         maximum['pmc.domain'] = round(near_distance)
     for at in range(0, 0 if whole else len(view.domains), _DOMAINS_PER_VALUE):
-        maximum[f'pmc.s{at // _DOMAINS_PER_VALUE}'] = int.from_bytes(
+        maximum['pmc.s%d' % (at // _DOMAINS_PER_VALUE)] = int.from_bytes(
             view.domains[at : at + _DOMAINS_PER_VALUE], 'little'
         )
 
@@ -503,7 +505,7 @@ def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
         return near(distances, _whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
     count = len(distances)
     labels = b''.join(
-        (_whole(maximum[f'pmc.s{at}']) % 256**_DOMAINS_PER_VALUE).to_bytes(
+        (_whole(maximum['pmc.s%d' % at]) % 256**_DOMAINS_PER_VALUE).to_bytes(
             _DOMAINS_PER_VALUE, 'little'
         )
         for at in range(-(-count // _DOMAINS_PER_VALUE))
@@ -518,7 +520,7 @@ def _distances(count: int, maximum: _Values) -> tuple[_Distances, int]:
         return _square(count, (_whole(far),), 1)
     values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
     return _square(
-        count, tuple(_whole(maximum[f'pmc.x{at}']) for at in range(values)), _DISTANCES_PER_VALUE
+        count, tuple(_whole(maximum['pmc.x%d' % at]) for at in range(values)), _DISTANCES_PER_VALUE
     )
 
 

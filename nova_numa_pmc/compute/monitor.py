@@ -120,7 +120,9 @@ class Monitor(virt_driver.Monitor):
         # come after them, or is there without a domain that the agent could have measured.
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
-            raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
+            raise StateError(
+                '%d compute nodes in nova-compute: the agent measures one' % len(nodes)
+            )
         (node,) = nodes
         seen = 1 - _unseen_ratio(node, self.compute_manager)
         now = _Inputs(

@@ -279,7 +279,7 @@ def convert(option: Option, text: str) -> Any:
         try:
             parse_cpulist(text)
         except CpuListError as error:
-            raise ValueError(f'not a list of nodes like 2,4-5 ({error})') from None
+            raise ValueError('not a list of nodes like 2,4-5 (%s)' % error) from None
         return NodeList(text)
     try:
         value = int(text) if option.kind is int else float(text)
@@ -288,7 +288,7 @@ def convert(option: Option, text: str) -> Any:
     # Written so that NaN, which is neither above nor below, is refused.
     low, high = option.minimum, option.maximum
     if low is None or high is None or not low <= value <= high:
-        raise ValueError(f'not between {low} and {high}')
+        raise ValueError('not between %s and %s' % (low, high))
     return value
 
 
@@ -302,7 +302,7 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     }
     problems: list[str] = []
     texts, broken = _option_lines(text)
-    problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
+    problems.extend('%s: line %d: %s; ignored' % (source, number, why) for number, why in broken)
     for option in OPTIONS:
         key = (option.group, option.name)
         if key not in texts:
@@ -311,8 +311,8 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
             values[key] = convert(option, texts[key])
         except ValueError as error:
             problems.append(
-                f'{source}: [{option.group}] {option.name} = {texts[key][:80]!r} is '
-                f'{error}; {option.default!r} is used'
+                '%s: [%s] %s = %r is %s; %r is used'
+                % (source, *key, texts[key][:80], error, option.default)
             )
     return values, problems
 
@@ -384,12 +384,12 @@ def read(path: str = PATH) -> HostOptions:
         with open(path, 'rb') as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ValueError(f'longer than {MAX_BYTES} bytes')
+            raise ValueError('longer than %d bytes' % MAX_BYTES)
         text = data.decode('utf-8')
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        problems.append(f'{path}: {error}; the defaults are used')
+        problems.append('%s: %s; the defaults are used' % (path, error))
     values, wrong = parse(text, path)
     return _record(values, tuple(problems + wrong))
 

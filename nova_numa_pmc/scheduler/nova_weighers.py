@@ -83,7 +83,7 @@ def weigh(
         except cfg.Error:
             raise
         except Exception as error:  # of any weigher, which may want what rows don't have
-            failed[weigher_class.__name__] = f'{type(error).__name__}: {error}'[:200]
+            failed[weigher_class.__name__] = ('%s: %s' % (type(error).__name__, error))[:200]
     return NovaWeights(shares, failed)
 
 
@@ -150,7 +150,7 @@ def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
         stats={key: str(value) for key, value in saved_hosts.stats_of(row).items()},
         metrics=reported if type(reported) is str else json.dumps(reported),
         **{
-            f'{kind}_allocation_ratio': float(row.get(f'{kind}_allocation_ratio') or ratio)
+            '%s_allocation_ratio' % kind: float(row.get('%s_allocation_ratio' % kind) or ratio)
             for kind, ratio in saved_hosts.INITIAL_RATIOS.items()
         },
         **amounts,

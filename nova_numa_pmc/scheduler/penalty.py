@@ -71,7 +71,7 @@ def random_part(instance_uuid: str | None, host: str) -> float:
     Requests of the same seconds see the same figures of the same hosts. Were hosts in the same
     order for all of them, the first would get all guests before one of them is counted.
     """
-    key = f'{instance_uuid}/{host}'.encode(errors='replace')
+    key = ('%s/%s' % (instance_uuid, host)).encode(errors='replace')
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), 'big') / 0xFFFFFFFF
 
 

@@ -169,7 +169,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         flavor_specs = extra_specs.parse(specs)
         neutral = pinned = None
         if flavor_specs.policy == model.NONE:
-            neutral = f'{extra_specs.POLICY}={model.NONE}'
+            neutral = '%s=%s' % (extra_specs.POLICY, model.NONE)
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned
@@ -190,7 +190,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             guest, _optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
         )
     except Exception as error:  # nothing in a request may end in an error of ours
-        return GuestRequest(neutral=f'request not understood: {error!r:.200}')
+        return GuestRequest(neutral='request not understood: %.200r' % error)
 
 
 def estimate(
@@ -206,7 +206,7 @@ def estimate(
     try:
         return _current(host_state, guest_request, options, now_s)
     except Exception as error:
-        return HostEstimate(None, f'{error!r:.200}')
+        return HostEstimate(None, '%.200r' % error)
 
 
 def _current(
@@ -226,7 +226,7 @@ def _current(
     age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as one that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:
-        return HostEstimate(None, f'metrics are {age_s:.0f} s old')
+        return HostEstimate(None, 'metrics are %.0f s old' % age_s)
     if not _plausible(decoded.aggregates, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
@@ -401,7 +401,7 @@ def objection(estimate: HostEstimate, options: FilterOptions) -> str:
         return 'the guest does not fit on one node'
     # Nothing is refused for a guess.
     if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
-        return f'above the ceiling of {options.ceiling:g}'
+        return 'above the ceiling of %g' % options.ceiling
     return ''
 
 
@@ -409,18 +409,21 @@ def describe(estimate: HostEstimate) -> str:
     """Return an estimate in words, one line."""
     estimated = estimate.outcome
     if estimated is None:
-        return f'unknown: {estimate.unknown}'
+        return 'unknown: %s' % estimate.unknown
     if estimated.used[0] >= ABSURD:
         return 'no CPU there that guests may use'
     nodes = format_nodes(node for at in estimated.at for node in estimate.members[at])
     since = ''
     if estimate.charged_vcpus:
-        since = f', with {estimate.charged_vcpus:g} vCPUs that arrived after the measurement'
-    return (
-        f'node {nodes}: pressure {_listed(estimated.used)} there, '
-        f'{_listed(estimated.rest) or "none"} elsewhere ({estimated.code}){since}'
+        since = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus
+    return 'node %s: pressure %s there, %s elsewhere (%s)%s' % (
+        nodes,
+        _join_pressures(estimated.used),
+        _join_pressures(estimated.rest) or 'none',
+        estimated.code,
+        since,
     )
 
 
-def _listed(pressures: Iterable[float]) -> str:
-    return ','.join(f'{pressure:.2f}' for pressure in pressures)
+def _join_pressures(pressures: Iterable[float]) -> str:
+    return ','.join('%.2f' % pressure for pressure in pressures)

@@ -180,7 +180,7 @@ def encode(host_state: HostState) -> bytes:
     return (
         json.dumps(
             {
-                'schema': f'{_MAJOR}.{_MINOR}',
+                'schema': '%d.%d' % (_MAJOR, _MINOR),
                 'taken_s': host_state.taken_s,
                 'interval_s': host_state.interval_s,
                 'source': host_state.source,
@@ -213,7 +213,7 @@ def decode(data: bytes) -> HostState:
         major = members.text('schema', _NAME_MAX).partition('.')[0]
         if major != str(_MAJOR):
             raise ValueError(
-                f'format {major}.x is not supported by this release, which reads {_MAJOR}.x'
+                'format %s.x is not supported by this release, which reads %d.x' % (major, _MAJOR)
             )
         nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
@@ -255,12 +255,12 @@ def read(directory: str) -> HostState:
     path = os.path.join(directory, FILE)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
-        raise StateError(f'{path}: no such file: start nova-numa-agent')
+        raise StateError('%s: no such file: start nova-numa-agent' % path)
     try:
         return decode(data)
     except StateError as error:
         raise StateError(
-            f'{path}: {error}: nova-numa-agent replaces it; are both of the same release?'
+            '%s: %s: nova-numa-agent replaces it; are both of the same release?' % (path, error)
         ) from None
 
 
@@ -287,7 +287,7 @@ def _view(
     else:
         shared = members.sequence('domains', len(views))
         if shared and len(shared) != len(views):
-            raise ValueError(f'domains: expected {len(views)}, one for each node')
+            raise ValueError('domains: expected %d, one for each node' % len(views))
         domains = memory_domains.labelled(_wholes('domains', shared, len(shared)))
     return model.HostView(views, distances, members.whole('rotation', 0), domains)
 
@@ -303,7 +303,7 @@ def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], .
     """Read the square of distances; a host whose firmware reports none has an empty one."""
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
-        raise ValueError(f'distances: expected a {count} by {count} matrix')
+        raise ValueError('distances: expected a %d by %d matrix' % (count, count))
     return tuple(_wholes('distances', row, count, _DISTANCE_MAX) for row in rows)
 
 
@@ -322,7 +322,7 @@ def _pool(members: checked.Members) -> model.PoolLoad:
     try:
         cpus = parse_cpulist(members.text('cpus', _SIZE_MAX_BYTES, ''))
     except CpuListError as error:
-        raise ValueError(f'cpus: {error}') from None
+        raise ValueError('cpus: %s' % error) from None
     return model.PoolLoad(
         cpus,
         tuple(
@@ -355,7 +355,7 @@ def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> t
             checked.whole(value, most) for value in checked.sequence(values, count, count)
         )
     except ValueError as error:
-        raise ValueError(f'its {name}: {error}') from None
+        raise ValueError('its %s: %s' % (name, error)) from None
 
 
 def _members(value: object) -> checked.Members:
@@ -363,4 +363,4 @@ def _members(value: object) -> checked.Members:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f'{constant} is not a number')
+    raise ValueError('%s is not a number' % constant)

@@ -162,7 +162,7 @@ def _to_int(text: str) -> int:
 
 
 def _number(value: int) -> str:
-    text = f'{value:d}'
+    text = format(value, 'd')
     return text if is_number(text) else _refuse(text)
 
 
