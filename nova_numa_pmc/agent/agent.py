@@ -189,7 +189,7 @@ class Agent:
 
     def _hold(self, tick: Tick, ours: bool) -> None:
         if not ours:
-            self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
+            self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_widen=True)
             return
         assert tick.record is not None
         # Only groups of guests that we placed are read or written.
@@ -202,7 +202,7 @@ class Agent:
         due = self._read_schedule.due(tick, self._executor.widened.places, watched)
         self._read_schedule.retry(
             self._reassertion.hold(
-                tick, self._executor.widened.places, self._covered(tick), due=due
+                tick, self._executor.widened.places, self._covered_nodes(tick), due=due
             )
         )
 
@@ -274,7 +274,10 @@ class Agent:
         history = model.DemandHistory()
         with self._problem_log.stage('remembering what guests wanted'):
             loads, pool_samples = self._demand_records.feed(tick, self.options)
-            sample, history = sample._replace(pools=pool_samples), self._demand_records.expected()
+            sample, history = (
+                sample._replace(pools=pool_samples),
+                self._demand_records.demand_history(),
+            )
         if loads is None:
             # The interval's own load, to which guests that just arrived have to be added.
             loads = {node.id: node for node in tick.sample.nodes}
@@ -286,7 +289,7 @@ class Agent:
             guests_by=tick.source, history=history
         )
 
-    def _covered(self, tick: Tick) -> set[int] | None:
+    def _covered_nodes(self, tick: Tick) -> set[int] | None:
         """List the nodes whose memory covers what they have promised."""
         assert tick.host is not None and tick.record is not None
         if not any(promise.bound for promise in tick.record.promises.values()):

@@ -70,7 +70,7 @@ class DemandRecords:
         )
         return longer.node_loads(), longer.pool_demands()
 
-    def expected(self) -> model.DemandHistory:
+    def demand_history(self) -> model.DemandHistory:
         """Return the history by which demand of new guests is estimated, as it is published."""
         return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
 

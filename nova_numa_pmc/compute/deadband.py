@@ -27,9 +27,11 @@ def within(sent: HostState, now: HostState, deadband: float) -> bool:
     return (
         sent.limits == now.limits
         and _shape(sent.view) == _shape(now.view)
-        and _close(_promised(sent.view), _promised(now.view), len(now.view.nodes) << 20)
-        and _history_near(sent.history, now.history, deadband)
-        and all(_near(a, b, deadband) for a, b in zip(sent.view.nodes, now.view.nodes))
+        and _are_close(
+            _promised_bytes(sent.view), _promised_bytes(now.view), len(now.view.nodes) << 20
+        )
+        and _is_history_near(sent.history, now.history, deadband)
+        and all(_is_near(a, b, deadband) for a, b in zip(sent.view.nodes, now.view.nodes))
     )
 
 
@@ -38,40 +40,40 @@ def _shape(view: model.HostView) -> tuple[object, ...]:
     return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
 
 
-def _promised(view: model.HostView) -> int:
+def _promised_bytes(view: model.HostView) -> int:
     """Return the bytes promised on all nodes, whole MiB of each: floating guests are divided."""
     return sum(node.promised_bytes for node in view.nodes)
 
 
-def _history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
+def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
     """Return whether new guests are expected to want about the same [cores per vCPU]."""
     before, after = (
         history.cores_per_vcpu_sum / max(1.0, history.guests) for history in (sent, now)
     )
-    known_alike = _close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))
-    return known_alike and _close(before, after, deadband)
+    known_alike = _are_close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))
+    return known_alike and _are_close(before, after, deadband)
 
 
-def _near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
+def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
     """Compare two states of a node: measured parts roughly, as parts of its capacity."""
     cores, memory = deadband * now.cores, _MEMORY_RATIO * now.capacity_bytes
     maximum = now.bandwidth_max_bytes_per_sec
     bandwidth = math.inf if maximum is None else deadband * maximum
     return (
         sent.threads == now.threads
-        and _close(sent.guests, now.guests, 0.01)
-        and _close(sent.vcpus, now.vcpus, 0.01)
-        and _close(sent.capacity_bytes, now.capacity_bytes, memory)
-        and _close(sent.promised_bytes, now.promised_bytes, memory)
-        and _close(sent.cores, now.cores, cores)
-        and _close(sent.demand_cores, now.demand_cores, cores)
-        and _close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, bandwidth)
-        and _close(sent.bandwidth_max_bytes_per_sec, maximum, bandwidth)
-        and _close(sent.link_ratio, now.link_ratio, deadband)
+        and _are_close(sent.guests, now.guests, 0.01)
+        and _are_close(sent.vcpus, now.vcpus, 0.01)
+        and _are_close(sent.capacity_bytes, now.capacity_bytes, memory)
+        and _are_close(sent.promised_bytes, now.promised_bytes, memory)
+        and _are_close(sent.cores, now.cores, cores)
+        and _are_close(sent.demand_cores, now.demand_cores, cores)
+        and _are_close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, bandwidth)
+        and _are_close(sent.bandwidth_max_bytes_per_sec, maximum, bandwidth)
+        and _are_close(sent.link_ratio, now.link_ratio, deadband)
     )
 
 
-def _close(sent: float | None, now: float | None, most: float) -> bool:
+def _are_close(sent: float | None, now: float | None, most: float) -> bool:
     """Return whether two figures differ by no more than that; unknown equals unknown only."""
     if sent is None or now is None:
         return sent is now

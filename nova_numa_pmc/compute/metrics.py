@@ -205,7 +205,7 @@ class HostMetrics:
         """Return the number of ``vcpus_used`` with a CPU of their own; 0: none or not reported."""
         return _whole(self._current.get('pmc.pin', 0))
 
-    def left(self, uuids: Iterable[str]) -> tuple[int, int]:
+    def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return (the number of counted instances that are not among these, that of all counted).
 
         One with the digits of another is taken to be there.
@@ -324,7 +324,7 @@ def _decode(metrics: object) -> HostMetrics | None:
         usual = 'pmc.i0' not in maximum
     except KeyError:
         maxima, now, usual = _BARE[0][count](maximum), _BARE[1][count](current), False
-    known = _checked(maxima, now, count)
+    known = _are_all_known(maxima, now, count)
     decoded = HostMetrics()
     decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = now[:_HEADER]
     decoded.sent_s = None
@@ -355,7 +355,7 @@ def _decode(metrics: object) -> HostMetrics | None:
             rotation,
         )
     else:
-        rest = (*_unusual(current, maximum, count, distances), None, rotation)
+        rest = (*_read_optional(current, maximum, count, distances), None, rotation)
     # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
     live = [value / 100 for value in now[_HEADER + count : at]]
     demand = live[2 * count :]
@@ -380,7 +380,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     return decoded
 
 
-def _checked(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
+def _are_all_known(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
     """Return whether none of the numbers stands for an unknown one.
 
     :raises ValueError: they aren't all whole numbers in range
@@ -427,7 +427,7 @@ def _values(metrics: object) -> tuple[_Values, _Values]:
 _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]
 
 
-def _unusual(
+def _read_optional(
     current: _Values, maximum: _Values, count: int, distances: _Distances
 ) -> tuple[_Column, _Column, _Column, _Distances, _Members]:
     """Read the optional values: bandwidths by plain node ids, links, and the ids themselves.

@@ -91,7 +91,7 @@ class Monitor(virt_driver.Monitor):
             published = host_state.read(self._state_dir())
             now_s = time.time()
             if host_state.freshness(published, now_s) != host_state.FRESH:
-                return self._without(
+                return self._leave_out(
                     'stale',
                     'the host state in %s was taken %.0f s ago: is nova-numa-agent running?',
                     self._directory,
@@ -99,11 +99,11 @@ class Monitor(virt_driver.Monitor):
                 )
             numa_metrics = self._metrics(published, now_s)
         except StateError as error:
-            return self._without('unreadable', '%s', error)
+            return self._leave_out('unreadable', '%s', error)
         except cfg.ConfigFileValueError as error:
-            return self._without('options', '[numa_pmc] %s', error)
+            return self._leave_out('options', '[numa_pmc] %s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
-            return self._without(
+            return self._leave_out(
                 'failed', 'this is a bug of nova-numa-pmc: %s: %s', type(error).__name__, error
             )
         if self._problem:
@@ -131,10 +131,10 @@ class Monitor(virt_driver.Monitor):
             round(seen * node.memory_mb_used),
             _interval_s(),
             round(seen * _pinned_cpus(node)),
-            _seen(node, self.compute_manager),
+            _seen_uuids(node, self.compute_manager),
         )
         if self._sent is None or not _may_stay(self._sent[0], now):
-            self._sent = now, _made_of(now, now_s)
+            self._sent = now, _make_metrics(now, now_s)
         return self._sent[1]
 
     def _state_dir(self) -> str:
@@ -146,7 +146,9 @@ class Monitor(virt_driver.Monitor):
             self._directory = options.state_dir
         return self._directory
 
-    def _without(self, problem: str, message: str, *values: object) -> list[objects.MonitorMetric]:
+    def _leave_out(
+        self, problem: str, message: str, *values: object
+    ) -> list[objects.MonitorMetric]:
         """Warn when a problem of this kind begins, and return no metrics."""
         self._sent = None
         if problem != self._problem:
@@ -175,7 +177,7 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     return min(1.0, unseen / instances) if instances > 0 else 0.0
 
 
-def _seen(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...]:
+def _seen_uuids(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...]:
     """Return the uuids of the instances on the host, ascending, without those being built."""
     stats = tracker.stats.get(node.hypervisor_hostname)
     states = stats.states if stats is not None else {}
@@ -221,7 +223,7 @@ def _may_stay(sent: _Inputs, now: _Inputs) -> bool:
     )
 
 
-def _made_of(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
+def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a host's state."""
     published = inputs.published
     counted = metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)

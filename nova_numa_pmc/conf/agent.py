@@ -166,7 +166,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
     :raises OptionsError: the file can't be read, or a value is wrong
     """
     try:
-        group = counters_conf.parsed(path, register_opts).agent
+        group = counters_conf.parse_file(path, register_opts).agent
         rebalance_options = plan_records.RebalanceOptions(
             bytes_per_tick=group.bytes_per_tick_mib << 20,
             moves_per_hour=group.moves_per_hour,

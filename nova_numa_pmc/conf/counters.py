@@ -190,7 +190,7 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
     )
 
 
-def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
+def parse_file(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
     """Parse the operator's file, and no other; without one, the defaults.
 
     :param register: registers the options that are wanted
@@ -212,7 +212,7 @@ def read(path: str = host_options.PATH) -> CounterOptions:
     :raises OptionsError: the file can't be read, or a value is wrong
     """
     try:
-        return from_conf(parsed(path, register_opts).counters, host_options.read(path))
+        return from_conf(parse_file(path, register_opts).counters, host_options.read(path))
     except (cfg.Error, OSError, ValueError) as error:
         raise OptionsError('%s: %s' % (path, error)) from error
 

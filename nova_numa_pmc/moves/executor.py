@@ -178,7 +178,7 @@ class MoveExecutor:
         self._move, self._id = planned.move, history.new_id()
         self.widened.begin()
         try:
-            self._parts = self._promised(planned)
+            self._parts = self._promise_parts(planned)
             for part in self._parts:
                 part.mover.step()
         except Exception as error:
@@ -187,7 +187,7 @@ class MoveExecutor:
         for part in self._parts:
             self.widened.note(planned.move.kind, part)
 
-    def _promised(self, planned: PlannedMove) -> tuple[MovePart, ...]:
+    def _promise_parts(self, planned: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = usable_cpus.usable_host(self._root, self.pool)
         parts = self.promises.parts(planned, host)

@@ -11,8 +11,8 @@ from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.parts import CpuMove, MovePart, promised_after, within_l3
-from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.moves.parts import CpuMove, MovePart, promise_after, within_l3
+from nova_numa_pmc.moves.reassertion import our_set
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
@@ -86,7 +86,7 @@ class MovePromises:
             before = promised.get(step.uuid)
             if before is None:
                 raise MoveRefused('guest %s: nothing is promised to it' % step.name)
-            after = targets.get(step.uuid) or promised_after(move, step, before)
+            after = targets.get(step.uuid) or promise_after(move, step, before)
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.step.uuid: part.after for part in parts}}
                 del others[step.uuid]
@@ -146,7 +146,7 @@ class MovePromises:
             groups,
             step.mem_nodes,
             cpus,
-            ours=left_by_us(groups),
+            ours=our_set(groups),
             root=self._root,
             limits=guest_mover.PagingLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // count),

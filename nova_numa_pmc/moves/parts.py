@@ -11,7 +11,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.moves.reassertion import our_set
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CpuMove:
             self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
         else:
             self._changes = cpuset.confine(
-                self._groups, self._cpus, ours=left_by_us(self._groups), write=self._port.write
+                self._groups, self._cpus, ours=our_set(self._groups), write=self._port.write
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)
         return self.progress
@@ -65,7 +65,7 @@ class CpuMove:
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 
 
-def promised_after(
+def promise_after(
     move: plan_records.Move, step: plan_records.Step, before: model.Promise
 ) -> model.Promise:
     """Return a guest's promise once a move is made."""

@@ -152,7 +152,7 @@ class Reassertion:
             self._log_set_by_others(key, guest, set_by_others)
             return True
         held = read_held(groups)
-        left = self._left_by_us(key, guest, groups, held, cpus, host)
+        left = self._our_sets(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
             *(frozenset(contradicting(groups, held, cpus, former)) for former in left)
         )
@@ -193,7 +193,7 @@ class Reassertion:
             promises.record_started(promise, self.options, self._root, LOCK_TIMEOUT_S)
         return True
 
-    def _left_by_us(
+    def _our_sets(
         self,
         key: _Key,
         guest: model.Guest,
@@ -210,7 +210,7 @@ class Reassertion:
         last = self._held.get(key)
         if last is not None:
             return (last if last != cpus else frozenset(),)
-        uniform = left_by_us(groups)
+        uniform = our_set(groups)
         sets = [uniform.cpus] if uniform else []
         for name in contradicting(groups, held, cpus):
             own = held[os.path.join(groups.target, name)].cpus
@@ -267,10 +267,8 @@ class Reassertion:
         else:
             why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
         if not why:
-            if not only_widen and any(own.mems != mems for own in _own(groups)):
-                applied = cpuset.confine(
-                    groups, cpus, mems, stay_bound=True, ours=left_by_us(groups)
-                )
+            if not only_widen and any(own.mems != mems for own in _own_sets(groups)):
+                applied = cpuset.confine(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
                 if applied.changes:
                     self._log.info(
                         'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
@@ -388,7 +386,7 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
             log.info('guest %s: no longer bound: the agent has ended', guest.name)
 
 
-def _own(groups: cgroups.Groups) -> list[Held]:
+def _own_sets(groups: cgroups.Groups) -> list[Held]:
     held = read_held(groups)
     return [
         held[directory]
@@ -397,10 +395,10 @@ def _own(groups: cgroups.Groups) -> list[Held]:
     ]
 
 
-def left_by_us(groups: cgroups.Groups) -> Held | None:
+def our_set(groups: cgroups.Groups) -> Held | None:
     """Return the set that an earlier write left in all groups.
 
     None: there is no such set.
     """
-    sets = {own.cpus for own in _own(groups)}
+    sets = {own.cpus for own in _own_sets(groups)}
     return Held(sets.pop(), frozenset()) if len(sets) == 1 else None

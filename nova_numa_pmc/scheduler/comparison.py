@@ -45,12 +45,12 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
     :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
         guests may use
     """
-    kinds, rates, histories = _known(estimates)
+    kinds, rates, histories = _collect_known(estimates)
     # Without maxima traffic makes no pressure.
     rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
     has_history = any(guests for guests, _ in histories)
     if has_history:
-        guest = with_cores_per_vcpu(guest, expected(histories))
+        guest = with_cores_per_vcpu(guest, expected_demand(histories))
     traffic = expected_traffic(guest.demand_cores, guest.intensity, rate) or 0
     least = _quartiles(estimates, guest, traffic) if len(kinds) > 1 else None
     listed: list[float | None] = []
@@ -61,13 +61,13 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
         elif host is None or outcome[1][0] >= ranking.ABSURD:
             listed.append(math.inf)
         elif least is not None:
-            listed.append(_completed(host, outcome, guest, traffic, least))
+            listed.append(_highest_or_assumed_part(host, outcome, guest, traffic, least))
         else:
-            listed.append(_highest(host, outcome, guest, traffic))
+            listed.append(_highest_part(host, outcome, guest, traffic))
     return listed
 
 
-def _known(
+def _collect_known(
     estimates: Sequence[HostEstimate],
 ) -> tuple[set[tuple[bool, bool, bool]], list[float], list[tuple[int, float]]]:
     """Return the parts that hosts know, their bytes per core-second and their histories."""
@@ -84,7 +84,7 @@ def _known(
     return kinds, rates, histories
 
 
-def expected(histories: Sequence[tuple[int, float]]) -> float:
+def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
     """Return the expected demand per vCPU of any guest, by the hosts' histories [cores].
 
     :param histories: (guests, sum of their cores per vCPU) of each host, not empty
@@ -108,20 +108,22 @@ def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
             host.link is not None,
         )
     return (
-        _any(host.demand),
+        _any_known(host.demand),
         any(
             bandwidth is not None and maximum
             for bandwidth, maximum in zip(host.bandwidth or (), host.maximum or ())
         ),
-        _any(host.link),
+        _any_known(host.link),
     )
 
 
-def _any(column: Sequence[float | None] | None) -> bool:
+def _any_known(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _highest(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float) -> float:
+def _highest_part(
+    host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: float
+) -> float:
     """Return the highest part of the pressure that the guest would leave.
 
     :param traffic: of the guest [bytes/s]
@@ -140,7 +142,7 @@ def _highest(host: Aggregates, outcome: Outcome, guest: ExpectedGuest, traffic: 
     return max(_parts(host, outcome, guest, traffic))
 
 
-def _completed(
+def _highest_or_assumed_part(
     host: Aggregates,
     outcome: Outcome,
     guest: ExpectedGuest,
@@ -155,9 +157,9 @@ def _completed(
     """
     lacking = [quartile for quartile, knows in zip(least, _knows(host)) if quartile and not knows]
     if not lacking:
-        return _highest(host, outcome, guest, traffic)
+        return _highest_part(host, outcome, guest, traffic)
     by_domain = [
-        _highest(host, outcome._replace(at=at, cpus=at, mems=at), guest, traffic)
+        _highest_part(host, outcome._replace(at=at, cpus=at, mems=at), guest, traffic)
         for at in ((at,) for at in range(len(host.cores)))
     ]
     return max(*lacking, *by_domain)

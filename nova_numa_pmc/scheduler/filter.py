@@ -43,14 +43,14 @@ class NUMAPressureFilter(filters.BaseHostFilter):
         """Return the hosts that pass; the request is read once for all."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
-        return _passing(list(filter_obj_list), spec_obj)
+        return _passing_hosts(list(filter_obj_list), spec_obj)
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
-        return bool(_passing([host_state], spec_obj))
+        return bool(_passing_hosts([host_state], spec_obj))
 
 
-def _passing(host_states: list[HostState], spec: RequestSpec) -> list[HostState]:
+def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[HostState]:
     """Return the hosts that pass; never raise: that would fail the boot.
 
     All pass where an option can't be read (from the file, the environment or an interpolation).

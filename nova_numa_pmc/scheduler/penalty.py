@@ -57,7 +57,7 @@ def host_penalty(
     :param instance_uuid: of the guest for which jitter is drawn
     """
     if pressure is None:
-        pressure = assumed(host.vcpus_used, host.vcpus_total)
+        pressure = assumed_pressure(host.vcpus_used, host.vcpus_total)
     exact = penalty(pressure, options)
     if not options.jitter or not options.floor <= pressure < math.inf:
         return exact
@@ -75,7 +75,7 @@ def random_part(instance_uuid: str | None, host: str) -> float:
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), 'big') / 0xFFFFFFFF
 
 
-def assumed(vcpus_used: float, vcpus_total: float) -> float:
+def assumed_pressure(vcpus_used: float, vcpus_total: float) -> float:
     """Return the pressure to assume of a host of which none is known.
 
     :param vcpus_used, vcpus_total: vCPUs of its guests, and its CPUs; 0: not known

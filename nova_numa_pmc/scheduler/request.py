@@ -165,12 +165,12 @@ def read(spec: RequestSpecLike) -> GuestRequest:
     """Read a RequestSpec; one that can't be understood is neutral."""
     try:
         flavor = spec.flavor
-        specs = _optional(flavor, 'extra_specs') or {}
+        specs = _read_optional(flavor, 'extra_specs') or {}
         flavor_specs = extra_specs.parse(specs)
         neutral = pinned = None
         if flavor_specs.policy == model.NONE:
             neutral = '%s=%s' % (extra_specs.POLICY, model.NONE)
-        if _optional(spec, 'numa_topology') is not None:
+        if _read_optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned
         guest = expected_guest(
@@ -185,9 +185,9 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
                 guest = guest._replace(vcpus=0, demand_cores=0.0)
         # Nova names the host to leave in each of its moves, and none for a new server.
-        is_move = bool(_optional(spec, 'ignore_hosts'))
+        is_move = bool(_read_optional(spec, 'ignore_hosts'))
         return GuestRequest(
-            guest, _optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
+            guest, _read_optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
         )
     except Exception as error:  # nothing in a request may end in an error of ours
         return GuestRequest(neutral='request not understood: %.200r' % error)
@@ -204,12 +204,12 @@ def estimate(
     :param now_s: CLOCK_REALTIME [s since the epoch]
     """
     try:
-        return _current(host_state, guest_request, options, now_s)
+        return _estimate_cached(host_state, guest_request, options, now_s)
     except Exception as error:
         return HostEstimate(None, '%.200r' % error)
 
 
-def _current(
+def _estimate_cached(
     host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
     reported = host_state.metrics
@@ -227,13 +227,13 @@ def _current(
     # A clock that is ahead is as wrong as one that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:
         return HostEstimate(None, 'metrics are %.0f s old' % age_s)
-    if not _plausible(decoded.aggregates, host_state):
+    if not _is_plausible(decoded.aggregates, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
     memory_mb: float = 0
     if options.charge_new_guests:
-        vcpus, memory_mb = _since(decoded, host_state)
-    key = (vcpus, memory_mb, _present(host_state, guest_request.instance_uuid, guest), guest)
+        vcpus, memory_mb = _arrivals(decoded, host_state)
+    key = (vcpus, memory_mb, _present_size(host_state, guest_request.instance_uuid, guest), guest)
     current = kept.estimate
     if current is None or kept.key != key:
         current = kept.estimate = _estimate(decoded, *key)
@@ -247,7 +247,7 @@ def age_s(host_state: Host, now_s: float) -> float | None:
     return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
 
-def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
+def _arrivals(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
     Nova's counts are arrivals less departures. A departed guest is still measured, so departures
@@ -263,8 +263,8 @@ def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float
     left = 0.0  # of what was counted
     saved = host_state.updated
     if saved is not None and saved.timestamp() > decoded.sent_s:
-        gone, counted = decoded.left(host_state.instances)
-        left = max(0, gone - _not_listed(host_state)) / max(1, counted)
+        gone, counted = decoded.count_departed(host_state.instances)
+        left = max(0, gone - _count_unlisted(host_state)) / max(1, counted)
     if vcpus <= 0 and not left:
         return vcpus, memory_mb
     shared = decoded.vcpus_used
@@ -275,7 +275,7 @@ def _since(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float
     return vcpus + left * shared, memory_mb + left * decoded.memory_mb_used
 
 
-def _not_listed(host_state: Host) -> int:
+def _count_unlisted(host_state: Host) -> int:
     """Return the number of instances that Nova counts on the host but does not list.
 
     Those being built may be missing there. The list is sent by nova-compute or read from the
@@ -287,7 +287,7 @@ def _not_listed(host_state: Host) -> int:
     return max(0, counted - building - len(host_state.instances))
 
 
-def _plausible(host: Aggregates, host_state: Host) -> bool:
+def _is_plausible(host: Aggregates, host_state: Host) -> bool:
     """Return whether what is said to be wanted of a host can be.
 
     A vCPU wants one CPU at most, its guest's other threads hardly as much again, and all but
@@ -300,7 +300,7 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
     return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
-def _present(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
+def _present_size(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
     """Return the guest's size on a host that has it already, None: it isn't there.
 
     Before a resize that isn't the requested size. The scheduler may know no more than the guest's
@@ -367,7 +367,7 @@ def _memory_mb_used(host_state: Host) -> float:
     return host_state.total_usable_ram_mb - host_state.free_ram_mb
 
 
-def _optional(versioned: object, name: str) -> Any:
+def _read_optional(versioned: object, name: str) -> Any:
     """Read a field of a versioned object that may be unset, where reading would raise."""
     is_set = getattr(versioned, 'obj_attr_is_set', None)
     if is_set is not None and not is_set(name):

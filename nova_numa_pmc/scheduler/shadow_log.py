@@ -100,10 +100,10 @@ def _name(data: Any) -> str:
     return name
 
 
-def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
+def sum_up(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
     """Sum decisions up."""
     known, broken = [], 0
-    for decision in found:
+    for decision in logged:
         if decision is None:
             broken += 1
         else:
@@ -119,8 +119,8 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
     later = {
         seconds: _means(
             (
-                _at(seen, decision.chosen, decision.taken_s, seconds),
-                _at(seen, decision.preferred, decision.taken_s, seconds),
+                _later_pressure(seen, decision.chosen, decision.taken_s, seconds),
+                _later_pressure(seen, decision.preferred, decision.taken_s, seconds),
             )
             for decision in changed
         )
@@ -140,7 +140,7 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
     )
 
 
-def _at(
+def _later_pressure(
     seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
 ) -> float | None:
     """Return a host's pressure in the first line this much later, None: there is none."""

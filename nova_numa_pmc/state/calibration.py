@@ -159,12 +159,12 @@ def decode(text: str) -> Calibration:
                 'format %.20r.x is not supported by this release, which reads %d.x'
                 % (data['version'][0], _MAJOR)
             )
-        return _checked(data)
+        return _from_data(data)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise CalibrationError('%.200s' % (error,)) from None
 
 
-def _checked(data: Any) -> Calibration:
+def _from_data(data: Any) -> Calibration:
     nodes = tuple(checked.whole(node, 16383) for node in data['nodes'])
     count = len(nodes)
     if not 0 < count <= _MAX_NODES or list(nodes) != sorted(set(nodes)):

@@ -238,8 +238,8 @@ def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
     """Return (node id, its load, vCPUs counted there)."""
     if len(columns) < _COLUMNS:
         raise ValueError('a node row has only %d columns' % len(columns))
-    node, demand, bandwidth, maximum, link, vcpus = map(_known, columns[1:_COLUMNS])
-    stolen = _known(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
+    node, demand, bandwidth, maximum, link, vcpus = map(_whole_or_none, columns[1:_COLUMNS])
+    stolen = _whole_or_none(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
     if node is None or vcpus is None:
         raise ValueError('a node row without an id or vCPUs')
     return (
@@ -259,7 +259,7 @@ def _amount(value: float | None, per_unit: float) -> str:
     return '-' if value is None else '%d' % round(value * per_unit)
 
 
-def _known(text: str) -> int | None:
+def _whole_or_none(text: str) -> int | None:
     return None if text == '-' else _whole(text)
 
 

@@ -123,7 +123,7 @@ class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a fun
     def _load(self, directory_fd: int) -> None:
         try:
             data = state_files.read_file(directory_fd, self.directory, FILE, _SIZE_MAX_BYTES)
-            record = _understood(data, self.directory, self.boot_id)
+            record = _parse(data, self.directory, self.boot_id)
         except StateError as error:
             self.problem = str(error)
             record = None
@@ -146,7 +146,7 @@ def read(directory: str, boot_id: str) -> Promises | None:
     :returns: None: this boot has written none
     :raises StateError: names the file and the remedy
     """
-    return _understood(state_files.read(directory, FILE, _SIZE_MAX_BYTES), directory, boot_id)
+    return _parse(state_files.read(directory, FILE, _SIZE_MAX_BYTES), directory, boot_id)
 
 
 def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
@@ -198,7 +198,7 @@ def prune(
     }
 
 
-def _understood(data: bytes | None, directory: str, boot_id: str) -> Promises | None:
+def _parse(data: bytes | None, directory: str, boot_id: str) -> Promises | None:
     """Return the promises in a file; None when there is none or it is another boot's."""
     if data is None:
         return None

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; return the exit code."""
     try:
-        summary = shadow_log.summed(shadow_log.decisions(_lines(args.logs)))
+        summary = shadow_log.sum_up(shadow_log.decisions(_lines(args.logs)))
     except (OSError, EOFError) as error:
         print('%s: %s' % (getattr(error, 'filename', None) or 'log', error), file=sys.stderr)
         return exits.PROBLEM

@@ -14,7 +14,7 @@ import labguests
 from nova_numa_pmc import promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, cpuset, topology
-from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.moves.reassertion import our_set
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
@@ -33,7 +33,7 @@ def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (each.cpus for each in host.nodes if each.id == node)
-    cpuset.confine(groups, cpus, ours=left_by_us(groups))
+    cpuset.confine(groups, cpus, ours=our_set(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),

@@ -66,7 +66,9 @@ class MetricsTest(unittest.TestCase):
                 found.history,
             ),
         )
-        self.assertEqual((None, 0, (0, 0)), (found.sent_s, found.pinned_cpus, found.left(())))
+        self.assertEqual(
+            (None, 0, (0, 0)), (found.sent_s, found.pinned_cpus, found.count_departed(()))
+        )
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
         # It ignores other keys, and what it reads has the version of its major number.

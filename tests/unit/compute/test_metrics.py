@@ -138,13 +138,15 @@ class RoundTripTest(unittest.TestCase):
             (('0fa1-y', '2b00-y', 'ffff-y'), 0),
             ((), 3),
         ):
-            self.assertEqual((left, 3), found.left(there))
+            self.assertEqual((left, 3), found.count_departed(there))
 
     def test_nobody_was_counted_is_not_unknown(self):
         found = metrics.decode(listed(self.published, counted=metrics.Counted(1.0, ())))
-        self.assertEqual((2, (0, 0), 0), (found.sent_s, found.left(['a']), found.pinned_cpus))
+        self.assertEqual(
+            (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
+        )
         self.assertIsNone(self.found.sent_s)
-        self.assertEqual((0, 0), self.found.left(['a']))
+        self.assertEqual((0, 0), self.found.count_departed(['a']))
 
     def test_limits_come_out_again(self):
         limits = model.Limits(pressure_floor=0.5, pressure_step=0.1)

@@ -217,9 +217,11 @@ class ComparingTest(unittest.TestCase):
         for odd in ((1023, 1e9), (1023, 0.0), (1, 7.0)):
             with self.subTest(odd):
                 self.assertAlmostEqual(
-                    comparison.expected(sound), comparison.expected([*sound, odd]), delta=0.03
+                    comparison.expected_demand(sound),
+                    comparison.expected_demand([*sound, odd]),
+                    delta=0.03,
                 )
-        self.assertEqual(0.5, comparison.expected([(0, 0.0)]))
+        self.assertEqual(0.5, comparison.expected_demand([(0, 0.0)]))
 
 
 class HidingTest(unittest.TestCase):

@@ -9,7 +9,7 @@ from tests.fixtures.shadow import line
 
 
 def summed(*lines):
-    return subject.summed(subject.decisions(lines))
+    return subject.sum_up(subject.decisions(lines))
 
 
 class SummedTest(unittest.TestCase):
