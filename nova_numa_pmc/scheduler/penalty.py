@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.scheduler.request import Host
+    from nova_numa_pmc.scheduler.request import HostStateLike
 
 #: What is assumed of a host of unknown pressure: this with this many vCPUs promised per CPU, more
 #: or less as there are more or fewer. Neither the best nor the worst: 0 would draw all guests
@@ -49,7 +49,10 @@ def penalty(pressure: float, options: PenaltyOptions) -> float:
 
 
 def host_penalty(
-    host: Host, pressure: float | None, options: PenaltyOptions, instance_uuid: str | None = None
+    host: HostStateLike,
+    pressure: float | None,
+    options: PenaltyOptions,
+    instance_uuid: str | None = None,
 ) -> float:
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
 

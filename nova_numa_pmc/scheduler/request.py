@@ -56,7 +56,7 @@ class RequestSpecLike(Protocol):
         """Return the guest's flavor."""
 
 
-class Host(Protocol):
+class HostStateLike(Protocol):
     """Fields read of a HostState."""
 
     @property
@@ -194,7 +194,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
 
 
 def estimate(
-    host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+    host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
     """Return the estimate of a host with the guest; never raise: that would fail the boot.
 
@@ -210,7 +210,7 @@ def estimate(
 
 
 def _estimate_cached(
-    host_state: Host, guest_request: GuestRequest, options: EstimateOptions, now_s: float
+    host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
     reported = host_state.metrics
     kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
@@ -241,13 +241,13 @@ def _estimate_cached(
     return current
 
 
-def age_s(host_state: Host, now_s: float) -> float | None:
+def age_s(host_state: HostStateLike, now_s: float) -> float | None:
     """Return the age of the metrics that :func:`estimate` has read [s], None: there are none."""
     kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
     return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
 
-def _arrivals(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
+def _arrivals(decoded: metrics.HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
     Nova's counts are arrivals less departures. A departed guest is still measured, so departures
@@ -275,7 +275,7 @@ def _arrivals(decoded: metrics.HostMetrics, host_state: Host) -> tuple[float, fl
     return vcpus + left * shared, memory_mb + left * decoded.memory_mb_used
 
 
-def _count_unlisted(host_state: Host) -> int:
+def _count_unlisted(host_state: HostStateLike) -> int:
     """Return the number of instances that Nova counts on the host but does not list.
 
     Those being built may be missing there. The list is sent by nova-compute or read from the
@@ -287,7 +287,7 @@ def _count_unlisted(host_state: Host) -> int:
     return max(0, counted - building - len(host_state.instances))
 
 
-def _is_plausible(host: Aggregates, host_state: Host) -> bool:
+def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
     """Return whether what is said to be wanted of a host can be.
 
     A vCPU wants one CPU at most, its guest's other threads hardly as much again, and all but
@@ -300,7 +300,9 @@ def _is_plausible(host: Aggregates, host_state: Host) -> bool:
     return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
-def _present_size(host_state: Host, uuid: str | None, guest: ExpectedGuest) -> _Size | None:
+def _present_size(
+    host_state: HostStateLike, uuid: str | None, guest: ExpectedGuest
+) -> _Size | None:
     """Return the guest's size on a host that has it already, None: it isn't there.
 
     Before a resize that isn't the requested size. The scheduler may know no more than the guest's
@@ -362,7 +364,7 @@ def _estimate(
     )
 
 
-def _memory_mb_used(host_state: Host) -> float:
+def _memory_mb_used(host_state: HostStateLike) -> float:
     # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
     return host_state.total_usable_ram_mb - host_state.free_ram_mb
 
