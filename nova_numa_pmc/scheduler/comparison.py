@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic
 from nova_numa_pmc.core.placement import ranking
+from nova_numa_pmc.core.scheduling.aggregates import is_usual
 from nova_numa_pmc.core.scheduling.outcome import with_cores_per_vcpu
 
 if TYPE_CHECKING:
@@ -129,11 +130,10 @@ def _highest_part(
     :param traffic: of the guest [bytes/s]
     """
     at = outcome[3]
-    if host.usual and len(at) == 1 and host.link is None:
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        demand, bandwidth, maximum = known.demand, known.bandwidth, known.maximum
+    if is_usual(host) and len(at) == 1 and host.link is None:
+        demand, bandwidth, maximum = host.demand, host.bandwidth, host.maximum
         if demand and bandwidth and maximum:  # _parts() in short: it is asked of each host
-            (where,), cores, wanted = at, known.cores, guest[2]
+            (where,), cores, wanted = at, host.cores, guest[2]
             cpu = (demand[where] + wanted) / cores[where]
             used = (bandwidth[where] + traffic) / maximum[where]
             cpu += _HOST_SHARE * ((sum(demand) + wanted) / sum(cores) - cpu)
@@ -205,17 +205,13 @@ def _node_parts(
 ) -> _Parts:
     """Return the highest utilisations of the domains that a guest would use."""
     at = outcome[3]
-    if host.usual and len(at) == 1:
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        return _domain_parts(known, at[0], guest.demand_cores, traffic)
+    if is_usual(host) and len(at) == 1:
+        return _domain_parts(host, at[0], guest.demand_cores, traffic)
     cores = sum(host.cores[at] for at in outcome.cpus) or 1.0
     shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
     adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
-    if host.usual:
-        known = host  # type: ignore[assignment]  # usual: no None in its columns
-        by_domain = [
-            _domain_parts(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at
-        ]
+    if is_usual(host):
+        by_domain = [_domain_parts(host, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
         nodes, _ = missing.fill_in(host.view().nodes)
         by_domain = [
@@ -238,12 +234,11 @@ def _domain_parts(host: Usual, at: int, cores: float | None, added: float) -> _P
 
 def _host_parts(host: Aggregates, cores: float, traffic: float) -> tuple[float, float]:
     """Return the utilisations of a host's CPUs and of its memory with a guest, 0.0: unknown."""
-    if host.usual:
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        demand = sum(known.demand) if known.demand else PRIOR_CORES_PER_VCPU * sum(known.vcpus)
-        cpu = (demand + cores) / sum(known.cores)
-        if known.maximum and known.bandwidth:
-            return cpu, (sum(known.bandwidth) + traffic) / sum(known.maximum)
+    if is_usual(host):
+        demand = sum(host.demand) if host.demand else PRIOR_CORES_PER_VCPU * sum(host.vcpus)
+        cpu = (demand + cores) / sum(host.cores)
+        if host.maximum and host.bandwidth:
+            return cpu, (sum(host.bandwidth) + traffic) / sum(host.maximum)
         return cpu, 0.0
     nodes, _ = missing.fill_in(host.view().nodes)
     cpus = sum(node.cores for node in nodes)

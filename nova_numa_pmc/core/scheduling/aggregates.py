@@ -14,7 +14,7 @@ from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, traffic_rate
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeGuard  # novm: 3.10, and for types only
 
     #: By position; None: nothing in it is known.
     Column = list[float | None] | None
@@ -177,6 +177,11 @@ class Aggregates:
         )
         copy.rate = self.rate
         return copy
+
+
+def is_usual(host: Aggregates) -> TypeGuard[Usual]:
+    """Return whether a host is as usual."""
+    return host.usual
 
 
 def aggregate(view: model.HostView) -> Aggregates:

@@ -16,7 +16,7 @@ from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide
 from nova_numa_pmc.core.placement.ranking import ABSURD
-from nova_numa_pmc.core.scheduling.aggregates import MIB
+from nova_numa_pmc.core.scheduling.aggregates import MIB, is_usual
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -70,28 +70,23 @@ class Outcome(Record):
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return the pressures of a host with one more guest."""
     _, _, wanted, policy, intensity = guest
-    if host.usual and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+    if is_usual(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         added = None
-        if known.maximum and known.bandwidth and known.rate is not None:
-            added = expected_traffic(wanted, intensity, known.rate)
-        present = known.demand
+        if host.maximum and host.bandwidth and host.rate is not None:
+            added = expected_traffic(wanted, intensity, host.rate)
+        present = host.demand
         if present is None:
-            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in known.vcpus]
-        charged = _pressures_with_guest(known, present, wanted, added or 0)
-        best = _best(known, guest, charged, added, limits)
+            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+        charged = _pressures_with_guest(host, present, wanted, added or 0)
+        best = _best(host, guest, charged, added, limits)
         if best is not None:
             rest: Sequence[float]
             if len(charged) == 2:
-                rest = (_pressure_now(known, present, 1 - best),)
+                rest = (_pressure_now(host, present, 1 - best),)
             else:
                 rest = sorted(
-                    (
-                        _pressure_now(known, present, other)
-                        for other in range(len(charged))
-                        if other != best
-                    ),
+                    (_pressure_now(host, present, other) for other in range(len(charged)) if other != best),
                     reverse=True,
                 )
             # A record's own check of its arguments takes as long as the rest of this branch.
