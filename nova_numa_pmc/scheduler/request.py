@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import INTENSITY, PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.ranking import ABSURD
 from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
@@ -65,7 +65,7 @@ class HostStateLike(Protocol):
 
     @property
     def metrics(self) -> object:
-        """Return Nova's metrics, as :func:`metrics.decode` takes them."""
+        """Return Nova's metrics, as :func:`host_metrics.decode` takes them."""
 
     @property
     def instances(self) -> Mapping[str, Any]:
@@ -247,7 +247,7 @@ def age_s(host_state: HostStateLike, now_s: float) -> float | None:
     return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
 
 
-def _arrivals(decoded: metrics.HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
+def _arrivals(decoded: host_metrics.HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
     Nova's counts are arrivals less departures. A departed guest is still measured, so departures
@@ -327,13 +327,13 @@ class _KeptEstimate:
 
     def __init__(self, reported: object) -> None:
         self.reported = reported
-        self.decoded = metrics.decode(reported)
+        self.decoded = host_metrics.decode(reported)
         self.key: _Key | None = None
         self.estimate: HostEstimate | None = None
 
 
 def _estimate(
-    decoded: metrics.HostMetrics,
+    decoded: host_metrics.HostMetrics,
     vcpus: float,
     memory_mb: float,
     present: _Size | None,

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -132,7 +132,9 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     if not hosts:
         raise RowsError('no rows')
     taken_s = [value for value in saved_s if value is not None] or [
-        decoded.taken_s for decoded in (metrics.decode(host.metrics) for host in hosts) if decoded
+        decoded.taken_s
+        for decoded in (host_metrics.decode(host.metrics) for host in hosts)
+        if decoded
     ]
     return hosts, max(taken_s, default=0)
 
@@ -220,7 +222,7 @@ def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours
     """
-    decoded = metrics.decode(host.metrics)
+    decoded = host_metrics.decode(host.metrics)
     if decoded is None:
         return []
     return [

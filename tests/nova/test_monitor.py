@@ -10,7 +10,7 @@ from nova import context, objects
 from nova.compute import monitors
 from oslo_config import cfg
 
-from nova_numa_pmc.compute import metrics, monitor
+from nova_numa_pmc.compute import host_metrics, metrics, monitor
 from nova_numa_pmc.state import host_state
 from tests.nova import base
 
@@ -36,7 +36,7 @@ class MonitorTest(base.NovaTest):
         column = self.compute_node('one').metrics
         self.assertLess(len(column), 1024)
         self.assertEqual(NUMA, set(self.sent()))
-        found = metrics.decode(objects.MonitorMetricList.from_json(column))
+        found = host_metrics.decode(objects.MonitorMetricList.from_json(column))
         self.assertEqual([1.25, 2.25], [node.demand_cores for node in found.view.nodes])
         self.assertEqual(
             [1024 << 20, 2048 << 20], [node.promised_bytes for node in found.view.nodes]
@@ -47,7 +47,7 @@ class MonitorTest(base.NovaTest):
         self._run_periodics()
         self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
         self.assertLess(len(self.compute_node('one').metrics), 2048)
-        self.assertIsNotNone(metrics.decode(json.loads(self.compute_node('one').metrics)))
+        self.assertIsNotNone(host_metrics.decode(json.loads(self.compute_node('one').metrics)))
 
     def test_without_them_libvirt_is_not_asked(self):
         asked = []
@@ -61,10 +61,10 @@ class MonitorTest(base.NovaTest):
     def test_usage_is_recorded_with_the_metrics_and_not_with_later_boots(self):
         flavor = self.flavor(vcpus=2, memory_mb=1024)
         self._run_periodics()
-        before = metrics.decode(json.loads(self.compute_node('one').metrics))
+        before = host_metrics.decode(json.loads(self.compute_node('one').metrics))
         self.boot(flavor)
         node = self.compute_node('one')
-        unchanged = metrics.decode(json.loads(node.metrics))
+        unchanged = host_metrics.decode(json.loads(node.metrics))
         self.assertEqual(
             (before.vcpus_used, before.memory_mb_used),
             (unchanged.vcpus_used, unchanged.memory_mb_used),
@@ -75,7 +75,7 @@ class MonitorTest(base.NovaTest):
         )
         self._run_periodics()
         node = self.compute_node('one')
-        after = metrics.decode(json.loads(node.metrics))
+        after = host_metrics.decode(json.loads(node.metrics))
         self.assertEqual(
             (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
         )
@@ -88,7 +88,7 @@ class MonitorTest(base.NovaTest):
         for building, expected in ((0, 4), (1, 2), (2, 0), (3, 0), (-1, 4)):
             with self.subTest(building):
                 tracked.stats = {'num_instances': '2', 'num_vm_building': str(building)}
-                found = metrics.decode(monitor._numa_metrics())
+                found = host_metrics.decode(monitor._numa_metrics())
                 self.assertEqual(expected, found.vcpus_used)
 
     def test_what_comes_by_a_migration_is_not_recorded_until_it_is_there(self):
@@ -111,7 +111,7 @@ class MonitorTest(base.NovaTest):
                         dest_compute=destination, migration_type=kind, status=status
                     )
                 }
-                found = metrics.decode(self.monitor('one')._numa_metrics())
+                found = host_metrics.decode(self.monitor('one')._numa_metrics())
                 self.assertEqual(expected, found.vcpus_used)
 
     def test_notifications_of_both_kinds_carry_the_values(self):
@@ -241,7 +241,7 @@ class DeadbandTest(base.NovaTest):
 
     def wanted(self):
         """Return the cores wanted of each node, as the scheduler reads them."""
-        found = metrics.decode(json.loads(self.compute_node('one').metrics))
+        found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
         return [node.demand_cores for node in found.view.nodes]
 
     def test_what_hardly_changes_is_not_saved(self):
@@ -258,7 +258,7 @@ class DeadbandTest(base.NovaTest):
         self.saved(0.5, 0.5)
         self.boot(self.flavor(vcpus=2, memory_mb=1024))
         self.assertEqual(1, self.saved(0.5, 0.5))
-        found = metrics.decode(json.loads(self.compute_node('one').metrics))
+        found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
         self.assertEqual(self.compute_node('one').vcpus_used, found.vcpus_used)
 
     def test_after_the_heartbeat_it_is_sent_again(self):
@@ -275,7 +275,7 @@ class DeadbandTest(base.NovaTest):
                     metrics_heartbeat=heartbeat, metrics_deadband=deadband, group='numa_pmc'
                 )
                 self.saved(0.5, 0.5)
-                found = metrics.decode(json.loads(self.compute_node('one').metrics))
+                found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
                 self.assertEqual(expected, found.interval_s)
 
     def test_without_a_deadband_each_measurement_is_sent(self):

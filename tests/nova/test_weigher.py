@@ -13,7 +13,7 @@ import nova.conf
 from nova import objects, test
 from nova.scheduler import weights
 
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import filter as pressure_filter, shadow, weigher
 from tests.bench import nova_hosts
@@ -335,7 +335,7 @@ class FuzzTest(SchedulerTest):
             self.assertEqual(
                 [-6.0, -18.0], [round(found[name], 9) for name in ('calm-1', 'busy-1')], at
             )
-            if metrics.decode(odd.metrics) is None:
+            if host_metrics.decode(odd.metrics) is None:
                 blank += 1
                 self.assertAlmostEqual(-2.0, found['odd'])  # by its promises
                 self.assertIn('odd', self.passing(odd))

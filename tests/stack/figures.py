@@ -10,7 +10,7 @@ import random
 import re
 import statistics
 
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics
 
 #: Rounds of blind uniform choice, for comparison.
 BLIND_ROUNDS = 2000
@@ -103,7 +103,7 @@ def unsettled(hosts, with_package):
     """
     found = {}
     for row in hosts:
-        reported = metrics.decode(json.loads(row['metrics'] or '[]'))
+        reported = host_metrics.decode(json.loads(row['metrics'] or '[]'))
         if row['vcpus_used']:
             found[row['host']] = f'{row["vcpus_used"]} vCPUs used'
         elif with_package and reported is None:

@@ -10,7 +10,7 @@ import os
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics, metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.state import host_state
 from tests import fixtures
@@ -54,7 +54,7 @@ def of_last_release(name):
 
 class MetricsTest(unittest.TestCase):
     def test_a_newer_scheduler_reads_older_metrics(self):
-        found = metrics.decode(of_last_release('metrics.json'))
+        found = host_metrics.decode(of_last_release('metrics.json'))
         self.assertEqual(PUBLISHED.view, found.view)
         self.assertEqual(
             (1790000000, 660, 28, 57344, (7, 3.5)),

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import host_metrics, metrics
 from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import host_state
@@ -52,7 +52,7 @@ def largest(count, distances=None):
 class RoundTripTest(unittest.TestCase):
     def setUp(self):
         self.published = state(0.5, None)
-        self.found = metrics.decode(listed(self.published, 20, 4096))
+        self.found = host_metrics.decode(listed(self.published, 20, 4096))
 
     def test_a_view_comes_out_again(self):
         self.assertEqual(self.published.view, self.found.view)
@@ -84,7 +84,7 @@ class RoundTripTest(unittest.TestCase):
                 model.NodeView(1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6),
             )
         )._replace(remote_ratios=(None, 0.5))
-        found = metrics.decode(listed(bare))
+        found = host_metrics.decode(listed(bare))
         self.assertEqual(bare.view, found.view)
         self.assertEqual((None, 0.5), found.remote_ratios)
 
@@ -94,18 +94,18 @@ class RoundTripTest(unittest.TestCase):
                 model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6) for at in (0, 8)
             )
         )
-        self.assertEqual(gaps.view, metrics.decode(listed(gaps)).view)
+        self.assertEqual(gaps.view, host_metrics.decode(listed(gaps)).view)
 
     def test_what_new_guests_are_expected_by_comes_out_again(self):
         self.assertIsNone(self.found.history)
-        found = metrics.decode(
+        found = host_metrics.decode(
             listed(self.published._replace(history=model.DemandHistory(50, 12.34)))
         )
         self.assertEqual((50, 12.34), found.history)
         values = listed(self.published)
         for odd in (-1, 0, True, 2**60, 0.5, '1', None):
             values[-2]['numa_membw_values']['pmc.k'] = odd
-            self.assertIsNone(metrics.decode(values).history)
+            self.assertIsNone(host_metrics.decode(values).history)
 
     def test_links_come_out_again(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
@@ -124,11 +124,11 @@ class RoundTripTest(unittest.TestCase):
                     for at, link in enumerate(links)
                 )
             )
-            self.assertEqual(linked.view, metrics.decode(listed(linked)).view)
+            self.assertEqual(linked.view, host_metrics.decode(listed(linked)).view)
 
     def test_which_instances_were_counted_is_told(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
-        found = metrics.decode(
+        found = host_metrics.decode(
             listed(self.published, counted=metrics.Counted(1700000000.9, uuids, 4))
         )
         self.assertEqual((1700000001, 4), (found.sent_s, found.pinned_cpus))
@@ -141,7 +141,7 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual((left, 3), found.count_departed(there))
 
     def test_nobody_was_counted_is_not_unknown(self):
-        found = metrics.decode(listed(self.published, counted=metrics.Counted(1.0, ())))
+        found = host_metrics.decode(listed(self.published, counted=metrics.Counted(1.0, ())))
         self.assertEqual(
             (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
         )
@@ -150,7 +150,7 @@ class RoundTripTest(unittest.TestCase):
 
     def test_limits_come_out_again(self):
         limits = model.Limits(pressure_floor=0.5, pressure_step=0.1)
-        found = metrics.decode(listed(state(0.5, 0.5, limits=limits)))
+        found = host_metrics.decode(listed(state(0.5, 0.5, limits=limits)))
         self.assertEqual(limits, found.limits)
 
     def test_nodes_that_share_their_channels_are_decided_on_as_one(self):
@@ -158,14 +158,14 @@ class RoundTripTest(unittest.TestCase):
         near = near._replace(
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
-        found = metrics.decode(listed(near))
+        found = host_metrics.decode(listed(near))
         self.assertEqual([20.0], found.aggregates.cores)
         self.assertEqual(((0, 1),), found.aggregates.members)
         self.assertEqual(near.view, found.view)
 
     def test_whole_mebibytes_are_on_the_safe_side(self):
         odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
-        (node,) = metrics.decode(listed(odd)).view.nodes
+        (node,) = host_metrics.decode(listed(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
     def test_a_slow_update_interval_is_told(self):
@@ -176,7 +176,7 @@ class RoundTripTest(unittest.TestCase):
     @given(hosts())
     def test_any_host_comes_out_within_rounding(self, view):
         published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
-        found = metrics.decode(listed(published)).view
+        found = host_metrics.decode(listed(published)).view
         self.assertEqual(view.distances, found.distances)
         for before, after in zip(view.nodes, found.nodes):
             for field in ('cores', 'threads', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
@@ -201,14 +201,14 @@ class RoundTripTest(unittest.TestCase):
             )
         )
         published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
-        self.assertEqual(view, metrics.decode(listed(published)).view)
+        self.assertEqual(view, host_metrics.decode(listed(published)).view)
 
     def test_ties_are_broken_as_on_the_host(self):
         near = state(0.5, 0.5, 0.5, 0.5)
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, metrics.decode(listed(near)).aggregates.rotation)
+        self.assertEqual(1, host_metrics.decode(listed(near)).aggregates.rotation)
         current, _ = metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 
@@ -232,7 +232,7 @@ class DomainTest(unittest.TestCase):
                 published = self.published(domains)
                 _, maximum = metrics.to_values(published, 0, 0)
                 self.assertEqual(told, maximum.get('pmc.domain'))
-                self.assertEqual(domains, metrics.decode(listed(published)).view.domains)
+                self.assertEqual(domains, host_metrics.decode(listed(published)).view.domains)
 
     def test_an_older_writer_tells_by_distances(self):
         for told, domains in (
@@ -246,7 +246,7 @@ class DomainTest(unittest.TestCase):
                 found[-2]['numa_membw_values']['pmc'] = 100
                 if told:
                     found[-1]['numa_membw_values']['pmc.domain'] = told
-                self.assertEqual(domains, metrics.decode(found).view.domains)
+                self.assertEqual(domains, host_metrics.decode(found).view.domains)
 
     def test_as_many_nodes_as_fit_come_out_again(self):
         for count in (1, 5, 6, 7, 64):
@@ -256,7 +256,7 @@ class DomainTest(unittest.TestCase):
                 view=published.view._replace(domains=domains if count > 3 else ())
             )
             self.assertEqual(
-                published.view.domains, metrics.decode(listed(published)).view.domains
+                published.view.domains, host_metrics.decode(listed(published)).view.domains
             )
 
 
@@ -276,7 +276,7 @@ class SizeTest(unittest.TestCase):
         )
         text = json.dumps(listed(largest(64, distances), 99999, 99999999))
         self.assertLess(len(text), COLUMN_BYTES)
-        self.assertEqual(distances, metrics.decode(json.loads(text)).view.distances)
+        self.assertEqual(distances, host_metrics.decode(json.loads(text)).view.distances)
 
     def test_more_nodes_are_refused_where_they_are_written(self):
         with self.assertRaisesRegex(StateError, '65 nodes'):
@@ -288,7 +288,7 @@ class RefusalTest(unittest.TestCase):
         found = listed(state(0.5, 0.5))
         for metric, change in zip(found[-2:], (change_current, change_maximum)):
             metric['numa_membw_values'].update(change)
-        return metrics.decode(found)
+        return host_metrics.decode(found)
 
     def test_what_is_wrong_is_none(self):
         for name, changes in {
@@ -326,8 +326,8 @@ class RefusalTest(unittest.TestCase):
                 for name in (metrics.CURRENT, metrics.MAXIMUM)
             ],
         ):
-            self.assertIsNone(metrics.decode(found))
+            self.assertIsNone(host_metrics.decode(found))
 
     def test_objects_like_novas_are_read(self):
         objects = [types.SimpleNamespace(**metric) for metric in listed(state(0.5, 0.5))]
-        self.assertIsNotNone(metrics.decode(types.SimpleNamespace(objects=objects)))
+        self.assertIsNotNone(host_metrics.decode(types.SimpleNamespace(objects=objects)))

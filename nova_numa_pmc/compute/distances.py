@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distances and memory domains of a host in Nova's metrics, as :mod:`metrics` lists them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc.core.memory_domains import (
+    LOCAL_DISTANCE,
+    NEAR_DEFAULT,
+    distance,
+    labelled,
+    near,
+    threshold,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc import model
+
+    Distances = tuple[tuple[int, ...], ...]
+
+#: More than any value that is sent; six bytes are below it.
+AMOUNT_MAX = 2**50
+_DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
+
+
+def whole(value: object) -> int:
+    """Return a value if it is a whole number in range.
+
+    :raises ValueError: it is not
+    """
+    if type(value) is not int or not 0 <= value <= AMOUNT_MAX:
+        raise ValueError
+    return value
+
+
+def add_distances(maximum: dict[str, int], view: model.HostView) -> None:
+    """Add the distances between nodes to the values."""
+    count = len(view.nodes)
+    pairs = [
+        min(255, max(0, round(distance(view, a, b))))
+        for a in range(count)
+        for b in range(count)
+        if a != b
+    ]
+    if len(set(pairs)) <= 1:
+        maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
+        return
+    for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
+        maximum['pmc.x%d' % (at // _DISTANCES_PER_VALUE)] = int.from_bytes(
+            pairs[at : at + _DISTANCES_PER_VALUE], 'little'
+        )
+
+
+def add_domains(maximum: dict[str, int], view: model.HostView) -> None:
+    """Add to the values which nodes share their memory channels."""
+    near_distance, is_whole = threshold(view)
+    if near_distance != NEAR_DEFAULT:
+        maximum['pmc.domain'] = round(near_distance)
+    for at in range(0, 0 if is_whole else len(view.domains), _DOMAINS_PER_VALUE):
+        maximum['pmc.s%d' % (at // _DOMAINS_PER_VALUE)] = int.from_bytes(
+            view.domains[at : at + _DOMAINS_PER_VALUE], 'little'
+        )
+
+
+def read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
+    """Return the nodes that share memory channels, as in :class:`model.HostView`."""
+    if 'pmc.s0' not in maximum:
+        return near(distances, whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
+    count = len(distances)
+    labels = b''.join(
+        (whole(maximum['pmc.s%d' % at]) % 256**_DOMAINS_PER_VALUE).to_bytes(
+            _DOMAINS_PER_VALUE, 'little'
+        )
+        for at in range(-(-count // _DOMAINS_PER_VALUE))
+    )
+    return labelled(labels[:count])
+
+
+def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, int]:
+    """Return the distances and the smallest between two nodes."""
+    far = maximum.get('pmc.far')
+    if far is not None:
+        return _square(count, (whole(far),), 1)
+    values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
+    return _square(
+        count, tuple(whole(maximum['pmc.x%d' % at]) for at in range(values)), _DISTANCES_PER_VALUE
+    )
+
+
+@lru_cache(maxsize=256)  # machines of one make have the same
+def _square(count: int, values: tuple[int, ...], width: int) -> tuple[Distances, int]:
+    packed = b''.join((value % 256**width).to_bytes(width, 'little') for value in values)
+    if width == 1:
+        packed *= count * (count - 1)
+    rows = []
+    for at in range(count):
+        row = list(packed[at * (count - 1) : (at + 1) * (count - 1)])
+        row.insert(at, LOCAL_DISTANCE)
+        rows.append(tuple(row))
+    nearest = min(packed[: count * (count - 1)], default=255)
+    return tuple(rows), nearest if count > 1 else 255
