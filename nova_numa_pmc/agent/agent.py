@@ -20,14 +20,14 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
-from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file
+from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, promises_file, publication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.measurement import NodeSample
-    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.publication import Publication
 
 LOG = logging.getLogger(__name__)
 
@@ -89,17 +89,17 @@ class Agent:
         ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
-            tick = tick._replace(host_state=self._host_state(tick))
-            if self.options.publish and tick.host_state:
-                host_state.write(self._directory, tick.host_state)
+            tick = tick._replace(publication=self._publication(tick))
+            if self.options.publish and tick.publication:
+                publication.write(self._directory, tick.publication)
                 pool_loads.write(
                     self._directory,
                     pool_loads.Published(
                         promises_file.read_boot_id(self._root),
                         tick.now.boottime_ns,
-                        tick.host_state.interval_s,
-                        tick.host_state.pools,
-                        tick.host_state.history,
+                        tick.publication.interval_s,
+                        tick.publication.pools,
+                        tick.publication.history,
                     ),
                 )
         tick = self._record_and_hold(tick, ours)
@@ -255,7 +255,7 @@ class Agent:
                 self._problem_log.problems(problems)
         return tick
 
-    def _host_state(self, tick: Tick) -> HostState | None:
+    def _publication(self, tick: Tick) -> Publication | None:
         """Return the host's state.
 
         None for a first sample, which has no rates and would replace a better publication.
@@ -285,7 +285,7 @@ class Agent:
         seen = host_view.view(
             tick.host, tick.record.promises.values(), limits, loads, tick.record.rotation, now_ns
         )
-        return host_state.from_sample(seen, sample, limits)._replace(
+        return publication.from_sample(seen, sample, limits)._replace(
             guests_by=tick.source, history=history
         )
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.agent import Agent
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.state.host_state import HostState
     from nova_numa_pmc.state.pause import Paused
+    from nova_numa_pmc.state.publication import Publication
 
 #: The second tick comes soon after the first, which has nothing to be compared with [s].
 FIRST_INTERVAL_S = 1.0
@@ -163,7 +163,7 @@ class Service:
         began_s = self._clock()
         tick = self._agent.tick()
         self._exporter.show(tick, self._clock() - began_s)
-        self._notify_manager('STATUS=' + status(tick.host_state, tick.paused))
+        self._notify_manager('STATUS=' + status(tick.publication, tick.paused))
 
     def _interval_s(self) -> float:
         return self._agent.options.counting.interval_s
@@ -211,7 +211,7 @@ class Service:
         self._agent.abandon()
 
 
-def status(state: HostState | None, paused: Paused | None = None) -> str:
+def status(state: Publication | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
     :param state: the host as last measured; None: nothing was measured

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.measurement import Sample
     from nova_numa_pmc.state import pause
-    from nova_numa_pmc.state.host_state import HostState
     from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.publication import Publication
 
 
 class Moment(Record):
@@ -35,7 +35,7 @@ class Tick(Record):
 
     :param record: what was promised
     :param guests: those that run
-    :param host_state: what is to be published
+    :param publication: what is to be published
     :param totals: :class:`executor.MoveTotals` at its end
     :param failing: how many stages failed, of it and of the moves before
     :param paused: since when and why; None: guests may be moved
@@ -48,7 +48,7 @@ class Tick(Record):
     host: model.Topology | None = None
     record: Promises | None = None
     guests: tuple[model.Guest, ...] = ()
-    host_state: HostState | None = None
+    publication: Publication | None = None
     totals: executor.MoveTotals = executor.MoveTotals()
     failing: int = 0
     paused: pause.Paused | None = None

@@ -11,7 +11,7 @@ from nova_numa_pmc.agent import guest_events
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.state import host_state, pause
+from nova_numa_pmc.state import pause, publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
     :param directory: of the state, as we see it
     :param now_s: CLOCK_REALTIME
     """
-    path = os.path.join(directory, host_state.FILE)
+    path = os.path.join(directory, publication.FILE)
     if not os.path.exists(path):
         yield Finding(
             'state-missing',
@@ -37,7 +37,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         )
         return
     try:
-        published = host_state.read(directory)
+        published = publication.read(directory)
     except StateError as error:
         yield Finding(
             'state-unreadable',
@@ -47,8 +47,8 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
             path,
         )
         return
-    age_s, freshness = now_s - published.taken_s, host_state.freshness(published, now_s)
-    if freshness == host_state.STALE:
+    age_s, freshness = now_s - published.taken_s, publication.freshness(published, now_s)
+    if freshness == publication.STALE:
         yield Finding(
             'state-stale',
             finding.ERROR,
@@ -57,7 +57,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
             'systemctl status nova-numa-agent; journalctl -u nova-numa-agent',
             path,
         )
-    elif freshness == host_state.FUTURE:
+    elif freshness == publication.FUTURE:
         yield Finding(
             'state-from-the-future',
             finding.WARNING,
@@ -86,7 +86,7 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     if not (conf.get('cpu_shared_set', 'compute') or conf.get('cpu_dedicated_set', 'compute')):
         return
     try:
-        published = host_state.read(directory)
+        published = publication.read(directory)
     except StateError:
         return  # check_published says so
     if published.pool_source in (pools.GUESTS, pools.KERNEL):
@@ -127,7 +127,7 @@ def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     """
     if process is None or process.same_root:
         return
-    inside = process.path(os.path.join(directory, host_state.FILE))
+    inside = process.path(os.path.join(directory, publication.FILE))
     if not os.path.exists(inside):
         yield Finding(
             'state-not-in-container',

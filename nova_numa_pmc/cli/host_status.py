@@ -14,7 +14,7 @@ from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, processes
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import history, host_state, overrides, pause
+from nova_numa_pmc.state import history, overrides, pause, publication
 
 if TYPE_CHECKING:
     from nova_numa_pmc.core.demand.demand_history import GuestHistory
@@ -41,7 +41,7 @@ class AgentStatus(Record):
     :param published_age_s: of the host's state, None: there is none
     :param fresh: it may be relied on
     :param problem: why there is none, '' there is
-    :param guests_by: as :class:`host_state.HostState` has it, '' where that is not fresh
+    :param guests_by: as :class:`publication.Publication` has it, '' where that is not fresh
     """
 
     pid: int | None
@@ -107,7 +107,7 @@ class GuestStatus(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(command: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
+def agent(command: context.CommandContext) -> tuple[AgentStatus, publication.Publication | None]:
     """Look at the agent.
 
     :returns: (it, what it has published last: None: nothing that can be read)
@@ -116,11 +116,11 @@ def agent(command: context.CommandContext) -> tuple[AgentStatus, host_state.Host
     published, age_s, problem = None, None, ''
     now_s = time.time()
     try:
-        published = host_state.read(command.directory)
+        published = publication.read(command.directory)
         age_s = now_s - published.taken_s
     except StateError as error:
         problem = str(error)
-    fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
+    fresh = published is not None and publication.freshness(published, now_s) == publication.FRESH
     return AgentStatus(
         process and process.pid,
         command.options.rebalance,
@@ -135,7 +135,7 @@ def agent(command: context.CommandContext) -> tuple[AgentStatus, host_state.Host
 def nodes(
     command: context.CommandContext,
     observed: context.ObservedHost,
-    published: host_state.HostState | None,
+    published: publication.Publication | None,
 ) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
@@ -178,7 +178,7 @@ def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
 
 
 def _loads_of_publication(
-    published: host_state.HostState | None,
+    published: publication.Publication | None,
 ) -> dict[int, dict[str, float | None]]:
     loads: dict[int, dict[str, float | None]] = {}
     if published is None:

@@ -36,7 +36,7 @@ from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.moves import reassertion
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,18 +186,18 @@ def _once(
         agent = stack.enter_context(Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
-        state = agent.tick().host_state
+        state = agent.tick().publication
     if state is None:
         print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(json.loads(host_state.encode(state))))
+        print(json.dumps(json.loads(publication.encode(state))))
     else:
         print('\n'.join(as_lines(state)))
     return 0
 
 
-def as_lines(state: host_state.HostState) -> list[str]:
+def as_lines(state: publication.Publication) -> list[str]:
     """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (state.interval_s, state.source or 'none')]
     now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)

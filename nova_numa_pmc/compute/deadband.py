@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
-    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.publication import Publication
 
 #: What the kernel itself holds of a node (slabs, page tables) comes off its capacity and differs
 #: from tick to tick, and floating guests are divided by it. Assumed.
 _MEMORY_RATIO = 0.005
 
 
-def within(sent: HostState, now: HostState, deadband: float) -> bool:
+def within(sent: Publication, now: Publication, deadband: float) -> bool:
     """Return whether decisions may still use what was sent.
 
     How many guests there are and what is promised to all of them must be the same. Remote shares

@@ -69,7 +69,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.publication import Publication
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, MAJOR = 102, 1
@@ -106,7 +106,7 @@ class Counted(Record):
 
 
 def to_values(
-    host_state: HostState,
+    published: Publication,
     vcpus_used: int,
     memory_mb_used: int,
     interval_s: float | None = None,
@@ -121,7 +121,7 @@ def to_values(
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
-    view = host_state.view
+    view = published.view
     if len(view.nodes) > NODES_MAX:
         raise StateError("%d nodes: Nova's metrics hold %d at most" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
@@ -131,24 +131,24 @@ def to_values(
         if counted.pinned_cpus:
             current['pmc.pin'] = counted.pinned_cpus
     current['pmc'] = SCHEMA
-    current['pmc.at'] = int(host_state.taken_s)
+    current['pmc.at'] = int(published.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)
     current['pmc.mb'] = int(memory_mb_used)
     maximum = {'pmc.nodes': len(view.nodes)}
     rotation = view.rotation % max(1, len(merge(view)[1]))
     if rotation:
         current['pmc.turn'] = rotation
-    guests = min(int(host_state.history.guests), (1 << GUESTS_BITS) - 1)
+    guests = min(int(published.history.guests), (1 << GUESTS_BITS) - 1)
     if guests:
         current['pmc.k'] = (
-            guests | round(100 * host_state.history.cores_per_vcpu_sum) << GUESTS_BITS
+            guests | round(100 * published.history.cores_per_vcpu_sum) << GUESTS_BITS
         )
-    every = round(max(host_state.interval_s, interval_s or 0))
+    every = round(max(published.interval_s, interval_s or 0))
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every
     renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
-    for at, (node, remote) in enumerate(zip(view.nodes, host_state.remote_ratios)):
+    for at, (node, remote) in enumerate(zip(view.nodes, published.remote_ratios)):
         _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
         _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
         _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, UNKNOWN)
@@ -165,7 +165,7 @@ def to_values(
     distances.add_distances(maximum, view)
     distances.add_domains(maximum, view)
     for key, field, scale in LIMITS:
-        value = getattr(host_state.limits, field)
+        value = getattr(published.limits, field)
         if value != getattr(DEFAULT_LIMITS, field):
             maximum[key] = round(value * scale)
     return current, maximum

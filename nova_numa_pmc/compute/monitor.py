@@ -28,7 +28,7 @@ from nova_numa_pmc.compute import deadband, metrics
 from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:
     from nova.compute.resource_tracker import ResourceTracker
@@ -50,7 +50,7 @@ class _Inputs(Record):
     :param uuids: of the instances that the agent can have seen
     """
 
-    published: host_state.HostState
+    published: publication.Publication
     vcpus: int
     memory_mb: int
     interval_s: int
@@ -88,9 +88,9 @@ class Monitor(virt_driver.Monitor):
     def _numa_metrics(self) -> list[objects.MonitorMetric]:
         """Return the two metrics, or none where the host's state is unknown; never raise."""
         try:
-            published = host_state.read(self._state_dir())
+            published = publication.read(self._state_dir())
             now_s = time.time()
-            if host_state.freshness(published, now_s) != host_state.FRESH:
+            if publication.freshness(published, now_s) != publication.FRESH:
                 return self._leave_out(
                     'stale',
                     'the host state in %s was taken %.0f s ago: is nova-numa-agent running?',
@@ -112,7 +112,7 @@ class Monitor(virt_driver.Monitor):
         return numa_metrics
 
     def _metrics(
-        self, published: host_state.HostState, now_s: float
+        self, published: publication.Publication, now_s: float
     ) -> list[objects.MonitorMetric]:
         # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
         # has one compute node. Its usage has just been summed up from the instances and is saved

@@ -23,7 +23,7 @@ from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
 from nova_numa_pmc import model  # noqa: E402
 from nova_numa_pmc.compute import metrics  # noqa: E402
 from nova_numa_pmc.scheduler import weigher  # noqa: E402
-from nova_numa_pmc.state import host_state  # noqa: E402
+from nova_numa_pmc.state import publication  # noqa: E402
 from tests.arena import parameters as p, sampling  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 
@@ -62,7 +62,7 @@ def published(record, at):
         )
         for node in range(record['cores'].shape[1])
     )
-    return host_state.HostState(
+    return publication.Publication(
         EPOCH_S + record['taken_s'][at],
         float(p.AUDIT_S + p.HEARTBEAT_S),
         model.HostView(nodes, record['distances'], int(record['turn'][at])),

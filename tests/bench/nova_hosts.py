@@ -12,7 +12,7 @@ from nova.scheduler import host_manager
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.fixtures.metrics import CPU_METRICS
 
 objects.register_all()
@@ -40,7 +40,7 @@ def published(rng, nodes=2, cores=40.0):
         for at in range(nodes)
     )
     distances = tuple(tuple(10 if a == b else 21 for b in range(nodes)) for a in range(nodes))
-    return host_state.HostState(
+    return publication.Publication(
         time.time(), 60.0, model.HostView(views, distances), (rng.random(),) * nodes, 'perf'
     )
 

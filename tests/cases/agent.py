@@ -9,7 +9,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
-from nova_numa_pmc.state import host_state, promises_file
+from nova_numa_pmc.state import promises_file, publication
 from tests.fixtures import host, measured
 
 SECOND = measured.SECOND_NS
@@ -83,4 +83,4 @@ class AgentCase(unittest.TestCase):
         )
 
     def published(self):
-        return host_state.read(self.directory)
+        return publication.read(self.directory)

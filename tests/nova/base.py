@@ -19,7 +19,7 @@ from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import compute as compute_conf, host_options, scheduler as scheduler_conf
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
@@ -98,7 +98,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         :param pressures: wanted over available cores of each node
         :param promised_mb: of each node; None: as published before
         :param bandwidth_mb_per_sec: of each node
-        :param changes: fields of HostState
+        :param changes: fields of Publication
         """
         promised_mb = promised_mb or self._published.get(name, (0,) * len(pressures))
         self._published[name] = promised_mb
@@ -117,14 +117,14 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         distances = tuple(
             tuple(10 if a == b else 21 for b in range(len(nodes))) for a in range(len(nodes))
         )
-        state = host_state.HostState(
+        state = publication.Publication(
             taken_s=time.time(),
             interval_s=10.0,
             view=model.HostView(nodes, distances),
             remote_ratios=(None,) * len(nodes),
             source='test',
         )
-        host_state.write(self.state_dir(name), state._replace(**changes))
+        publication.write(self.state_dir(name), state._replace(**changes))
 
     def send(self, **pressures):
         """Publish ``host=(p0, p1)`` each, and let every compute report once."""

@@ -11,7 +11,7 @@ from nova.compute import monitors
 from oslo_config import cfg
 
 from nova_numa_pmc.compute import host_metrics, metrics, monitor
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.nova import base
 
 NUMA = {metrics.CURRENT, metrics.MAXIMUM}
@@ -134,7 +134,7 @@ class MonitorTest(base.NovaTest):
         self.assertIsNone(values['cpu.percent'])
 
     def test_plain_node_ids_are_megabytes_per_second_and_the_value_is_their_sum(self):
-        published = host_state.read(self.state_dir('one'))
+        published = publication.read(self.state_dir('one'))
         nodes = tuple(
             node._replace(
                 bandwidth_bytes_per_sec=10**9 * (1 + node.id),
@@ -173,7 +173,7 @@ class MonitorTest(base.NovaTest):
 
     def test_a_bad_host_state_costs_one_warning_and_leaves_the_cpu_metrics(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
-        path = os.path.join(self.state_dir('one'), host_state.FILE)
+        path = os.path.join(self.state_dir('one'), publication.FILE)
         with open(path, 'rb') as file:
             good = file.read()
         for what, damage in damages(path, good):
@@ -194,13 +194,13 @@ class MonitorTest(base.NovaTest):
         self.boot(self.flavor())
 
     def test_a_server_boots_where_no_agent_has_ever_run(self):
-        remove(os.path.join(self.state_dir('one'), host_state.FILE))
+        remove(os.path.join(self.state_dir('one'), publication.FILE))
         self._run_periodics()
         self.assertEqual(set(), NUMA & set(self.sent()))
         self.assertEqual('one', self.host_of(self.boot(self.flavor())))
 
     def test_another_kind_of_problem_is_told_too(self):
-        path = os.path.join(self.state_dir('one'), host_state.FILE)
+        path = os.path.join(self.state_dir('one'), publication.FILE)
         self.publish('one', 0.1, 0.1, taken_s=time.time() - 3600)
         self._run_periodics()
         remove(path)
@@ -283,7 +283,7 @@ class DeadbandTest(base.NovaTest):
         self.assertEqual([1, 1], [self.saved(0.5, 0.5), self.saved(0.5, 0.5)])
 
     def test_after_a_problem_it_is_sent_at_once(self):
-        os.unlink(os.path.join(self.state_dir('one'), host_state.FILE))
+        os.unlink(os.path.join(self.state_dir('one'), publication.FILE))
         self._run_periodics()
         self.assertEqual(1, self.saved(0.5, 0.5))
 

@@ -113,7 +113,7 @@ def _publisher():
     """Return a function that publishes a calm host of two large nodes for all computes."""
     from nova_numa_pmc import model
     from nova_numa_pmc.conf import host_options
-    from nova_numa_pmc.state import host_state
+    from nova_numa_pmc.state import publication
 
     directory = tempfile.mkdtemp(prefix='nova-upstream-')
     host_options.PATH = os.path.join(directory, 'conf')
@@ -132,9 +132,9 @@ def _publisher():
     )
 
     def publish():
-        host_state.write(
+        publication.write(
             f'{directory}/state',
-            host_state.HostState(
+            publication.Publication(
                 time.time(), 600.0, model.HostView(nodes, ((10, 21), (21, 10))), (None, None)
             ),
         )

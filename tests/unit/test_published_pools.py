@@ -15,7 +15,7 @@ from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import request
-from nova_numa_pmc.state import host_state, pool_loads
+from nova_numa_pmc.state import pool_loads, publication
 from tests.fixtures import domains, host, measured, sysfs
 
 SECOND = measured.SECOND_NS
@@ -72,7 +72,7 @@ class PoolsCase(unittest.TestCase):
             LIMITS,
             {node.id: node for node in sample.nodes},
         )
-        return host_state.from_sample(seen, sample, LIMITS)
+        return publication.from_sample(seen, sample, LIMITS)
 
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
@@ -166,7 +166,7 @@ class OtherPoolTest(PoolsCase):
         shared, other = found.pools
         self.assertEqual((self.shared, {4, 5, 6, 7}), (shared.cpus, other.cpus))
         self.assertEqual([2.0, 0.0], [load.demand_cores for _, load in other.loads])
-        again = host_state.decode(host_state.encode(found))
+        again = publication.decode(publication.encode(found))
         self.assertEqual((found.pools, 'nova.conf'), (again.pools, again.pool_source))
         told = pool_loads.Published('b', 1, 5.0, found.pools)
         self.assertEqual(told, pool_loads.decode(pool_loads.encode(told)))

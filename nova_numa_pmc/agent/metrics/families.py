@@ -18,7 +18,7 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.measurement import Sample
 from nova_numa_pmc.moves.executor import RESULTS
-from nova_numa_pmc.state.host_state import HostState
+from nova_numa_pmc.state.publication import Publication
 
 if TYPE_CHECKING:
     import logging
@@ -148,7 +148,7 @@ class Collector:
         tick = Tick(
             Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
-            host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
+            publication=Publication(0.0, 0.0, model.HostView((), ()), ()),
         )
         return tuple(families(Scrape(tick, True, 0, 0.0), self._version))
 
@@ -193,9 +193,9 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
             ),
             reliable,
         )
-    if tick.host_state is not None:
+    if tick.publication is not None:
         for row in _VIEW:
-            yield _node_family(row, tick.host_state.view.nodes)
+            yield _node_family(row, tick.publication.view.nodes)
     if scrape.guests and sample is not None:
         yield from _guests(sample.guests)
 

@@ -28,7 +28,7 @@ from oslo_log import log as logging
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Driver(fake.FakeDriver):
     def publish(self):
         """Write what the agent would write of the host now."""
         with self._lock:
-            host_state.write(
+            publication.write(
                 self._directory, published(self._guests.values(), self._placed, time.time())
             )
 
@@ -131,7 +131,7 @@ def published(guests, placed, now_s):
     :param placed: how many have come so far, which ties go by
     """
     there = [[each for each in guests if each[0] == at] for at in range(NODES)]
-    return host_state.HostState(
+    return publication.Publication(
         taken_s=now_s,
         interval_s=INTERVAL_S,
         view=model.HostView(

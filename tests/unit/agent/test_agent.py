@@ -19,7 +19,7 @@ class PublishTest(AgentCase):
         for number in (1, 2):
             self.launch(number)
             self.promise(number, 0)
-        self.assertIsNone(self.tick(made, 0).host_state)  # no rates yet
+        self.assertIsNone(self.tick(made, 0).publication)  # no rates yet
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
         for number in (1, 2):
             self.run_to(number, 5)
@@ -92,7 +92,7 @@ class PublishTest(AgentCase):
     def test_not_where_the_operator_does_not_want_it(self):
         made = self.open(publish=False)
         self.tick(made, 0)
-        self.assertIsNotNone(self.tick(made, 5).host_state)
+        self.assertIsNotNone(self.tick(made, 5).publication)
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
     def test_other_counters_after_a_reload(self):
@@ -101,8 +101,8 @@ class PublishTest(AgentCase):
         made.reload(
             made.options._replace(counting=counters_conf.CounterOptions(sources=('numa_faults',)))
         )
-        self.assertIsNone(self.tick(made, 5).host_state)
-        self.assertEqual('', self.tick(made, 10).host_state.source)
+        self.assertIsNone(self.tick(made, 5).publication)
+        self.assertEqual('', self.tick(made, 10).publication.source)
 
 
 class ProblemTest(AgentCase):
@@ -212,7 +212,7 @@ class SoakTest(AgentCase):
             broken = chance.random() < 0.1
             cpulist = 'sys/devices/system/node/node1/cpulist'
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')
-            told = self.tick(made, 5 * turn).host_state
+            told = self.tick(made, 5 * turn).publication
             if not broken:
                 self.assertEqual(
                     {host.uuid_of(number) for number in running}, self.promises().keys()

@@ -20,7 +20,7 @@ from nova_numa_pmc.conf import (
 )
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import OptionsError, StateLocked
-from nova_numa_pmc.state import history, host_state, pause
+from nova_numa_pmc.state import history, pause, publication
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
 
@@ -221,7 +221,7 @@ class StatusTest(unittest.TestCase):
         self.assertEqual(
             '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
             loop.status(
-                host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
+                publication.Publication(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
             ),
         )
         self.assertIn('see the journal', loop.status(None))

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc.checks import published
 from nova_numa_pmc.host import nova_conf, processes
-from nova_numa_pmc.state import host_state, pause
+from nova_numa_pmc.state import pause, publication
 from tests.fixtures import hosts
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -25,9 +25,9 @@ class PublishedTest(unittest.TestCase):
 
     def publish(self, age_s, interval_s=10, **more):
         os.makedirs(os.path.dirname(self.state), exist_ok=True)
-        host_state.write(
+        publication.write(
             self.state,
-            host_state.HostState(
+            publication.Publication(
                 NOW_S - age_s,
                 interval_s,
                 hosts.host(hosts.node(0, guests=0, vcpus=0)),
@@ -91,7 +91,7 @@ class PublishedTest(unittest.TestCase):
 
     def test_damaged(self):
         self.publish(0)
-        write(self.state, host_state.FILE, '{"schema": "1.0"')
+        write(self.state, publication.FILE, '{"schema": "1.0"')
         self.assertEqual(['state-unreadable'], self.codes())
 
     def test_in_nova_computes_container(self):

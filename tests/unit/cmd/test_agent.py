@@ -21,7 +21,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import OptionsError
-from nova_numa_pmc.state import host_state, promises_file
+from nova_numa_pmc.state import promises_file, publication
 from tests.fixtures import host, measured
 from tests.fixtures.checkout import TOP
 
@@ -65,7 +65,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(0, status)
         self.assertIn('node 1: ', out)
         status, out, _ = self.run_it('--once', '--json')
-        with open(os.path.join(self.directory, host_state.FILE), 'rb') as file:
+        with open(os.path.join(self.directory, publication.FILE), 'rb') as file:
             self.assertEqual(json.load(file), json.loads(out))
 
     def test_once_beside_the_service_writes_nothing(self):
@@ -73,7 +73,7 @@ class CommandTest(unittest.TestCase):
             status, out, err = self.run_it('--once', '--json')
         self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
         self.assertIn('not published', err)
-        self.assertFalse(os.path.exists(os.path.join(self.directory, host_state.FILE)))
+        self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
     def test_once_writes_no_cpuset(self):
         """Neither CPUs nor memory: nobody would watch the nodes of whom it has bound."""

@@ -12,11 +12,11 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import host_metrics, metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests import fixtures
 
 GIB = 1 << 30
-PUBLISHED = host_state.HostState(
+PUBLISHED = publication.Publication(
     1790000000.0,
     60.0,
     model.HostView(

@@ -13,7 +13,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.compute import host_metrics, metrics
 from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.fixtures.host_views import hosts
 from tests.fixtures.metrics import GIB, listed, state
 
@@ -175,7 +175,7 @@ class RoundTripTest(unittest.TestCase):
     @settings(max_examples=100)
     @given(hosts())
     def test_any_host_comes_out_within_rounding(self, view):
-        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
+        published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
         found = host_metrics.decode(listed(published)).view
         self.assertEqual(view.distances, found.distances)
         for before, after in zip(view.nodes, found.nodes):
@@ -200,7 +200,7 @@ class RoundTripTest(unittest.TestCase):
                 rotation=view.rotation % len(view.nodes),
             )
         )
-        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
+        published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
         self.assertEqual(view, host_metrics.decode(listed(published)).view)
 
     def test_ties_are_broken_as_on_the_host(self):

@@ -12,7 +12,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.stack import __main__ as command, config, fakehosts, figures, herd, layout, watch
 
 ONE, OTHER = (f'0000000{at}-0000-4000-8000-000000000000' for at in (1, 2))
@@ -89,7 +89,7 @@ class CountedTest(unittest.TestCase):
 def _row(vcpus_used=0, guests=0, vcpus_seen=0, reported=True):
     """Return a row of compute_nodes."""
     node = model.NodeView(0, 20.0, 32, 128 << 30, 0, guests=guests, demand_cores=6.0)
-    state = host_state.HostState(0.0, 10.0, model.HostView((node,), ()), (None,))
+    state = publication.Publication(0.0, 10.0, model.HostView((node,), ()), (None,))
     current, maximum = metrics.to_values(state, vcpus_seen, 0)
     listed = [
         {'name': metrics.CURRENT, 'numa_membw_values': current},

@@ -20,7 +20,7 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.moves import executor
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.cases.agent import AgentCase
 from tests.fixtures.checkout import TOP
 
@@ -79,7 +79,7 @@ FULL = Tick(
     model.Topology((), (), ()),
     None,
     (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
-    host_state.HostState(
+    publication.Publication(
         1.0,
         5.0,
         model.HostView(

@@ -12,7 +12,7 @@ import unittest
 from nova_numa_pmc.checks import interpreter, monitor, scheduler
 from nova_numa_pmc.cli.verbs import check
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state import publication
 from tests.fixtures import host as fixture, hosts
 from tests.fixtures.services import add_process
 
@@ -63,9 +63,9 @@ class CheckCommandTest(unittest.TestCase):
             rebalance.main(['hook', 'install', '--root', self.root])
         self.host.configure('[placement]\nram_allocation_ratio = 1.5\n')
         self.host.write('etc/nova/nova.conf', GOOD_NOVA)
-        host_state.write(
+        publication.write(
             self.host.path('run/nova-numa-pmc'),
-            host_state.HostState(
+            publication.Publication(
                 time.time(), 10, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,)
             ),
         )

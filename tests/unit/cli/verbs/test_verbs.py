@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, PageMoveError, UnknownGuest
-from nova_numa_pmc.state import host_state, overrides, pause
+from nova_numa_pmc.state import overrides, pause, publication
 from tests.cases.operating import OperatingCase
 from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, host, sysfs
@@ -209,9 +209,9 @@ class StatusTest(OperatingCase):
     def test_by_what_the_agent_knows_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
         for age_s, shown in ((0.0, True), (1000.0, False)):
-            host_state.write(
+            publication.write(
                 self.directory,
-                host_state.HostState(
+                publication.Publication(
                     time.time() - age_s,
                     5.0,
                     view,

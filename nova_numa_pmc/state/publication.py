@@ -50,7 +50,7 @@ _HISTORY = 'guests', 'cores_per_vcpu_sum'
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
-class HostState(Record):
+class Publication(Record):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
@@ -86,19 +86,19 @@ class HostState(Record):
     history: model.DemandHistory = model.DemandHistory()
 
 
-def freshness(host_state: HostState, now_s: float) -> str:
+def freshness(publication: Publication, now_s: float) -> str:
     """Classify the age of a host's state.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
     """
-    age_s = now_s - host_state.taken_s
+    age_s = now_s - publication.taken_s
     if age_s < -pool_loads.STALE_MIN_S:
         return FUTURE
-    return FRESH if age_s <= pool_loads.stale_after_s(host_state.interval_s) else STALE
+    return FRESH if age_s <= pool_loads.stale_after_s(publication.interval_s) else STALE
 
 
-def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> HostState:
+def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> Publication:
     """Put a host's view and what was measured on it together.
 
     :param view: of the same moment
@@ -106,7 +106,7 @@ def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> H
     """
     remote = {node.id: node.remote_ratio for node in sample.nodes}
     now = {node.id: node.demand_cores for node in sample.nodes}
-    return HostState(
+    return Publication(
         sample.taken_s,
         sample.elapsed_s,
         view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
@@ -169,11 +169,11 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     return tuple(pools)
 
 
-def encode(host_state: HostState) -> bytes:
+def encode(publication: Publication) -> bytes:
     """Render a host's state as the file's bytes."""
     nodes = []
-    now_cores = host_state.demand_now_cores or (None,) * len(host_state.view.nodes)
-    for node, remote, now in zip(host_state.view.nodes, host_state.remote_ratios, now_cores):
+    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
+    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
         members = node._asdict()
         del members['cpus']
         nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))
@@ -181,21 +181,21 @@ def encode(host_state: HostState) -> bytes:
         json.dumps(
             {
                 'schema': '%d.%d' % (_MAJOR, _MINOR),
-                'taken_s': host_state.taken_s,
-                'interval_s': host_state.interval_s,
-                'source': host_state.source,
-                'guests_by': host_state.guests_by[:_REASON_MAX],
+                'taken_s': publication.taken_s,
+                'interval_s': publication.interval_s,
+                'source': publication.source,
+                'guests_by': publication.guests_by[:_REASON_MAX],
                 'limits': {
-                    _DOMAIN_DISTANCE: memory_domains.threshold(host_state.view)[0],
-                    **{name: getattr(host_state.limits, name) for name in _LIMITS},
+                    _DOMAIN_DISTANCE: memory_domains.threshold(publication.view)[0],
+                    **{name: getattr(publication.limits, name) for name in _LIMITS},
                 },
-                'rotation': host_state.view.rotation,
-                'distances': host_state.view.distances,
-                'domains': host_state.view.domains,
+                'rotation': publication.view.rotation,
+                'distances': publication.view.distances,
+                'domains': publication.view.domains,
                 'nodes': nodes,
-                'pools': [_pool_members(pool) for pool in host_state.pools],
-                'pool_source': host_state.pool_source,
-                'history': {name: getattr(host_state.history, name) for name in _HISTORY},
+                'pools': [_pool_members(pool) for pool in publication.pools],
+                'pool_source': publication.pool_source,
+                'history': {name: getattr(publication.history, name) for name in _HISTORY},
             },
             allow_nan=False,
         ).encode()
@@ -203,7 +203,7 @@ def encode(host_state: HostState) -> bytes:
     )
 
 
-def decode(data: bytes) -> HostState:
+def decode(data: bytes) -> Publication:
     """Parse the file's bytes.
 
     :raises StateError: it is not such a file, is damaged, or a later major version wrote it
@@ -222,7 +222,7 @@ def decode(data: bytes) -> HostState:
             raise ValueError('node ids are missing, repeated or out of order')
         limits = _members(members.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
-        return HostState(
+        return Publication(
             members.number('taken_s'),
             members.number('interval_s'),
             _view(members, views, limits),
@@ -239,15 +239,15 @@ def decode(data: bytes) -> HostState:
         raise StateError(str(error)[:200]) from None
 
 
-def write(directory: str, host_state: HostState) -> None:
+def write(directory: str, publication: Publication) -> None:
     """Replace the file in the state directory.
 
     :raises StateError: the directory can't be trusted or the file not be written
     """
-    state_files.write(directory, FILE, encode(host_state))
+    state_files.write(directory, FILE, encode(publication))
 
 
-def read(directory: str) -> HostState:
+def read(directory: str) -> Publication:
     """Read the file in the state directory.
 
     :raises StateError: there is none, or it can't be trusted or understood; names file and remedy

@@ -11,11 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import measurement, model
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.state import host_state
-from nova_numa_pmc.state.host_state import HostState
+from nova_numa_pmc.state import publication
+from nova_numa_pmc.state.publication import Publication
 from tests.fixtures.hosts import host, node
 
-STATE = HostState(
+STATE = Publication(
     1700000000.5,
     10.0,
     host(
@@ -40,11 +40,11 @@ STATE = HostState(
 
 def changed(**members):
     """Return the file's bytes with members of the object changed."""
-    return json.dumps({**json.loads(host_state.encode(STATE)), **members}).encode()
+    return json.dumps({**json.loads(publication.encode(STATE)), **members}).encode()
 
 
 def node_changed(**members):
-    nodes = json.loads(host_state.encode(STATE))['nodes']
+    nodes = json.loads(publication.encode(STATE))['nodes']
     nodes[0].update(members)
     return changed(nodes=nodes)
 
@@ -52,70 +52,70 @@ def node_changed(**members):
 class FreshnessTest(unittest.TestCase):
     def test_stale_after_three_intervals_and_half_a_minute(self):
         for interval_s, age_s, wanted in (
-            (5, 0, host_state.FRESH),
-            (5, 30, host_state.FRESH),
-            (5, 31, host_state.STALE),
-            (60, 180, host_state.FRESH),
-            (60, 181, host_state.STALE),
-            (10**9, 1800, host_state.FRESH),
-            (10**9, 1801, host_state.STALE),
-            (5, -30, host_state.FRESH),
-            (5, -31, host_state.FUTURE),
+            (5, 0, publication.FRESH),
+            (5, 30, publication.FRESH),
+            (5, 31, publication.STALE),
+            (60, 180, publication.FRESH),
+            (60, 181, publication.STALE),
+            (10**9, 1800, publication.FRESH),
+            (10**9, 1801, publication.STALE),
+            (5, -30, publication.FRESH),
+            (5, -31, publication.FUTURE),
         ):
             with self.subTest(interval_s=interval_s, age_s=age_s):
                 published = STATE._replace(interval_s=interval_s)
                 self.assertEqual(
-                    wanted, host_state.freshness(published, published.taken_s + age_s)
+                    wanted, publication.freshness(published, published.taken_s + age_s)
                 )
 
 
 class CodecTest(unittest.TestCase):
     def test_what_was_encoded_is_decoded(self):
-        self.assertEqual(STATE, host_state.decode(host_state.encode(STATE)))
+        self.assertEqual(STATE, publication.decode(publication.encode(STATE)))
 
     def test_an_older_writer_does_not_say_by_what_guests_are_known(self):
-        members = json.loads(host_state.encode(STATE))
+        members = json.loads(publication.encode(STATE))
         del members['guests_by']
         self.assertEqual(
-            STATE._replace(guests_by=''), host_state.decode(json.dumps(members).encode())
+            STATE._replace(guests_by=''), publication.decode(json.dumps(members).encode())
         )
 
     def test_a_newer_writer_may_say_more(self):
-        self.assertEqual(STATE, host_state.decode(changed(schema='1.9', new=[1])))
+        self.assertEqual(STATE, publication.decode(changed(schema='1.9', new=[1])))
         older = json.loads(changed(schema='1.0'))
         del older['pools']
-        self.assertEqual(STATE._replace(pools=()), host_state.decode(json.dumps(older).encode()))
-        self.assertEqual(STATE, host_state.decode(node_changed(new={'a': 1})))
+        self.assertEqual(STATE._replace(pools=()), publication.decode(json.dumps(older).encode()))
+        self.assertEqual(STATE, publication.decode(node_changed(new={'a': 1})))
 
     def test_an_older_writer_says_less(self):
-        data = json.loads(host_state.encode(STATE))
+        data = json.loads(publication.encode(STATE))
         for each in data['nodes']:
             del each['demand_now_cores']
         self.assertEqual(
             STATE._replace(demand_now_cores=()),
-            host_state.decode(json.dumps(dict(data, schema='1.0')).encode()),
+            publication.decode(json.dumps(dict(data, schema='1.0')).encode()),
         )
 
     def test_before_1_3_distances_told_which_nodes_are_a_domain(self):
         apart = STATE._replace(view=STATE.view._replace(distances=((10, 11), (11, 10))))
         shared = apart._replace(view=apart.view._replace(domains=(0, 0)))
         for published, told in ((apart, 10), (shared, 12)):
-            members = json.loads(host_state.encode(published))
+            members = json.loads(publication.encode(published))
             self.assertEqual(told, members['limits']['domain_distance'])
             del members['domains']
-            self.assertEqual(published, host_state.decode(json.dumps(members).encode()))
+            self.assertEqual(published, publication.decode(json.dumps(members).encode()))
 
     def test_domains_come_out_again(self):
         for domains in ((), (0, 0)):
             published = STATE._replace(view=STATE.view._replace(domains=domains))
-            self.assertEqual(published, host_state.decode(host_state.encode(published)))
+            self.assertEqual(published, publication.decode(publication.encode(published)))
 
     def test_another_major_version_is_refused(self):
         with self.assertRaisesRegex(StateError, r'format 2\.x is not supported'):
-            host_state.decode(changed(schema='2.0'))
+            publication.decode(changed(schema='2.0'))
 
     def test_damage_is_refused(self):
-        whole = host_state.encode(STATE)
+        whole = publication.encode(STATE)
         for name, data in {
             'empty': b'',
             'cut short': whole[:-9],
@@ -154,15 +154,15 @@ class CodecTest(unittest.TestCase):
             'a pool without nodes': changed(pools=[{'cpus': '5'}]),
         }.items():
             with self.subTest(name), self.assertRaises(StateError):
-                host_state.decode(data)
+                publication.decode(data)
 
     @settings(max_examples=200)
     @given(st.data())
     def test_a_damaged_byte_is_refused_or_harmless(self, data):
-        whole = bytearray(host_state.encode(STATE))
+        whole = bytearray(publication.encode(STATE))
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
         try:
-            self.assertIsInstance(host_state.decode(bytes(whole)), HostState)
+            self.assertIsInstance(publication.decode(bytes(whole)), Publication)
         except StateError:
             pass
 
@@ -173,7 +173,7 @@ class CodecTest(unittest.TestCase):
         measured = measurement.Sample(
             5.0, 10.0, 'counters', (measurement.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),)
         )
-        found = host_state.from_sample(view, measured, model.Limits())
+        found = publication.from_sample(view, measured, model.Limits())
         self.assertEqual((None, 0.5), found.remote_ratios)
         self.assertEqual((None, 1.5), found.demand_now_cores)
         self.assertEqual([None, None], [one.cpus for one in found.view.nodes])
@@ -195,17 +195,17 @@ class FileTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.directory = os.path.join(scratch.name, 'state')
-        self.path = os.path.join(self.directory, host_state.FILE)
+        self.path = os.path.join(self.directory, publication.FILE)
 
     def test_what_was_written_is_read(self):
-        host_state.write(self.directory, STATE)
-        host_state.write(self.directory, STATE._replace(taken_s=7))
-        self.assertEqual(7, host_state.read(self.directory).taken_s)
-        self.assertEqual([host_state.FILE], os.listdir(self.directory))
+        publication.write(self.directory, STATE)
+        publication.write(self.directory, STATE._replace(taken_s=7))
+        self.assertEqual(7, publication.read(self.directory).taken_s)
+        self.assertEqual([publication.FILE], os.listdir(self.directory))
 
     def test_everybody_may_read_it_whatever_the_umask(self):
         self.addCleanup(os.umask, os.umask(0o077))
-        host_state.write(self.directory, STATE)
+        publication.write(self.directory, STATE)
         self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path).st_mode))
         self.assertEqual(0o755, stat.S_IMODE(os.stat(self.directory).st_mode))
 
@@ -219,32 +219,32 @@ class FileTest(unittest.TestCase):
                     StateError, f'{self.path}: no such file: start nova-numa-agent'
                 ),
             ):
-                host_state.read(self.directory)
+                publication.read(self.directory)
 
     def test_a_file_that_others_may_write_is_refused(self):
-        host_state.write(self.directory, STATE)
+        publication.write(self.directory, STATE)
         os.chmod(self.path, 0o666)
         with self.assertRaisesRegex(StateError, 'users other than root'):
-            host_state.read(self.directory)
+            publication.read(self.directory)
 
     def test_a_damaged_file_names_itself(self):
-        host_state.write(self.directory, STATE)
+        publication.write(self.directory, STATE)
         with open(self.path, 'w') as file:
             file.write('{')
         with self.assertRaisesRegex(StateError, self.path):
-            host_state.read(self.directory)
+            publication.read(self.directory)
 
     def test_what_is_no_file_is_refused_without_waiting(self):
         for make in (os.mkfifo, os.mkdir, lambda path: os.symlink('/dev/zero', path)):
-            host_state.write(self.directory, STATE)
+            publication.write(self.directory, STATE)
             os.unlink(self.path)
             make(self.path)
             with self.assertRaises(StateError):
-                host_state.read(self.directory)
+                publication.read(self.directory)
             (os.rmdir if make is os.mkdir else os.unlink)(self.path)
 
     def test_a_file_too_long_is_refused(self):
-        host_state.write(self.directory, STATE)
+        publication.write(self.directory, STATE)
         os.truncate(self.path, 9 << 20)
         with self.assertRaisesRegex(StateError, 'at most'):
-            host_state.read(self.directory)
+            publication.read(self.directory)
