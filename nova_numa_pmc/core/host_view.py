@@ -101,12 +101,14 @@ def view(
     )
 
 
-def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.Node, ...]:
+def with_guest_memory(
+    nodes: tuple[model.Node, ...], limits: model.Limits
+) -> tuple[model.Node, ...]:
     """Return the nodes, leaving out memory that is not for guests."""
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
-        nodes = node_memory.offered(nodes, limits)
+        nodes = node_memory.with_guest_memory(nodes, limits)
     return nodes
 
 

@@ -9,7 +9,7 @@ others.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import capacity_bytes, offered
+from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory
 
 
 def promisable_bytes(

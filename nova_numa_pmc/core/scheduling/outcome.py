@@ -86,7 +86,11 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Out
                 rest = (_pressure_now(host, present, 1 - best),)
             else:
                 rest = sorted(
-                    (_pressure_now(host, present, other) for other in range(len(charged)) if other != best),
+                    (
+                        _pressure_now(host, present, other)
+                        for other in range(len(charged))
+                        if other != best
+                    ),
                     reverse=True,
                 )
             # A record's own check of its arguments takes as long as the rest of this branch.
