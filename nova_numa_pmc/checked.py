@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take values out of JSON that others may have written: of the right type, in bounds.
+"""Check the types and bounds of values from JSON that others may have written.
 
 Each function returns the value, or raises ValueError with a reason that shows 40 characters of
 it at most. Types are exact: JSON's true is no number, though Python's bool is an int.
@@ -23,12 +23,12 @@ _REQUIRED = object()
 def exact(kind: type[_T], value: object) -> _T:
     """Return a value of exactly this type."""
     if type(value) is not kind:
-        raise ValueError('%.40r is not of the type %s' % (value, kind.__name__))
+        raise ValueError('%.40r is not of type %s' % (value, kind.__name__))
     return value
 
 
 def number(value: Any, most: float = NUMBER_MAX, least: float = 0) -> float:
-    """Return an int or a float from ``least`` to ``most``, as it is."""
+    """Return the value, an int or a float from ``least`` to ``most``."""
     # Written so that NaN, which is neither above nor below, is refused.
     if type(value) not in (int, float) or not least <= value <= most:
         raise ValueError('%.40r is not a number from %g to %g' % (value, least, most))
@@ -44,9 +44,9 @@ def whole(value: Any, most: float = NUMBER_MAX) -> int:
 
 
 def text(value: object, longest: int) -> str:
-    """Return a printable str, which has no line ends."""
+    """Return a printable str of at most ``longest`` characters, without line ends."""
     if type(value) is not str or len(value) > longest or not value.isprintable():
-        raise ValueError('%.40r is not a text of at most %d characters' % (value, longest))
+        raise ValueError('%.40r is not a string of at most %d characters' % (value, longest))
     return value
 
 
@@ -55,18 +55,18 @@ def one_of(value: object, known: Collection[str]) -> str:
     for word in known:
         if value == word:
             return word
-    raise ValueError('%.40r is not known' % (value,))
+    raise ValueError('%.40r is not a known value' % (value,))
 
 
 def sequence(value: object, longest: int, shortest: int = 0) -> list[Any]:
-    """Return a list of this many items; these are not checked."""
+    """Return a list of ``shortest`` to ``longest`` items, which are not checked."""
     if type(value) is not list or not shortest <= len(value) <= longest:
-        raise ValueError('%.40r is not a list of %d to %d' % (value, shortest, longest))
+        raise ValueError('%.40r is not a list of %d to %d items' % (value, shortest, longest))
     return value
 
 
 def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
-    """Return a dict of at most this many members; these are not checked."""
+    """Return a dict of at most ``longest`` members, which are not checked."""
     if type(value) is not dict:
         raise ValueError('%.40r is not an object' % (value,))
     if longest is not None and len(value) > longest:
@@ -75,7 +75,7 @@ def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
 
 
 def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
-    """Check the value of a member by one of the functions above; the reason names the member."""
+    """Apply one of the functions above to a member; the error names the member."""
     try:
         return check(value, bound)
     except ValueError as error:
@@ -83,9 +83,9 @@ def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: flo
 
 
 class Members:
-    """A JSON object whose members are checked as they are taken; a reason names the member.
+    """A JSON object whose members are checked when they are read; errors name the member.
 
-    :param most: the largest number in it, where no other is given
+    :param most: upper bound of numbers, unless a call gives another
     """
 
     __slots__ = ('_members', '_most')
@@ -94,7 +94,7 @@ class Members:
         self._members, self._most = mapping(value), most
 
     def get(self, name: str, default: object = _REQUIRED) -> Any:
-        """Return a member as it is."""
+        """Return a member unchecked."""
         value = self._members.get(name, default)
         if value is _REQUIRED:
             raise ValueError('missing member %s' % name)
@@ -109,14 +109,14 @@ class Members:
     def number(
         self, name: str, default: object = _REQUIRED, most: float | None = None
     ) -> float | None:
-        """Return a number from 0 on; with the default None it may be null."""
+        """Return a number of at least 0; with the default None it may be null."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
         return member(name, number, value, self._most if most is None else most)
 
     def whole(self, name: str, default: object = _REQUIRED) -> int:
-        """Return an int from 0 on."""
+        """Return an int of at least 0."""
         return member(name, whole, self.get(name, default), self._most)
 
     def text(self, name: str, longest: int, default: object = _REQUIRED) -> str:

@@ -16,7 +16,7 @@ class CpusetError(NumaPmcError):
 
 
 class GuestGone(CpusetError):
-    """The guest's groups vanished on the way: it has ended."""
+    """The guest's control groups vanished meanwhile: the guest has ended."""
 
 
 class PinnedByOthers(CpusetError):
@@ -64,7 +64,7 @@ class CounterUnsupported(CounterError):
 
 
 class CountersExhausted(CounterError):
-    """No more descriptors: what is open goes on counting."""
+    """No more descriptors are available; the open counters keep counting."""
 
 
 class CounterTargetGone(CounterError):
@@ -84,11 +84,11 @@ class ExportError(NumaPmcError):
 
 
 class RecordingError(NumaPmcError):
-    """A recording of samples can't be read or written; what is whole in it is kept."""
+    """A recording of samples can't be read or written; its intact samples are kept."""
 
 
 class CalibrationError(NumaPmcError):
-    """The bandwidth of memory can't be measured here, or its file not be trusted."""
+    """Memory can't be measured here, or the calibration file can't be trusted."""
 
 
 class PageMoveError(NumaPmcError):

@@ -22,7 +22,7 @@ KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
 PRESSURE_MAX = 64.0
 
-#: By these Nova pins a guest to nodes or CPUs itself (nova/virt/hardware.py,
+#: Extra specs by which Nova itself pins a guest to nodes or CPUs (nova/virt/hardware.py,
 #: numa_get_constraints): its NUMATopologyFilter decides then.
 _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
 _NOVA_CPU_POLICIES = ('dedicated', 'mixed')
@@ -32,8 +32,8 @@ class FlavorSpecs(Record):
     """A flavor's extra specs of our namespace, checked.
 
     :param policy: one of :data:`model.POLICIES`
-    :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
-        the operator has set
+    :param max_pressure: highest pressure that the guest may leave on its nodes; None: the
+        operator's option
     :param memory_intensity: a key of :data:`nova_numa_pmc.core.host_view.INTENSITY`
     :param problems: what is ignored, and why
     """
@@ -65,7 +65,7 @@ def check(key: str, value: str) -> str | float:
     """Return an extra spec's value in its own type.
 
     :param key: one of :data:`KEYS`
-    :raises ValueError: the key or the value is none of ours; says what may stand there
+    :raises ValueError: the key or the value is unknown; the message lists what is valid
     """
     if key == POLICY:
         return _choice(key, value, model.POLICIES)
@@ -88,7 +88,7 @@ def check(key: str, value: str) -> str | float:
 def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
 
-    :returns: 'key=value' each; empty: it doesn't
+    :returns: 'key=value' of each; empty: Nova doesn't pin it
     """
     specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of checks."""
+"""The record of one finding of a check, with its remedy."""
 
 from __future__ import annotations
 

@@ -5,19 +5,19 @@ hooks/qemu calls this with libvirt's arguments (guest, operation, sub-operation,
 extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
 ``start``, ``migrate``, ``restore``
-    decide and promise; nothing is printed. At ``start`` a process is left behind that narrows
-    the guest's CPUs before they run (:mod:`hook_early`)
+    decide, and record the promise; nothing is printed. ``start`` leaves a process behind that
+    narrows the guest's CPUs before they run (:mod:`hook_early`)
 ``started``
-    write the guest's cpusets for good
+    write the guest's cpusets
 ``stopped``, ``release``
     free
 
 libvirt holds the guest's lock and waits. Waiting for the lock of the promises file has a
 bound; writing cpusets may sleep in the kernel, so ``started`` runs in a worker
-process, and we end after the operator's bound whatever becomes of it. A late
+process, and the hook ends within the operator's bound whatever happens to the worker. A late
 worker finishes, records what it did and logs it. The lock of the promises file is held for
 deciding and recording only, never while a cpuset is written. hooks/qemu sets an
-alarm that ends all else that might hang.
+alarm that ends anything else that might hang.
 """
 
 # ruff: noqa: E402
@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import gc
 
-# The process lives for milliseconds, and records of a hundred annotations would set off a
-# collection while they are imported.
+# The process lives for milliseconds, and importing records with a hundred annotations would start
+# a garbage collection.
 gc.disable()
 
 import _signal  # signal would import enum
@@ -55,14 +55,14 @@ STRICT_STATUS = 77
 _OK, _NOT_PLACED = b'ok', b'not placed: '
 #: The share of the bound that a start may wait for the promises file's lock.
 _LOCK_RATIO = 0.75
-#: What saying that time is up may take, before the alarm of hooks/qemu cuts it off.
+#: Time reserved for logging a timeout, before the alarm of hooks/qemu ends the process [s].
 _ENDING_S = 0.5
-#: How many lines are logged of what was odd; thousands of guests' files can be unreadable.
+#: Most problems that are logged, as the files of thousands of guests can be unreadable.
 _PROBLEMS_MAX = 20
 
 
 def main(argv: list[str], root: str = '/') -> NoReturn:
-    """Run one operation and end the process, with status 0 whatever happens.
+    """Run one operation and end the process, with status 0 unless ``strict`` fails a start.
 
     :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
     :param root: where the host's file systems begin
@@ -87,14 +87,13 @@ def run(
     leave_behind: LeaveBehind | None = None,
     lines: journal.JournalLines | None = None,
 ) -> int:
-    """Run one operation, waiting for it no longer than the operator allows.
+    """Run one operation, and wait for it at most as long as the operator allows.
 
     :param name: the guest's, as libvirt gives it
     :param stdin_fd: descriptor of the domain's XML
     :param root: where the host's file systems begin
-    :param leave_behind: called with a function that goes on for longer than the operation;
-        None: it is not wanted
-    :param lines: to log to; None: those of the host at ``root``
+    :param leave_behind: called with a function that outlasts the operation; None: it isn't run
+    :param lines: where to log; None: the journal of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
     call = HookCall(name, operation, root, leave_behind, lines or journal.JournalLines(root))
@@ -138,7 +137,7 @@ class HookCall:
         return (time.monotonic_ns() - self.began_ns) / 1e9
 
     def time_left_s(self) -> float:
-        """Return the time that libvirt may still wait, less than until hooks/qemu's alarm [s]."""
+        """Return the time left for the operation [s]; it ends before the alarm of hooks/qemu."""
         left_s = self.options.timeout_s - self.age_s()
         alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
         if alarm_s:
@@ -146,7 +145,7 @@ class HookCall:
         return left_s
 
     def perform(self, xml: bytes) -> bytes:
-        """Do the operation; return the answer to the process that waits for it."""
+        """Run the operation; return the answer for the waiting process."""
         try:
             return _OPERATIONS[self.operation](self, xml)
         except (NumaPmcError, OSError) as error:
@@ -156,7 +155,7 @@ class HookCall:
             self._log_problems()
 
     def report(self, error: BaseException) -> None:
-        """Log why the guest is left as it is."""
+        """Log why the guest is left unchanged."""
         self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
 
     def report_early(self, error: BaseException) -> None:
@@ -172,7 +171,7 @@ class HookCall:
         )
 
     def _log_problems(self) -> None:
-        """Log what was odd, after what was decided: where the log is slow, some don't get in."""
+        """Log the problems, after the decision: a slow log may not take all of them."""
         for problem in self._problems[:_PROBLEMS_MAX]:
             self.log(journal.WARNING, problem)
         lost = self._lines.lost + max(0, len(self._problems) - _PROBLEMS_MAX)
@@ -184,16 +183,16 @@ class HookCall:
             )
 
     def lock_timeout_s(self) -> float:
-        """Return the time to wait for the promises file's lock; a late worker blocks nothing."""
+        """Return how long to wait for the promises file's lock [s]."""
         if self.operation == 'started':
             return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
 
     def log_decision(self, decision: promises.Decision, before: str = '', after: str = '') -> None:
-        """Log what was decided, why, and what came of it.
+        """Log the decision, its reasons and its outcome.
 
-        :param before: how the guest's CPUs were, with a space behind
-        :param after: what became of its memory, with a space before
+        :param before: the guest's previous CPUs, ending in a space
+        :param after: the outcome for its memory, beginning with a space
         """
         promise = decision.promise
         self._problems += decision.problems
@@ -235,11 +234,11 @@ def _hold_early(
 
     Should it fail, ``started`` does so.
     """
-    # Of an earlier start, where libvirt has not unlinked it.
+    # The pid file of an earlier start, if libvirt has not unlinked it.
     stale = guests.pid_file_identity(guest.name, call.root)
 
     def work() -> None:
-        from nova_numa_pmc import hook_early  # not before the process is another
+        from nova_numa_pmc import hook_early  # only in the child process
 
         hook_early.follow(promise, guest, cpus, call.options, call.root, stale)
 
@@ -250,13 +249,13 @@ def _hold_early(
 
 
 def _on_stopped(call: HookCall, xml: bytes) -> bytes:
-    """Forget the promise, by the name: the XML need not be readable for that."""
+    """Forget the promise by the guest's name, so that the XML need not be readable."""
     promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
 def _on_started(call: HookCall, xml: bytes) -> bytes:
-    from nova_numa_pmc import hook_started  # half of all imports, for this operation only
+    from nova_numa_pmc import hook_started  # half of all imports; only this operation needs them
 
     hook_started.hold(call, xml)
     return _OK

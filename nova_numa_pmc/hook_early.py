@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a guest to its CPUs before its first instruction, while libvirt starts it.
 
-libvirt calls its hook's ``started`` after the guest's CPUs run: what they have touched by then
-lies wherever they ran. So ``start`` leaves a process behind that waits for QEMU. libvirt unlinks
+libvirt calls the hook's ``started`` once the guest's CPUs run; memory touched by then lies
+wherever they ran. So ``start`` leaves a process behind that waits for QEMU. libvirt unlinks
 the guest's pid file before ``start`` and writes it before QEMU is executed; from then on, until
 it has asked the monitor for the vCPUs' threads, it touches no cpuset and no affinity
 (qemuProcessLaunch() in its src/qemu/qemu_process.c).
 
-On v2 ``libvirt/`` is narrowed in that time, and ``started`` hands over to the groups below. A
-vCPU's set may be larger than that, and so may the mask of its sched_setaffinity(2). On v1 both
-would be refused and the start fail: there each group is narrowed, and those of the vCPUs once
-libvirt is done with them.
+On v2 the group ``libvirt/`` is narrowed in that time, and ``started`` hands over to the groups
+below it. A vCPU's own set, or the mask of its sched_setaffinity(2), may be larger than that of
+``libvirt/``. On v1 the kernel would refuse both and the start would fail, so each group is
+narrowed by itself, those of the vCPUs once libvirt is done with them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: What distinguishes a file from a later one: inode, time of change [ns].
+    #: Identity of a file: (inode, time of change [ns]).
     Identity = tuple[int, int]
 
-#: How often to look: at first, when most starts are under way, and after that time [s].
+#: Polling interval at first, when most starts happen; later; and when it changes [s].
 POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
-#: How often to look whether the start is over, as that reads the promises file [s].
+#: Interval at which to check whether the start has ended, which reads the promises file [s].
 OVER_POLL_S = 0.1
-#: v1: libvirt writes a vCPU's group, adds its thread and sets the thread's affinity in one go;
-#: what has not changed for this long is done with [s].
+#: v1: libvirt sets up a vCPU's group, its thread and the thread's affinity at once; groups that
+#: have not changed for this long are complete [s].
 QUIET_S = 0.05
 
 
 class EarlyHold:
-    """One guest's.
+    """Holds one guest to its CPUs while it starts.
 
-    :param promise: what its start has reserved
-    :param guest: from the XML of its start
-    :param cpus: to hold it to
+    :param promise: the promise that its start has recorded
+    :param guest: the guest, from the XML of its start
+    :param cpus: the CPUs to hold it to
     :param stale: :func:`guests.pid_file_identity` before the start
     :param write: as :func:`writes.write`
     """
@@ -157,7 +157,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Step until there is no more to do, the start is over, or the time is."""
+    """Step until nothing is left to do, the start has ended, or ``grace_s`` has passed."""
     began_s = now_s = looked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
         if now_s - looked_s >= OVER_POLL_S:

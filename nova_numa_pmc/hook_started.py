@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a guest's place once its QEMU runs (the hook's ``started``).
 
-CPUs follow the decision of its start, and memory follows the CPUs: the agent fetches what lies
-elsewhere, within its budgets. Where memory can't be moved, or there is too much of it, the CPUs
-follow it.
+The CPUs are held as decided at the start, and memory follows them: the agent fetches memory that
+lies elsewhere, within its budgets. Where memory can't be moved, or is too much to move, the CPUs
+follow the memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
-        if decision.cpus is None:  # since its start it was overridden, or they were taken
+        if decision.cpus is None:  # since its start the guest was overridden, or its CPUs taken
             _take_back_early(groups, early_cpus)
             _leave(call, decision, logged=True)
             return
@@ -94,7 +94,7 @@ def _leave(call: HookCall, decision: promises.Decision, logged: bool) -> None:
 def memory_by_node(
     guest: model.Guest, groups: cgroups.Groups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
-    """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
+    """Return where a guest's memory lies: {node id: bytes} of all, and of its huge pages.
 
     The latter is None where that isn't reported.
     """
@@ -117,10 +117,10 @@ def decide_beside_memory(
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:
-    """Decide again where memory lies already that can't be moved, or is too much for that.
+    """Decide again if the guest has memory elsewhere that can't be moved, or is too much to move.
 
     :param by_node: {node id: bytes}, as :func:`memory_by_node` returns it
-    :returns: the decision that was given where memory may follow it
+    :returns: ``decision`` itself if the memory can follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
@@ -137,7 +137,7 @@ def decide_beside_memory(
 
 
 def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None) -> None:
-    """Widen what the start has narrowed; should that fail too, the agent does so."""
+    """Widen the group that the start has narrowed; if that fails, the agent does it."""
     if groups and cpus:
         try:
             cpuset.widen_early(groups, cpus)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run work in a child process and wait for it no longer than a bound.
 
-A signal would not do: a write to a cpuset sleeps uninterruptibly in the
+A signal would not help: a write to a cpuset sleeps uninterruptibly in the
 kernel while the host migrates pages for another process, and SIGKILL waits
 with it. The child is left to finish alone.
 """
@@ -31,7 +31,7 @@ def run(
     :param timeout_s: how long to wait [s]
     :param report: called in the child with an exception that ``work`` raised
     :returns: what ``work`` returned; b'' if the child died or raised; None if it is late
-    :raises OSError: no process or pipe to be had
+    :raises OSError: no process or pipe is available
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -56,7 +56,7 @@ def leave_behind(work: Callable[[], object], report: Callable[[BaseException], o
     has closed them.
 
     :param report: called in the child with an exception that ``work`` raised
-    :raises OSError: no process to be had
+    :raises OSError: no process is available
     """
     if os.fork():
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements of a host over one interval: per node and per guest.
 
-The one record between what measures (``host/``, the agent) and what reads
+The records that connect the code that measures (``host/``, the agent) with its readers
 (``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
@@ -36,7 +36,7 @@ class NodeSample(Record):
     :param waiting_cores, distance_cores: the loss in its two parts [cores]
     :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
-    :param promised_bytes: what its guests may grow to (``model.NodeView``)
+    :param promised_bytes: memory promised on it, as in :class:`model.NodeView`
     :param stolen_cores: what the host's own hypervisor gave to others; ``capacity_cores`` is
         without it
     """
@@ -82,8 +82,8 @@ class GuestSample(Record):
 
     :param source: the source of its memory accesses, '' none
     :param basis: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
-    :param cores: CPU time that its threads got, vCPUs and all others [cores];
-        ``waiting_cores``: that they wanted and did not get though no quota forbade it
+    :param cores: CPU time that all its threads got, vCPUs and others [cores]
+    :param waiting_cores: CPU time that they wanted, were allowed, and didn't get [cores]
     :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
     :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
     :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio
@@ -134,15 +134,15 @@ class PoolSample(Record):
 class Sample(Record):
     """A host over one interval.
 
-    :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
-    :param elapsed_s: its length [s]
+    :param taken_s: CLOCK_REALTIME at the end of the interval [s since the epoch]
+    :param elapsed_s: length of the interval [s]
     :param source: the best source in use, '' none
     :param nodes: in the order of their ids
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy
-    :param pools: those beside the floating one, which nodes have
-    :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests',
-        'kernel'; '' not reported
+    :param pools: the pools beside the floating one, which is in ``nodes``
+    :param pool_source: source of the floating pool's CPUs: 'nova.conf', 'guests', 'kernel'; empty:
+        not reported
     """
 
     taken_s: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns that the core, the host's edge and Nova's adapters share.
+"""The records that the core, the readers of the host and Nova's plug-ins share.
 
 Immutable records, and no data classes, because the libvirt hook imports this
 module at every guest start: importing ``dataclasses`` alone more than doubles
@@ -21,13 +21,13 @@ PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 #: An operator's overrides of a guest: held to its place and never moved; neither held nor moved,
 #: nor placed at its next start.
 PIN, IGNORE = 'pin', 'ignore'
-#: Whose memory a node's is: the host's own; a device's, such as a GPU's; that of a slower tier,
-#: such as CXL's.
+#: Kinds of a node's memory: the host's own; a device's, such as a GPU's; of a slower tier, such as
+#: CXL.
 HOST, DEVICE, SLOW = 'host', 'device', 'slow'
 
 
 class HugePages(Record):
-    """A node's pool of huge pages of one size: size [bytes], pages in all, pages free."""
+    """A node's pool of huge pages of one size: size [bytes], total pages, free pages."""
 
     page_bytes: int
     total: int
@@ -35,10 +35,10 @@ class HugePages(Record):
 
 
 class NodeMemory(Record):
-    """Whose memory a node has.
+    """The kind of a node's memory, and the evidence for it.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: what says so, for the operator; '' nothing: it is the host's own
+    :param source: the evidence, for the operator; empty: there is none, and it is the host's own
     """
 
     kind: str = HOST
@@ -94,8 +94,8 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
-    :param memory_bytes: RAM that it may grow to (maxMemory, else memory): its *promise*.
-        Persistent memory is none
+    :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
+        persistent memory doesn't count
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
@@ -117,14 +117,14 @@ class Guest(Record):
     :param state: libvirt's word for its state ('running', 'paused'), None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'), None: it has none
-    :param id: libvirt's number of it while it runs, None: not reported
+    :param id: libvirt's id of the running domain; None: not reported
     :param override: the operator's override (:mod:`overrides`): :data:`PIN`, :data:`IGNORE`,
         '' nothing
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
-    :param plugged_bytes: RAM that it has now, of what it may grow to; None: all of it
-    :param mem_bound: all of its memory can lie on ``mem_nodes`` only; else these are preferred,
-        or are those of a part of it
+    :param plugged_bytes: RAM that is plugged now; None: all of ``memory_bytes``
+    :param mem_bound: all of its memory is restricted to ``mem_nodes``; else these nodes are only
+        preferred, or apply to a part of it
     """
 
     uuid: str
@@ -157,7 +157,7 @@ class Guest(Record):
 
 
 class Promise(Record):
-    """Nodes, vCPUs and memory promised to one guest, whether or not it has touched it yet.
+    """Nodes, vCPUs and memory promised to one guest, whether or not it uses them yet.
 
     :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: node ids its memory is expected on; empty: spread over all
@@ -170,7 +170,7 @@ class Promise(Record):
     :param started: its start was seen (else the start is in progress)
     :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when promised; empty: not recorded
-    :param missed: the hook was there when it started and could not place it: the agent does
+    :param missed: the installed hook failed to place it at its start: the agent does it instead
     :param cpus: in ascending order, those of the L3 cache that it is held to on its nodes
         (:func:`pools.cpus_held`); empty: all that it may use of these
     """
@@ -227,7 +227,7 @@ class NodeView(Record):
 class NodeLoad(Record):
     """Measurements of one node; the fields are :class:`NodeView`'s, None: unknown.
 
-    :param stolen_cores: what the host's own hypervisor gave to others; it comes off ``cores``
+    :param stolen_cores: CPU time stolen by the host's own hypervisor, to be taken off ``cores``
     """
 
     demand_cores: float | None = None
@@ -241,8 +241,8 @@ class PoolLoad(Record):
     """Measurements of one pool of CPUs: those that the same guests may use.
 
     :param cpus: the CPUs that it consists of
-    :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is what the
-        pool's CPUs on that node are wanted for, the rest is of the whole node
+    :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is that on the pool's
+        CPUs of the node, all other figures are of the whole node
     :param vcpus: (node id, vCPUs of the guests that are in these figures), ascending ids
     """
 
@@ -252,7 +252,7 @@ class PoolLoad(Record):
 
 
 class DemandHistory(Record):
-    """Use by earlier guests of a flavor (else: all guests of the host).
+    """Demand of the guests seen so far: of a flavor, or of all guests of the host.
 
     :param guests: their number; forgotten ones count in parts
     :param cores_per_vcpu_sum: the sum over them of each one's demand per vCPU [cores]
@@ -306,7 +306,7 @@ class Request(Record):
 
 
 class Reason(Record):
-    """Why, as data: a code and (name, value) pairs; rendered only where it is shown."""
+    """A reason as data: a code and (name, value) pairs, rendered only where it is shown."""
 
     code: str
     values: tuple[tuple[str, object], ...] = ()
@@ -317,8 +317,8 @@ class Placement(Record):
 
     :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
     :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
-    :param bind: memory fits on ``nodes`` (it may be brought over, or bound by choice);
-        False: its CPUs only, memory stays wide
+    :param bind: the memory fits on ``nodes``, so it may be brought there, or bound if the operator
+        wants; False: only CPUs are held, and memory stays wide
     :param reasons: why there, the deciding one first
     :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits
         there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
@@ -342,7 +342,7 @@ class Limits(Record):
     :param smt_ratio: s, what an SMT sibling adds to a core [cores]
     :param domain_distance: nodes nearer than this share their memory channels, whatever the
         caches show [SLIT units]; 0: as these show (``core/cache_hierarchy.py``)
-    :param pressure_floor: below this a node is simply fine
+    :param pressure_floor: pressures below this count as equal
     :param pressure_step: pressures closer than this are equal
     :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't
         say so; nodes with CPUs don't count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the promises file true, decide within it, and record the decision.
+"""Reconcile the promises with the running guests, decide on a place, and record it.
 
 Everything between reading the record and writing it happens under its lock, so
 that no two starts decide from the same view: without that, guests started
@@ -50,13 +50,13 @@ __all__ = [
 class Decision(Record):
     """Decision for a guest, recorded.
 
-    :param cpus: what to hold it to; None: leave its CPUs alone
+    :param cpus: CPUs to hold it to; None: leave its CPUs alone
     :param why: the reasons, rendered
     :param problems: what is to be logged
     :param failed: it was ours to place, and there is no place for it
-    :param view, request: what it was decided on, the host without the guest, and what this
-        asked for; None: a decision recalled
-    :param evidence: what it went by, None: a decision recalled
+    :param view, request: the host without the guest, and the request decided on; None: the
+        decision was recalled
+    :param evidence: the measurements it is based on; None: the decision was recalled
     """
 
     promise: model.Promise
@@ -88,7 +88,7 @@ def read(options: HostOptions, root: str) -> Promises:
 
 
 def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
-    """Return the decision that the guest's start has recorded, None without one.
+    """Return the decision recorded at the guest's start; None: there is none.
 
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
@@ -124,8 +124,8 @@ def decide(
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
-    :param record: what to decide in; None: the record, locked
-    :raises NumaPmcError: no decision, and nothing recorded
+    :param record: the promises to decide with; None: those of the host, locked
+    :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     from nova_numa_pmc.core.placement import (  # not where the decision is recalled
         placement,
@@ -178,7 +178,7 @@ def _view_and_request(
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
-    """Return the host without a guest, and what this requests, on the evidence."""
+    """Return (the host's view without the guest, the guest's request), using the evidence."""
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
@@ -192,7 +192,7 @@ def _view_and_request(
 def _decision_of(
     placed: model.Placement, promise: model.Promise, request: model.Request
 ) -> Decision:
-    """Return the decision that a placement and its promise are."""
+    """Return the decision made of a placement and its promise."""
     from nova_numa_pmc.core.placement.explain import explain
 
     return Decision(
@@ -230,10 +230,10 @@ def _narrow_to_l3(
 def record_started(
     promise: model.Promise, options: HostOptions, root: str, timeout_s: float
 ) -> None:
-    """Record that a guest's start was seen, and how it is placed now.
+    """Record that a guest has started, and its place.
 
-    A guest that ended meanwhile (and may have been started again) overtook a late worker:
-    what is recorded of it stays.
+    If the guest has ended meanwhile, and may have been started again, a late worker leaves the
+    record as it is.
     """
     with locked(options, root, timeout_s) as record:
         now = record.promises.get(promise.uuid)
@@ -287,8 +287,8 @@ def reconcile(
 ) -> list[str]:
     """Drop promises of guests that are gone, and count those that run without a promise.
 
-    Those were started while the hook was not there, was off or gave up; where the
-    record was lost they are all of them.
+    The latter were started while the hook was not installed, was disabled or failed; if the record
+    was lost, these are all guests.
 
     :param record: held, where it is the record itself
     :param starting: the guest that is being decided on; it is not counted
@@ -354,7 +354,7 @@ def _follow(
     host: model.Topology,
     by_node: Mapping[int, int],
 ) -> Decision | None:
-    """Give a guest the CPUs beside the memory it has; None where there are too few."""
+    """Hold a guest to the CPUs beside its memory; None: there are too few."""
     from nova_numa_pmc.core.host_view import split_bytes
 
     total, homes = sum(by_node.values()), []
@@ -439,7 +439,7 @@ def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
 
 
 def _ignored(specs: tuple[tuple[str, str], ...]) -> list[str]:
-    """Name what can't be used of a flavor's extra specs; the decision goes without it."""
+    """Return the problems of a flavor's extra specs; the decision ignores these specs."""
     if not specs:
         return []
     from nova_numa_pmc import extra_specs  # few flavors have any

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the promises file true while guests come and go.
 
-The hook does so at each start; without a start, promises of guests that ended while the hook
-was away, and guests that started without it, would stay uncounted.
+The hook does so at each start. Without a start, guests that ended or started while the hook was
+not installed would go unnoticed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PromisesUpkeep:
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
     def retry_unreadable(self, names: Iterable[str]) -> None:
-        """Have status files that could not be read tried again: something was heard of them.
+        """Retry unreadable status files, as events named their guests.
 
         :param names: of guests
         """
@@ -80,7 +80,7 @@ class PromisesUpkeep:
     def follow(
         self, record: Promises, running: Iterable[model.Guest], host: model.Topology
     ) -> Promises:
-        """Record what was plugged into guests, or taken out, since they were promised.
+        """Update the promises of guests whose vCPUs or memory were plugged or unplugged.
 
         Not while one is moved: its promise is compared with what it was when that began.
 
@@ -117,7 +117,7 @@ class PromisesUpkeep:
             if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
                 continue
             self._log.info(
-                'guest %s: now has %d vCPUs and %d MiB; %d and %d were promised',
+                'guest %s: now has %d vCPUs and %d MiB (previously promised: %d and %d MiB)',
                 after.name,
                 after.vcpus,
                 after.memory_bytes >> 20,
@@ -127,7 +127,7 @@ class PromisesUpkeep:
         return Promises(locked_record.promises, locked_record.rotation)
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
-        """Log where others have pinned a guest since it was last seen, or no longer do."""
+        """Log changes of what others have pinned of each guest."""
         before, self._placed = self._placed, {}
         for guest in running:
             key = guest.uuid, guest.pid
@@ -166,7 +166,7 @@ class PromisesUpkeep:
         return record
 
     def _holds(self, record: Promises, now_ns: int) -> bool:
-        """Return whether the record is of the running guests and of no others."""
+        """Return whether the record has the promises of exactly the running guests."""
         names = guests.active_names(self._root)
         running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
         kept = promises_file.prune(
@@ -182,7 +182,7 @@ class PromisesUpkeep:
         for uuid, promise in before.items():
             if uuid not in after:
                 self._log.info(
-                    'guest %s: its promise of %d MiB is dropped: the guest has gone',
+                    'guest %s: its promise of %d MiB was dropped: the guest no longer exists',
                     promise.name,
                     promise.memory_bytes >> 20,
                 )

@@ -23,10 +23,9 @@ else:
     _PROPERTIES = []
 
     class _RecordType(type):
-        """Take the fields of a record from the annotations of its class, which end with that.
+        """Turn the annotations of a record's class into its fields, and drop the annotations.
 
-        At run time only the types of some fields could be found: what others name is imported for
-        type checkers.
+        They could not be evaluated at run time, as most types are imported for type checkers only.
         """
 
         def __new__(mcs, name, bases, body):
@@ -67,7 +66,7 @@ else:
 
         @classmethod
         def _complete(cls, values, named):
-            """Put named values and defaults behind the positional ones."""
+            """Append named values and defaults to the positional ones."""
             rest = cls._fields[len(values) :]
             known = {**cls._field_defaults, **named}
             unexpected = named.keys() - rest or [name for name in rest if name not in known]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a host: read everything once a tick, difference it with the tick before.
+"""Measure a host: read everything once a tick, and subtract the readings of the tick before.
 
 All callers, such as ``top``, ``record`` and the agent, measure with :class:`Sampler`.
 """
@@ -42,14 +42,13 @@ if TYPE_CHECKING:
 
 
 class CpuUse(Record):
-    """Cores of each node that were busy, wanted, and lost to the hypervisor; None: unknown.
+    """CPU time of each node that was busy, wanted and stolen, {node id: cores}; None: unknown.
 
-    Each is {node id: cores}.
-
-    :param demand: of the floating pool: what ran on its CPUs, and what guests' threads waited for
-        there. Others' waiting is no demand
+    :param busy: of all CPUs of the node
+    :param demand: of the floating pool: time for which its CPUs were busy or guests' threads
+        waited for them; the waiting of others doesn't count
     :param stolen: of the floating pool
-    :param others: the other pools
+    :param others: the samples of all other pools
     """
 
     busy: dict[int, float | None]
@@ -59,12 +58,12 @@ class CpuUse(Record):
 
 
 class Sampler:
-    """Read a host again and again; each reading is over the time since the one before.
+    """Measures a host; each sample covers the time since the previous one.
 
-    :param options: what is counted and how, None: the defaults
+    :param options: the group ``[counters]``; None: the defaults
     :param root: where proc, sys and run are (tests)
     :ivar pool: the floating pool of the last sample; None: there was none
-    :ivar mlp: how many misses of those that the last sample counted a core waits for together
+    :ivar mlp: misses that a core waits for at the same time, by the events of the last sample
     """
 
     def __init__(
@@ -88,9 +87,9 @@ class Sampler:
         self.mlp: float = pressure.MLP_DEMAND
 
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
-        """Return the sample since the last call; all rates of a first one are None.
+        """Return the sample of the time since the last call; the first one has no rates.
 
-        It never sleeps and never raises for what can't be read: that is in ``problems``.
+        It never sleeps, and reports what can't be read in ``problems`` instead of raising.
 
         :param now_ns: CLOCK_MONOTONIC [ns], by default now
         :param taken_s: CLOCK_REALTIME [s], by default now
@@ -102,7 +101,7 @@ class Sampler:
         try:
             host = usable_cpus.partitioned_host(self._root)
         except TopologyError as error:
-            self._before_ns = None  # nothing else was read: the next reading is a first one
+            self._before_ns = None  # nothing else was read: the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         problems += host.problems
@@ -175,7 +174,7 @@ class Sampler:
     def _find_floating_pool(
         self, host: model.Topology, guests: Iterable[Running], now_ns: int, problems: list[str]
     ) -> pools.Pool:
-        """Find the floating pool; what could not be read of Nova's sets is a problem."""
+        """Return the floating pool; add a problem if Nova's CPU sets can't be read."""
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
         return pools.floating_pool(
@@ -234,8 +233,8 @@ class Sampler:
             self._cpus.limit(self._by_guest.room(min(host.cores[0])))
         if not self._cpus.roles:
             problems.append(
-                'CPUs: not counted: the hardware has too few counters for them '
-                'beside the guests, whose sums stand for them'
+                'CPUs: not counted: the hardware has too few counters for CPUs and guests; the '
+                'sums of the guests are used instead'
             )
             return {}, uses
         return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
@@ -266,7 +265,7 @@ class Sampler:
         except StateError as error:
             problems.append(str(error))
             return nodes
-        if record is None:  # no guest was placed since the host came up
+        if record is None:  # no guest was placed since boot
             return nodes
         seen = host_view.view(host, record.promises.values(), self._options.limits)
         return tuple(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with the CPUs that guests may use, read from the kernel and what the agent loads.
+"""Read the topology of a host, reduced to the CPUs that guests may use.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -13,8 +13,7 @@ from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads, promises_file
 
-#: The group above the guests' own, with systemd and without, where an operator may have kept
-#: CPUs back.
+#: The guests' partition, with systemd and without: an operator may have withheld CPUs from it.
 _PARTITION_CPUS = (
     'sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
     'sys/fs/cgroup/machine/cpuset.cpus.effective',
@@ -26,7 +25,7 @@ _PARTITION_CPUS = (
 def usable_host(root: str, pool: pools.Pool | None = None) -> model.Topology:
     """Read the topology; its nodes' ``cpus`` are those of the floating pool (:mod:`pools`).
 
-    :param pool: :class:`pools.Pool`; None: as the agent has published it
+    :param pool: the floating pool; None: the one that the agent published
     :raises TopologyError: the host can't be read
     """
     return pools.with_floating_pool(partitioned_host(root), pool or published_pool(root))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: measure, publish, hold guests to their places, move those for which it pays.
+"""The agent: measure, publish, hold guests to their places, and move those for which it pays.
 
-One thread and one loop. A tick is made of stages, each of which may fail without the others:
-what fails is logged once, until it works again.
+One thread runs a loop of ticks. A tick consists of stages that fail independently of each other;
+a failure is logged once, until the stage works again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Agent:
     """The agent of one host.
 
     :param root: where proc, sys and run are (tests)
-    :param listener: one that was started; None: libvirt is not used
-    :ivar options: those in force
+    :param listener: receives libvirt's events, already started; None: status files are read alone
+    :ivar options: the options in force
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Agent:
         listener: Listener | None = None,
         port: KernelPort = HOST,
     ) -> None:
-        """Open only what reports guests."""
+        """Open only the sources of guest events; counters are opened by the first tick."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
@@ -66,7 +66,7 @@ class Agent:
         self._demand_records = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Go on with other options; counters are opened again where theirs have changed."""
+        """Apply other options; counters are reopened where their options have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)
@@ -78,14 +78,14 @@ class Agent:
         self.options = self._executor.promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
-        """Do everything once; nothing is raised.
+        """Run all stages once; nothing is raised.
 
         :param now: the moment of the tick, by default read from the clocks
         """
         self._collect_events()
         self._queue_changed_guests()
         tick = self._collect(now or Moment.read())
-        # Taken before the promises are read, so that they include what a command has just moved.
+        # Before the promises are read, so that they include the moves of a finished command.
         ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
@@ -121,12 +121,12 @@ class Agent:
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
-        """Look at the guests that events named, as a tick does, but measure nothing.
+        """Handle the guests that events named as a tick would, without measuring.
 
         Nothing is raised.
 
         :param now: the current moment, by default read from the clocks
-        :returns: after how many seconds to call it again; None: when something is heard
+        :returns: seconds after which to call it again; None: once a descriptor is readable
         """
         self._collect_events()
         due_in_s, last = self._guest_events.due_in_s(), self._last_tick
@@ -146,7 +146,7 @@ class Agent:
             self._guest_events.collect()
 
     def _queue_changed_guests(self) -> None:
-        """Queue the guests that events named for a look."""
+        """Mark the guests that events named as due."""
         names = self._guest_events.pop_names()
         self._read_schedule.mark_changed(names)
         self._promises_upkeep.retry_unreadable(names)
@@ -157,10 +157,10 @@ class Agent:
         return self._guest_events.descriptors
 
     def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
-        """Keep books of the guests and hold them to their places.
+        """Bring the promises up to date and hold the guests to their places.
 
-        :param ours: no command moves guests
-        :returns: the tick with the record as it is then
+        :param ours: the agent has the move lock: no command is moving guests
+        :returns: the tick with the updated promises
         """
         if tick.host is None or tick.record is None:
             return tick
@@ -231,7 +231,7 @@ class Agent:
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
-        """Log the floating pool's CPUs when they have changed: guests are held to them."""
+        """Log a change of the floating pool's CPUs, as guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
                 'floating pool: CPUs %s, %s',
@@ -240,9 +240,9 @@ class Agent:
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:
-        # The sample has reported what could not be read.
+        # The sample has reported the problems.
         running, _ = self._guest_events.guests.read()
-        # If the overrides can't be read, no guest is held or moved: that might violate one.
+        # If the overrides can't be read, no guest is held or moved, as that might violate one.
         marked, problems = overrides.with_overrides(running, self._root)
         self._problem_log.problems(problems)
         return marked
@@ -272,7 +272,7 @@ class Agent:
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
         history = model.DemandHistory()
-        with self._problem_log.stage('remembering what guests wanted'):
+        with self._problem_log.stage('recording guest demand'):
             loads, pool_samples = self._demand_records.feed(tick, self.options)
             sample, history = (
                 sample._replace(pools=pool_samples),
@@ -290,7 +290,7 @@ class Agent:
         )
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:
-        """List the nodes whose memory covers what they have promised."""
+        """Return the ids of the nodes whose promises fit their memory; None: no guest is bound."""
         assert tick.host is not None and tick.record is not None
         if not any(promise.bound for promise in tick.record.promises.values()):
             return None
@@ -300,7 +300,7 @@ class Agent:
     def step(self) -> float | None:
         """Do the next part of the moves in progress; nothing is raised.
 
-        :returns: after how many seconds to do the next one; None: there is none
+        :returns: seconds after which to call it again; None: no move is in progress
         """
         pause_s = None
         with self._problem_log.stage('moving'):
@@ -309,7 +309,7 @@ class Agent:
         return pause_s
 
     def clear_queue(self) -> None:
-        """Drop the planned moves that have not begun."""
+        """Drop the moves that have not begun."""
         self._executor.clear_queue()
 
     def abandon(self) -> None:
@@ -319,9 +319,9 @@ class Agent:
         self._release_move_lock()
 
     def close(self) -> None:
-        """Write what is to be remembered, and close what is open."""
+        """Save the agent's memory and close its files, counters and connections."""
         self._move_lock.end()
-        with self._problem_log.stage('remembering what guests wanted'):
+        with self._problem_log.stage('recording guest demand'):
             self._demand_records.close(self.options)
         self._sampler.close()
         self._guest_events.close()

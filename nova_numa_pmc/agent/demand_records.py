@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remember what guests wanted, over restarts of the agent and of the host.
+"""Keep the histories of guests' demand across restarts of the agent and of the host.
 
-The file is replaced as a whole every few minutes and when the agent ends; what a crash loses is
-measured again.
+The file is replaced every few minutes and when the agent ends. What a crash loses is measured
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import PoolSample
 
 FILE = 'demand'
-#: How much is measured between two writes, and at least before the one at the end [s].
+#: Measured time between two writes, and the least that is worth a write at the end [s].
 SAVE_EVERY_S, MIN_SAVE_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
@@ -95,7 +95,7 @@ class DemandRecords:
             state_files.write(self._directory, FILE, data, durable)
         except StateError as error:
             if not self._failing:
-                self._log.warning('what guests wanted is not kept across a restart: %s', error)
+                self._log.warning('guest demand is not kept across a restart: %s', error)
             self._failing = True
         else:
             self._failing = False
@@ -104,7 +104,7 @@ class DemandRecords:
         try:
             return read(self._root) or Histories()
         except StateError as error:
-            self._log.warning('%s: what guests wanted is measured again from the start', error)
+            self._log.warning('%s: guest demand is measured again from scratch', error)
             return Histories()
 
 
@@ -119,6 +119,6 @@ def read(root: str = '/') -> Histories | None:
         return None if data is None else history_format.from_data(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise StateError(
-            '%s: %.200s: nova-numa-agent replaces it in a few minutes'
+            '%s: %.200s: nova-numa-agent will replace the file within a few minutes'
             % (os.path.join(directory, FILE), error)
         ) from None

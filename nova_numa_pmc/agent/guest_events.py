@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     #: A guest's name and the id of its process.
     _Key = tuple[str, int | None]
 
-#: What comes within this time of the first is one occasion to look [s].
+#: Events within this time of the first are handled together [s].
 COALESCE_S = 0.2
 _FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
 _GROUPS = inotify.MODIFY | inotify.CREATE
-#: How :attr:`GuestEvents.source` begins where libvirt reports nothing.
+#: Prefix of :attr:`GuestEvents.source` where libvirt reports no events.
 BY_STATUS_FILES = 'status files'
 
 
 class GuestEvents:
-    """Changes of guests that were announced and not looked at yet.
+    """Collects the names of guests that have changed, until they are handled.
 
-    :param listener: one that was started; None: no listener
+    :param listener: receives libvirt's events, already started; None: there is none
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class GuestEvents:
         except OSError as error:
             self._inotify = None
             self._log.warning(
-                'inotify: %s: changes of guests are found only by the ticks', error.strerror
+                'inotify: %s: changes to guests are noticed only at each tick', error.strerror
             )
 
     @property
     def descriptors(self) -> list[int]:
-        """Return the descriptors that are readable once something was heard."""
+        """Return the descriptors that become readable with an event."""
         return [source.fileno() for source in (self._inotify, self._listener) if source]
 
     @property
@@ -74,7 +74,7 @@ class GuestEvents:
         return '%s: %s' % (BY_STATUS_FILES, why) if why else 'libvirt'
 
     def collect(self) -> None:
-        """Take in what was heard, without waiting."""
+        """Collect the pending events, without waiting."""
         heard: set[str] = set()
         if self._listener is not None:
             for change in self._listener.take():
@@ -90,20 +90,20 @@ class GuestEvents:
         self._pending |= heard
 
     def due_in_s(self) -> float | None:
-        """Return in how many seconds to look at the guests with events; None: there are none."""
+        """Return the seconds until the collected events are due; None: there are none."""
         if not self._pending:
             return None
         return max(0.0, self._since_s + COALESCE_S - self._clock())
 
     def pop_names(self) -> set[str]:
-        """Return the names of those to look at, and forget them."""
+        """Return the names of the guests with events, and forget them."""
         names, self._pending = self._pending, set()
         return names
 
     def watch(self, present: Iterable[model.Guest]) -> set[str]:
         """Watch the groups of these guests and no others.
 
-        :returns: uuids of those whose groups are watched; the others have to be read
+        :returns: uuids of the watched guests; the others have to be read in each tick
         """
         by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in present}
         for gone in self._watches.keys() - by_key.keys():
@@ -119,7 +119,7 @@ class GuestEvents:
         return watched
 
     def close(self) -> None:
-        """Close what is open; the listener ends when it can."""
+        """Close the watches and let the listener end by itself."""
         if self._listener is not None:
             self._listener.close()
         if self._inotify is not None:
@@ -164,7 +164,7 @@ class GuestEvents:
         return {name} if event.name.startswith('cpuset.') else set()
 
     def _watch_groups(self, key: _Key, watcher: inotify.Inotify) -> None:
-        """Watch the groups of a guest, also those that appear meanwhile."""
+        """Watch the groups of a guest, including any that appear while this runs."""
         try:
             watches: dict[str, int] = {}
             self._watches[key] = watches
@@ -181,7 +181,7 @@ class GuestEvents:
         except (CpusetError, OSError) as error:
             self._unwatch(key)
             if getattr(error, 'errno', None) == errno.ENOSPC:
-                self._watches[key] = {}  # no more to be had: it is read in each tick
+                self._watches[key] = {}  # no watches left: the guest is read in each tick
 
     def _unwatch(self, key: _Key) -> None:
         for watch in self._watches.pop(key, {}).values():

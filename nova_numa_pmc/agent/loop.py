@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.pause import Paused
     from nova_numa_pmc.state.publication import Publication
 
-#: The second tick comes soon after the first, which has nothing to be compared with [s].
+#: The first tick has no rates, so the second follows soon [s].
 FIRST_INTERVAL_S = 1.0
 #: A file in the state directory whose lock the agent of a host holds.
 LOCK = 'agent'
@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def only_agent(directory: str) -> Iterator[None]:
     """Hold the lock of the host's agent.
 
-    :raises StateLocked: another one runs
+    :raises StateLocked: another agent is running
     :raises StateError: the state directory can't be trusted or made
     """
     fd = state_files.open_directory(directory, create=True)
@@ -76,9 +76,9 @@ def signals() -> Iterator[Waiter]:
 class Waiter:
     """Waits for time, signals and descriptors.
 
-    Signals are let through for the time of a wait only. Each leaves its number in a socket, whose
-    other end is waited for: one that comes just before the wait ends it, too. For the main
-    thread; all others have to begin with the signals blocked.
+    Signals are unblocked only during a wait. A signal writes its number to a socket that the wait
+    polls, so that one arriving just before the wait ends it, too. For the main thread; all other
+    threads have to start with these signals blocked.
     """
 
     def __init__(self) -> None:
@@ -118,12 +118,12 @@ class Waiter:
 class Service:
     """The loop.
 
-    :param read_options: returns those of a reload, and problems that cost no more than a default
-    :param wait: as :func:`signals` yields it
+    :param read_options: returns (options after a reload, problems for which defaults are used)
+    :param wait: the :class:`Waiter` that :func:`signals` yields
     :param clock: returns seconds that never go back
     :param notify_manager: as :func:`notify.notify`
-    :param watchdog_s: within what time systemd wants to hear from it; None: it does not
-    :param exporter: is shown each tick; None: one that is off
+    :param watchdog_s: systemd's watchdog timeout; None: no watchdog
+    :param exporter: serves each tick; None: no metrics are served
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Service:
         self._agent, self._read_options, self._log = agent, read_options, log
         self._wait, self._clock, self._notify_manager = wait, clock, notify_manager
         self._exporter = exporter or Exporter(log)
-        # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
+        # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 
     def run(self) -> None:
@@ -150,7 +150,7 @@ class Service:
         while self._idle_until(due_s):
             self._tick()
             if not ready:
-                # Not before something is published: what starts after us may read it.
+                # Only once something is published, as units ordered after this one may read it.
                 self._notify_manager(notify.READY)
                 ready = True
             due_s += self._interval_s()
@@ -169,7 +169,7 @@ class Service:
         return self._agent.options.counting.interval_s
 
     def _idle_until(self, due_s: float) -> bool:
-        """Move guests' memory and wait until the next tick; return False at the end."""
+        """Move memory and handle events until the next tick; return False on SIGTERM or SIGINT."""
         while True:
             self._notify_manager(notify.WATCHDOG)
             left_s = due_s - self._clock()
@@ -187,7 +187,7 @@ class Service:
         try:
             options, problems = self._read_options()
         except NumaPmcError as error:
-            self._log.error('the options remain as they were: %s', error)
+            self._log.error('options not reloaded, the previous ones stay in effect: %s', error)
         else:
             for problem in problems:
                 self._log.warning('%s', problem)
@@ -197,7 +197,7 @@ class Service:
         self._notify_manager(notify.READY)
 
     def _finish(self) -> None:
-        """Go on with the move in progress for as long as allowed, then give it up."""
+        """Continue the move in progress for up to ``stop_timeout_s``, then abandon it."""
         self._agent.clear_queue()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
@@ -215,7 +215,7 @@ def status(state: Publication | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
     :param state: the host as last measured; None: nothing was measured
-    :param paused: since when and why no guest is moved; None: guests may be moved
+    :param paused: since when and why the agent is paused; None: it is not
     """
     if paused:
         return '%s; %s' % (paused, status(state))

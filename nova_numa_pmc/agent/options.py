@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's options, with what the operator left unset taken from the host's calibration."""
+"""Read the agent's options, completed from the host's calibration."""
 
 from __future__ import annotations
 

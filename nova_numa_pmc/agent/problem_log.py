@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log what goes wrong once per kind, not once per tick."""
+"""Log a persistent problem when it begins, not in every tick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT = 1000
 
 
 class ProblemLog:
-    """Log problems when they begin, and once in a while after that.
+    """Logs problems when they begin, and hourly while they last.
 
     :param clock: returns seconds that never go back
     """
@@ -30,7 +30,7 @@ class ProblemLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run the block; log an exception when it first occurs, and when the block works again."""
+        """Run the block; suppress its exceptions, logging the first of a kind and the recovery."""
         try:
             yield
         except Exception as error:
@@ -58,7 +58,7 @@ class ProblemLog:
         self._failing.pop(name, None)
 
     def problems(self, texts: Iterable[str]) -> None:
-        """Warn of each problem that was not warned of within the last hour."""
+        """Warn of each problem, unless it was logged within :data:`REPEAT_S`."""
         now_s = self._clock()
         for text in texts:
             if text in self._logged_s and now_s - self._logged_s[text] < REPEAT_S:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose whose cpusets to read back in a tick: not all, as most have not changed."""
+"""Choose whose cpusets to read back in a tick: only those that may have changed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
         tuple[tuple[int, frozenset[int], frozenset[int]], ...],
     ]
 
-#: All guests are looked at this often [s], whatever events there were: a change of a thread's own
-#: affinity, for instance, causes none.
+#: All guests are due this often [s], with or without events: a change of a thread's own affinity,
+#: for instance, causes none.
 FULL_CHECK_S = 60.0
 
 
 class ReadSchedule:
-    """State of each guest when it was last looked at."""
+    """Chooses the guests whose cpusets are due to be read back."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Known] = {}
@@ -34,13 +34,13 @@ class ReadSchedule:
         self._to_retry: set[str] = set()
 
     def mark_changed(self, names: Iterable[str]) -> None:
-        """Have guests looked at next time, by their names."""
+        """Mark guests as due, by name."""
         self._changed.update(names)
 
     def due(
         self, tick: Tick, places: Mapping[str, tuple[int, ...]], watched: set[str]
     ) -> set[str]:
-        """Return the uuids of those to look at now.
+        """Return the uuids of the guests that are due.
 
         A guest is due when an event named it, when its groups can't be watched, when its memory is
         bound (other guests may fill its nodes), while it starts, after a failure, and when its
@@ -75,5 +75,5 @@ class ReadSchedule:
         return due
 
     def retry(self, uuids: Iterable[str]) -> None:
-        """Have guests looked at again in the next tick, because what was tried has failed."""
+        """Mark guests as due in the next tick, because a write to them has failed."""
         self._to_retry.update(uuids)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.promises_format import Promises
 
     class Observation(Protocol):
-        """Findings of a tick, or of a command that looks once; None: unknown."""
+        """A host as observed by a tick or by a command; None: unknown."""
 
         @property
         def sample(self) -> Sample | None: ...
@@ -56,7 +56,7 @@ _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancer:
-    """Plan moves by what a tick has found, log or begin them, and keep the regrets."""
+    """Plans moves from a tick, logs or begins them, and keeps the regrets."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Rebalancer:
         Nothing is planned while moves are in progress: the sample would measure the moves.
 
         :param tick: with sample, host and record
-        :param sampler: of the sample
-        :returns: None: no plan was made
+        :param sampler: took the sample
+        :returns: the plan; None: none was made
         """
         assert tick.sample is not None and tick.record is not None
         if self._regrets is None:
@@ -107,7 +107,7 @@ class Rebalancer:
             tick.now.boottime_ns / 1e9,
         )
         if self.options.rebalance == agent_conf.DRY_RUN:
-            if not plan.moves:  # else it assumes that they are made
+            if not plan.moves:  # otherwise the regrets presume that the moves are made
                 self._regrets = regrets
             self._log_plan(plan)
             return plan
@@ -124,7 +124,7 @@ class Rebalancer:
         return plan
 
     def _log_plan(self, plan: plan_records.Plan) -> None:
-        """Log a plan once, until another one takes its place."""
+        """Log a plan, unless it was the last one logged."""
         logged = tuple(
             (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
             for move in plan.moves
@@ -142,7 +142,7 @@ class Rebalancer:
             data = state_files.read(self._directory(), FILE, _SIZE_MAX_BYTES)
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != promises_file.read_boot_id(self._root):
-                return RebalanceMemory()  # its times are of another clock
+                return RebalanceMemory()  # its times are those of another boot
             return regrets_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
@@ -172,15 +172,15 @@ def situation(
     began_ns: int | None = None,
     now_ns: int | None = None,
 ) -> plan_records.Situation:
-    """Return the rebalancer's input by what a tick has found.
+    """Return the rebalancer's input from a tick.
 
-    It includes the room that moves of memory need on the nodes.
+    It includes the free memory of the nodes, which moves need.
 
     :param tick: with sample, host and record
-    :param places: {uuid: node ids} of guests that are held to more than was promised
-    :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
-        since is left there. None: all guests are considered
-    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
+    :param places: {uuid: node ids} of guests that are held to more nodes than were promised
+    :param began_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since then
+        is left where it is. None: all guests are considered
+    :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
     """
     assert tick.sample is not None and tick.host is not None and tick.record is not None
     promised = tick.record.promises
@@ -214,10 +214,10 @@ def situation(
 def _in_pool(
     sample: Sample, running: Mapping[str, model.Guest], host: model.Topology
 ) -> tuple[Sample, list[GuestSample]]:
-    """Return (the sample, its guests that run in the floating pool).
+    """Return (sample, samples of the guests in the floating pool).
 
-    What others run is no part of the nodes' demand: their CPU time is made unknown, and they
-    stay what they are on the nodes' memory.
+    The CPU time of all other guests is made unknown in the sample, as the nodes' CPU demand is
+    that of the floating pool; their memory still counts.
     """
     guest_samples, inside = [], []
     for guest_sample in sample.guests:

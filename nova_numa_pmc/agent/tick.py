@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class Moment(Record):
-    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
+    """One moment by three clocks.
+
+    :param monotonic_ns: CLOCK_MONOTONIC, for intervals
+    :param boottime_ns: CLOCK_BOOTTIME, which counts suspends, for ages
+    :param realtime_s: CLOCK_REALTIME [s since the epoch], for times that others read
+    """
 
     monotonic_ns: int
     boottime_ns: int
@@ -33,14 +38,14 @@ class Moment(Record):
 class Tick(Record):
     """Findings of a tick; None: unknown.
 
-    :param record: what was promised
-    :param guests: those that run
-    :param publication: what is to be published
-    :param totals: :class:`executor.MoveTotals` at its end
-    :param failing: how many stages failed, of it and of the moves before
-    :param paused: since when and why; None: guests may be moved
-    :param source: by what guests are known, as :attr:`guest_events.GuestEvents.source`
-    :param taken_over: how many guests' starts the agent has finished for the hook
+    :param record: the promises
+    :param guests: the running guests
+    :param publication: the publication; None: there is none in this tick
+    :param totals: the counts of moves at the end of the tick
+    :param failing: number of stages that are failing
+    :param paused: since when and why the agent is paused; None: it is not
+    :param source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
+    :param taken_over: number of starts that the agent has finished for the hook
     """
 
     now: Moment

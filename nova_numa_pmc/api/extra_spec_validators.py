@@ -29,7 +29,7 @@ SPECS = (
         extra_specs.POLICY,
         'How the guest is placed on NUMA nodes of its host where Nova does not pin it. ``auto``: '
         'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
-        'one node, and only on hosts that have one for it; ``spread``: over all nodes, for '
+        'one node, and only on hosts where it fits on one; ``spread``: over all nodes, for '
         'bandwidth; ``none``: not at all.',
         {'type': str, 'description': 'A placement policy', 'enum': list(model.POLICIES)},
     ),
@@ -45,8 +45,8 @@ SPECS = (
     ),
     (
         extra_specs.MEMORY_INTENSITY,
-        'How much memory bandwidth the guest is expected to use before that is measured, compared '
-        'with the mean of its host: ``low`` 0.3, ``medium`` 1, ``high`` 3 times.',
+        'How much memory bandwidth the guest is expected to use until it is measured, relative to '
+        'the mean of its host: ``low`` 0.3, ``medium`` 1, ``high`` 3 times.',
         {'type': str, 'description': 'An expected intensity', 'enum': list(INTENSITY)},
     ),
 )

@@ -36,7 +36,7 @@ def check_options(root: str) -> Iterator[Finding]:
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that a node may promise as much memory as Nova offers of it.
+    """Check that our RAM allocation ratio agrees with Nova's.
 
     Nova's ratio in placement may have been set there by the API; the file is what a host
     reports unless it sets nothing.
@@ -67,7 +67,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova doesn't offer memory that guests get none of: a device's, a slow tier's.
+    """Check that Nova doesn't offer memory that is not for guests: a device's or a slow tier's.
 
     libvirt reports all memory that is online to Nova (virNodeGetInfo()).
     """
@@ -89,7 +89,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         )
         + ': no guest is placed there'
     )
-    remedy = 'if guests may use it: [placement] guest_memory_nodes = %s in %s' % (
+    remedy = 'if guests may use it, set [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(numbers),
         host_options.PATH,
     )
@@ -99,9 +99,9 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     yield Finding(
         'memory-kept',
         finding.WARNING,
-        '%s, but Nova offers it: its %s is %d' % (what, name, reserved_mib),
-        '%s = %d or more in nova.conf; systemctl set-property machine.slice '
-        'AllowedMemoryNodes=%s keeps guests whose own nodes are full off it (cgroup v2); %s'
+        "%s, but Nova offers this memory: Nova's %s is %d" % (what, name, reserved_mib),
+        'set %s = %d or more in nova.conf; systemctl set-property machine.slice '
+        'AllowedMemoryNodes=%s keeps guests with full nodes off this memory (cgroup v2); %s'
         % (
             name,
             kept_mib + max(0, reserved_mib),

@@ -29,7 +29,7 @@ _DEPLOYMENTS = (
 
 
 def check_libvirt(root: str) -> Iterator[Finding]:
-    """Check the daemon that runs the hook: is there one, in a container, modular."""
+    """Check which daemon runs the hook, and whether it runs in a container."""
     daemon = confinement.find_daemon(root)
     if daemon is None:
         yield Finding(
@@ -63,7 +63,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
 
 
 def check_container(process: Process | None) -> Iterator[Finding]:
-    """Check that this looks at the files of a service that runs in a container.
+    """Check that this command sees the files of a containerised service.
 
     :param process: the service, None: it is not running
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-#: All others are errors: guests are not placed, or the daemon's next restart is in danger.
+#: Findings not listed are errors: guests are not placed, or libvirt's next restart is at risk.
 _SEVERITIES = {
     'hook-not-tried': finding.NOTE,
     'hook-outdated': finding.WARNING,
@@ -21,7 +21,8 @@ _SEVERITIES = {
 }
 
 
-#: In a container's root the package lies elsewhere, and ``deployment`` says when nothing is there.
+#: Not reported for a container's root: the package lies elsewhere there, and
+#: :mod:`deployment` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 
 
@@ -29,7 +30,7 @@ def check_status(report: dict[str, Any], in_container: bool = False) -> Iterator
     """Turn the report of ``nova-numa-rebalance hook status`` into findings.
 
     :param report: as :func:`nova_numa_pmc.cli.verbs.hook.status` returns it
-    :param in_container: it is about the root of a container that libvirt runs in
+    :param in_container: the report is about the root of libvirt's container
     """
     path = report['installed']['path']
     for problem in report['problems']:

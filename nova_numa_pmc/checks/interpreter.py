@@ -54,8 +54,8 @@ class InterpreterModules(Record):
     :param monitors: ``nova.compute.monitors.cpu.__path__``
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
     :param package: path of ``nova_numa_pmc``, None: it can't be imported
-    :param points: (name, target), its entry points for CPU monitors
-    :param problem: why it could not be queried, '' it was
+    :param points: (name, target) of its entry points for CPU monitors
+    :param problem: why it could not be queried, empty: it could be
     """
 
     python: str
@@ -95,7 +95,7 @@ def query(
 ) -> InterpreterModules:
     """Query a Python, as the user that the service runs as; return what it found.
 
-    :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
+    :param owner: (uid, gid) to run the interpreter as, if we are root: it may be that user's own
     """
     as_owner: dict[str, Any] = {}
     if owner is not None and os.geteuid() == 0:

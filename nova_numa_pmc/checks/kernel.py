@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what of the kernel, or of daemons, moves guests and pages beside us, or slows them.
+"""Check kernel features and daemons that also move guests or pages, or slow guests down.
 
 Figures quoted are those of eBay's KVM tuning deck (2013).
 """
@@ -64,7 +64,7 @@ def check_numad(root: str) -> Iterator[Finding]:
         yield Finding(
             'numad-running',
             finding.ERROR,
-            'numad is running (pid %d): it moves guests that we have placed, going by free '
+            'numad is running (pid %d): it moves guests that the hook has placed, based on free '
             'memory alone' % process.pid,
             'systemctl disable --now numad',
         )
@@ -76,15 +76,15 @@ def check_balancing(root: str) -> Iterator[Finding]:
         yield Finding(
             'numa-balancing',
             finding.WARNING,
-            'kernel.numa_balancing is on: it unmaps pages of guests to see which CPUs use them, '
-            'and moves pages (not CPUs, which we hold) of its own accord',
+            'kernel.numa_balancing is on: the kernel unmaps pages of guests to see which CPUs use '
+            'them, and moves pages (but not CPUs, which nova-numa-pmc holds) by itself',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
             os.path.join(root, _BALANCING),
         )
 
 
 def check_ksm(root: str) -> Iterator[Finding]:
-    """Check that KSM doesn't make pages of one node serve guests on another."""
+    """Check that KSM doesn't merge pages across nodes."""
     if (
         files.read_optional(root, _KSM + '/run') == '1'
         and files.read_optional(root, _KSM + '/merge_across_nodes') != '0'
@@ -106,15 +106,15 @@ def check_huge_pages(root: str) -> Iterator[Finding]:
         yield Finding(
             'thp-off',
             finding.WARNING,
-            'transparent huge pages are off: with six busy guests on a host they gave 12 % more '
-            'transactions',
+            'transparent huge pages are off: with six busy guests on a host, enabling them gave '
+            '12 % more transactions',
             'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (QEMU asks for them)',
             os.path.join(root, _THP),
         )
 
 
 def check_governor(root: str) -> Iterator[Finding]:
-    """Check that no CPU that guests may use is kept below its frequency."""
+    """Check that no frequency governor slows a CPU that guests may use."""
     slow: dict[str, list[int]] = {}
     try:
         names = sorted(os.listdir(os.path.join(root, _CPUS)))
@@ -133,19 +133,20 @@ def check_governor(root: str) -> Iterator[Finding]:
         yield Finding(
             'governor',
             finding.NOTE,
-            'the frequency governor of CPUs %s is %s: with performance, and no idle state '
-            'deeper than C1, busy guests made 6.8 %% more transactions, at the cost of more '
-            'power' % (format_cpulist(cpus), governor[:40]),
+            'the frequency governor of CPUs %s is %s: with the performance governor and no idle '
+            'state deeper than C1, busy guests completed 6.8 %% more transactions, at the cost '
+            'of more power' % (format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
             os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
         )
 
 
 def check_counting(root: str) -> Iterator[Finding]:
-    """Check that the agent may open counters where the kernel wants more than upstream's does.
+    """Check that the agent may open counters on kernels that are stricter than mainline.
 
-    Above 2 is no value of the mainline kernel's (Documentation/admin-guide/sysctl/kernel.rst):
-    Debian's and Ubuntu's then require CAP_SYS_ADMIN, even of a process with CAP_PERFMON.
+    Mainline knows no perf_event_paranoid above 2 (Documentation/admin-guide/sysctl/kernel.rst);
+    with such a value Debian's and Ubuntu's kernels require CAP_SYS_ADMIN, even of a process that
+    has CAP_PERFMON.
     """
     level, agent = files.read_optional(root, _PARANOID), processes.find(root, processes.AGENT)
     if agent is None or level is None or not level.isdigit() or int(level) <= 2:
@@ -157,7 +158,7 @@ def check_counting(root: str) -> Iterator[Finding]:
             'counters-refused',
             finding.WARNING,
             'kernel.perf_event_paranoid is %s, and nova-numa-agent lacks CAP_SYS_ADMIN, which '
-            'this kernel then requires: it measures without counters' % level,
+            'this kernel then requires: the agent measures without counters' % level,
             "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
             'kernel.perf_event_paranoid=2',
             os.path.join(root, _PARANOID),

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 NAME = 'cpu.numa_pmc'
 TARGET = 'nova.compute.monitors.cpu.numa_pmc'
 _NAMESPACE = 'nova.compute.monitors.'
-#: Nova's default; twice that, and a decision is taken on half as many values.
+#: Longer intervals of nova-compute are reported; Nova's default is 60 s.
 _INTERVAL_LONG_S = 300
 _NOTIFICATIONS = 'oslo_messaging_notifications'
-#: Drivers that never wait.
+#: Notification drivers that never block.
 _SILENT = frozenset({'', 'noop', 'log', 'test'})
 
 
@@ -57,16 +57,16 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'monitor-conflict',
             finding.ERROR,
-            'compute_monitors includes %s besides ours: Nova loads only one monitor of the '
-            'namespace cpu, the first that it finds' % ', '.join(others),
-            'keep only %s; with [numa_pmc] cpu_metrics = true it also sends what virt_driver does'
+            'compute_monitors includes %s besides cpu.numa_pmc: Nova loads only one monitor in '
+            'the namespace cpu, the first one that it finds' % ', '.join(others),
+            "keep only %s; with [numa_pmc] cpu_metrics = true it also sends virt_driver's metrics"
             % NAME,
             file,
         )
 
 
 def check_interval(conf: NovaConf) -> Iterator[Finding]:
-    """Check that nova-compute sends what the monitor measures often enough."""
+    """Check that nova-compute sends metrics often enough."""
     interval_s, file = (
         conf.get('update_resources_interval'),
         conf.file_of('update_resources_interval'),
@@ -83,7 +83,7 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'update-interval-long',
             finding.WARNING,
-            'update_resources_interval = %d: the scheduler decides by pressures up to %d s old'
+            'update_resources_interval = %d: the scheduler uses pressures that are up to %d s old'
             % (interval_s, interval_s),
             'remove the option (0: every 60 s)',
             file,
@@ -103,15 +103,15 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-metrics-off',
             finding.ERROR,
-            '[metrics] weight_setting names %s, which our monitor does not send: with required = '
-            'true requests fail for it' % ', '.join(wanted),
+            '[metrics] weight_setting names %s, which the numa_pmc monitor does not send: with '
+            'required = true, requests fail because of that' % ', '.join(wanted),
             '[numa_pmc] cpu_metrics = true, then restart nova-compute',
             conf.file_of('weight_setting', 'metrics'),
         )
 
 
 def check_options(conf: NovaConf) -> Iterator[Finding]:
-    """Check the monitor's own options; a bad value is then among ``conf.findings``."""
+    """Read the monitor's own options, so that a bad value becomes one of ``conf.findings``."""
     for name in ('metrics_deadband', 'metrics_heartbeat'):
         conf.get(name, 'numa_pmc')
     yield from ()
@@ -124,7 +124,7 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'notifications-endless',
             finding.WARNING,
-            'notifications are retried without end (driver = %s, retry = -1): nova-compute sends '
+            'notifications are retried forever (driver = %s, retry = -1): nova-compute sends '
             'one with its metrics while claims wait, so an unreachable message bus would block '
             'new instances' % drivers[0],
             '[%s] retry = 1' % _NOTIFICATIONS,
@@ -137,13 +137,13 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
 
     :param installed: path that the shim was installed to, None: nowhere
     """
-    pip = 'install our wheel with %s -m pip' % modules.python
+    pip = 'install the nova-numa-pmc wheel with %s -m pip' % modules.python
     if modules.problem:
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            'cannot find out what %s can import: %s' % (modules.python, modules.problem),
-            'run as root, where nova-compute runs',
+            'cannot determine what %s can import: %s' % (modules.python, modules.problem),
+            'run this as root where nova-compute runs',
         )
         return
     if not modules.nova:
@@ -174,7 +174,7 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
         yield Finding(
             'monitor-entry-point-elsewhere',
             finding.ERROR,
-            'the entry point numa_pmc points to %s: Nova loads only modules of its own package'
+            'the entry point numa_pmc points to %s: Nova loads monitors only from its own package'
             % ', '.join(targets),
             pip,
         )
@@ -197,7 +197,7 @@ def check_restarted(
         yield Finding(
             '%s-not-restarted' % process.name,
             finding.WARNING,
-            '%s (pid %d) has been running since before %s changed'
+            '%s (pid %d) was started before %s last changed'
             % (process.name, process.pid, ', '.join(late)),
             'restart %s' % process.name,
             late[0],

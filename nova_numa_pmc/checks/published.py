@@ -70,7 +70,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
             'libvirt-not-heard',
             finding.NOTE,
             'the agent learns of guests from %s: it watches the files that libvirt writes, and '
-            'gets no events from it' % published.guests_by,
+            'receives no libvirt events' % published.guests_by,
             'install libvirt-python beside the agent (pip install '
             'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud',
             path,
@@ -78,7 +78,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
 
 
 def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that the agent knows the CPUs that Nova shares and dedicates, if configured.
+    """Check that the agent knows Nova's ``cpu_shared_set`` and ``cpu_dedicated_set``, if set.
 
     :param directory: of the state, as we see it
     :param conf: of nova-compute
@@ -98,7 +98,7 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
             "cpu_dedicated_set: it cannot read nova-compute's configuration, or neither option "
             'is usable there'
             % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
-            'journalctl -u nova-numa-agent; let it read %s' % file,
+            'journalctl -u nova-numa-agent; let the agent read %s' % file,
             file,
         )
 

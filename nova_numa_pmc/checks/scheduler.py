@@ -23,7 +23,7 @@ WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
 _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 _GROUP = 'filter_scheduler'
-#: Options of Nova's weighers that are neither 0 nor all alike by default.
+#: Multipliers of Nova's weighers that are on by default and tell ordinary hosts apart.
 _STOCK_MULTIPLIERS = (
     'cpu_weight_multiplier',
     'ram_weight_multiplier',
@@ -50,8 +50,8 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-alone',
             finding.WARNING,
-            "weight_classes names only our weigher: it replaces Nova's own, so RAM, disk, "
-            'server groups and failed builds no longer count',
+            "weight_classes names only NUMAPressureWeigher, without Nova's own weighers: RAM, "
+            'disk, server groups and failed builds no longer count',
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
             file,
         )
@@ -60,7 +60,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
 
 
 def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
-    """Check how much the penalty counts beside Nova's own weighers."""
+    """Check that the penalty is large enough beside Nova's own weights."""
     multiplier = conf.get('weight_multiplier', 'numa_pmc')
     file = conf.file_of('weight_multiplier', 'numa_pmc')
     floor = conf.get('penalty_floor', 'numa_pmc')
@@ -77,8 +77,8 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-weak',
             finding.WARNING,
-            "[numa_pmc] weight_multiplier = %g: Nova's own weighers, up to %g together, make up "
-            'for the penalty of a saturated node, %g'
+            "[numa_pmc] weight_multiplier = %g: Nova's own weighers, which add up to as much as "
+            '%g, can outweigh the penalty of a saturated node, which is %g'
             % (multiplier, stock, multiplier * (1.0 - floor)),
             'set it above %g; 20 is the default' % (stock / max(0.05, 1.0 - floor)),
             file,
@@ -97,8 +97,8 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'former-option',
             finding.NOTE,
-            '[numa_pmc] unknown_weight is not read any more: a host of unknown pressure counts by '
-            'what Nova has promised there',
+            '[numa_pmc] unknown_weight is no longer read: a host whose pressure is unknown is '
+            'weighed by the vCPUs that Nova has allocated there',
             'remove it',
             former,
         )
@@ -141,7 +141,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-alone',
             finding.WARNING,
-            'available_filters includes our filter but not nova.scheduler.filters.all_filters: '
+            'available_filters includes NUMAPressureFilter but not '
+            'nova.scheduler.filters.all_filters: '
             'only the filters listed there can be enabled',
             '[filter_scheduler] add the line available_filters = '
             'nova.scheduler.filters.all_filters',
@@ -150,7 +151,7 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
-    """Check that requests of the same seconds don't all get the same host."""
+    """Check that concurrent requests don't all get the same host."""
     jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
         'weight_classes', _GROUP
     )
@@ -160,7 +161,7 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'host_subset_size = 1: requests that arrive within seconds of each other all get the '
             'same host, as none of them is counted yet',
-            '[numa_pmc] penalty_jitter = 0.05 with our weigher, or [filter_scheduler] '
+            '[numa_pmc] penalty_jitter = 0.05 with NUMAPressureWeigher, or [filter_scheduler] '
             'host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),
         )
@@ -173,15 +174,16 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-metrics-weighed',
             finding.NOTE,
-            '[metrics] weight_setting names %s, which our monitor sends only if enabled: '
-            'with required = true requests fail for a host without' % ', '.join(wanted),
+            '[metrics] weight_setting names %s, which the numa_pmc monitor sends only with '
+            'cpu_metrics = true: with required = true, requests fail for a host that does not '
+            'send them' % ', '.join(wanted),
             '[numa_pmc] cpu_metrics = true in nova.conf of every compute host',
             conf.file_of('weight_setting', 'metrics'),
         )
 
 
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
-    """Check that with many hosts placement doesn't hand over the same ones each time.
+    """Check that placement doesn't return the same candidates each time, where it has many hosts.
 
     :param placement_conf: of the placement service's files, None: they aren't here
     """
@@ -193,10 +195,10 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     yield Finding(
         'candidates-not-random',
         finding.NOTE,
-        'placement gives the scheduler at most %d hosts, and always the same ones: further '
+        'Placement gives the scheduler at most %d hosts, and always the same ones: the other '
         'hosts are never weighed' % most,
-        'with more than %d hosts, in placement.conf: [placement] '
-        'randomize_allocation_candidates = true' % most,
+        'if there are more than %d hosts, set [placement] '
+        'randomize_allocation_candidates = true in placement.conf' % most,
         placement_conf.file_of('randomize_allocation_candidates', 'placement'),
     )
 
@@ -207,15 +209,15 @@ def check_importable(modules: InterpreterModules) -> Iterator[Finding]:
         yield Finding(
             'scheduler-not-asked',
             finding.NOTE,
-            'cannot find out what %s can import: %s'
+            'cannot determine what %s can import: %s'
             % (modules.python, modules.problem or 'it cannot import Nova'),
-            'run as root, where nova-scheduler runs',
+            'run this as root where nova-scheduler runs',
         )
     elif not modules.package:
         yield Finding(
             'scheduler-package-missing',
             finding.ERROR,
             '%s, which runs nova-scheduler, cannot import nova_numa_pmc: nova-scheduler does not '
-            'start with our weigher or filter' % modules.python,
-            'install our wheel with %s -m pip' % modules.python,
+            'start while its weigher or filter is configured' % modules.python,
+            'install the nova-numa-pmc wheel with %s -m pip' % modules.python,
         )

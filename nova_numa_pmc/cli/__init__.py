@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the verbs of ``nova-numa-rebalance``: see the host, find guests, make moves."""
+"""What the verbs of ``nova-numa-rebalance`` share: observing the host, finding guests, moves."""

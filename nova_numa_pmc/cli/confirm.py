@@ -33,7 +33,7 @@ def ask_yes_no(ask: Callable[[str], str], text: str) -> bool:
 
 
 def ask_operator(command: CommandContext, text: str) -> bool:
-    """Ask a yes-or-no question; the end of the input is a no."""
+    """Ask a yes-or-no question; the end of the input means no."""
     try:
         return ask_yes_no(command.ask, text)
     except EOFError:

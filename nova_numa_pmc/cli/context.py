@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as an operator's command sees it: measured, and joined with what is promised."""
+"""A command's context, and the host that it observes: measurements joined with promises."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
-    :param record: the promises, with guests that run without a promise
-    :param guests: those that run, with the operator's overrides
-    :param pool: the floating one, whose CPUs the nodes' are
-    :param sample, situation: what was measured, and the rebalancer's input; None: nothing was
-        measured
+    :param record: the promises, completed for guests that run without one
+    :param guests: the running guests, with the operator's overrides
+    :param pool: the floating pool, to which the CPUs of ``host``'s nodes are reduced
+    :param sample, situation: the measurements, and the rebalancer's input made from them; None:
+        nothing was measured
     """
 
     host: model.Topology
@@ -53,7 +53,7 @@ class ObservedHost(Record):
 
 
 class CommandContext:
-    """A command's root, its options, and how it waits, asks and writes.
+    """A command's host, its options, and the functions by which it waits, asks and writes.
 
     :ivar directory: the state directory's path
     :ivar terminal: an operator can be asked
@@ -71,12 +71,12 @@ class CommandContext:
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         port: KernelPort = HOST,
     ) -> None:
-        """Read the shared options, which never fails.
+        """Read the shared options; this never fails.
 
         :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
             :func:`loop.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
             :func:`subprocess.run`
-        :param port: that guests are moved by
+        :param port: the kernel's side of moves
         """
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
@@ -88,7 +88,7 @@ class CommandContext:
 
     @functools.cached_property
     def options(self) -> agent_conf.AgentOptions:
-        """Return the agent's options: pausing an agent must not need them.
+        """Return the agent's options, read on demand: pausing an agent must not need them.
 
         :raises OptionsError: a value is wrong
         """
@@ -100,13 +100,13 @@ class CommandContext:
 
     @property
     def may_write(self) -> bool:
-        """Return whether the guests of this host are ours to change."""
+        """Return whether this process may change the guests of this host."""
         return self.root != '/' or os.geteuid() == 0
 
     def need_root(self) -> None:
-        """Raise :class:`NumaPmcError` where they are not, with the remedy."""
+        """Raise :class:`NumaPmcError` with the remedy unless :attr:`may_write`."""
         if not self.may_write:
-            raise NumaPmcError('only root can do that: run it with sudo')
+            raise NumaPmcError('this needs root: run the command with sudo')
 
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
         """Return (the guests that run, problems).
@@ -145,8 +145,8 @@ class CommandContext:
     def look(self, write_promises: bool = False, pool: pools.Pool | None = None) -> ObservedHost:
         """Read the host, its guests and its promises.
 
-        :param write_promises: write it down where a guest runs without a promise
-        :param pool: the floating pool; None: as it is published, or else found
+        :param write_promises: record a promise for each guest that runs without one
+        :param pool: the floating pool; None: as published, or else as the agent would find it
         :raises NumaPmcError: something can't be read
         """
         running, problems = self.guests()
@@ -173,7 +173,7 @@ class CommandContext:
     def samples(
         self, interval_s: float, wait: Callable[[float], bool | None]
     ) -> Iterator[ObservedHost]:
-        """Measure, and yield what is seen at the end of each interval.
+        """Measure, and yield the observed host at the end of each interval.
 
         :param wait: waits this many seconds and returns whether to end
         """
@@ -187,7 +187,7 @@ class CommandContext:
                 yield self._with_sample(self.look(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
-        """Measure for a time.
+        """Measure over one interval.
 
         :param write_promises: as in :meth:`look`
         """
@@ -237,12 +237,13 @@ class CommandContext:
     def propose(
         self, observed: ObservedHost, horizon_s: float, names: Collection[str] = ()
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
-        """Plan what pays within a time; widening is left to the agent, which remembers it.
+        """Plan the moves that pay within a time, without widening: only the agent does that.
 
-        :param observed: it was measured
-        :param names: of guests, to leave all others where they are
-        :returns: (the plan, what it was made of)
-        :raises UnknownGuest: one that is named does not run
+        :param observed: a host that was measured
+        :param horizon_s: the time within which a move has to pay [s]
+        :param names: the guests that may be moved; empty: all
+        :returns: (the plan, the situation that it was made for)
+        :raises UnknownGuest: a named guest does not run
         """
         assert observed.situation is not None
         situation = observed.situation
@@ -262,7 +263,7 @@ class CommandContext:
 
 
 def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:
-    """Return the ids of the nodes that a guest's CPUs are held to; (): to none.
+    """Return the ids of the nodes that a guest's CPUs are held to; empty: to none.
 
     :raises CpusetError: they can't be read
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a guest would go now, with nothing recorded: the hook's own decision, in a draft."""
+"""Make the hook's decision for a guest without recording it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PossiblePlace(Record):
     """Nodes that a guest could have.
 
     :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
-    :param pressure: the highest that is left on them
-    :param key: {part of what places are compared by: a number; of several nodes a list}
+    :param pressure: the highest pressure on these nodes with the guest
+    :param key: {part of the sort key: its value}, a number, or a list for a set of nodes
     """
 
     cpu_nodes: tuple[int, ...]
@@ -35,9 +35,9 @@ class PossiblePlace(Record):
 
 
 def draft(options: HostOptions, root: str) -> PromisesDraft:
-    """Read the promises as they are, to decide in without a lock and without writing.
+    """Return a draft of the promises, which can be decided on without a lock and is never written.
 
-    A start that goes on meanwhile isn't waited for: this shows one moment.
+    A start in progress isn't waited for: the draft is a snapshot.
     """
     try:
         record = promises.read(options, root)
@@ -63,7 +63,7 @@ def decide(
 def withheld_memory(
     limits: model.Limits, root: str
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
-    """List (node, whose memory it is) of those whose memory is not for guests.
+    """List (node, its memory's kind) of the nodes whose memory is not for guests.
 
     :raises TopologyError: the host can't be read
     """
@@ -71,10 +71,10 @@ def withheld_memory(
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
-    """Order the places that were possible.
+    """Return the possible places, the best first.
 
     :param decision: not a recalled one
-    :returns: the best first; empty: the guest is left alone
+    :returns: the places; empty: the guest is left alone
     """
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.policy == model.NONE:
@@ -100,7 +100,7 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePl
 
 
 def find_running(name: str, root: str) -> model.Guest:
-    """Return the running guest of a name, a uuid or libvirt's id.
+    """Return the running guest with this name, uuid or libvirt id.
 
     :raises UnknownGuest: there is none, or it can't be read; says which are there
     """

@@ -15,14 +15,14 @@ USAGE = 64
 
 TEXT = (
     'exit codes: 0 nothing to do, or done; 1 a problem (printed with its remedy); 2 moves would '
-    'pay but were not made; 3 some moves were made, others not; 64 usage error'
+    'pay but were not made; 3 some moves were made, others were not; 64 usage error'
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, but 2 is the answer of ``plan`` and not wrong usage."""
+    """An argument parser that ends with 64 on wrong usage, as 2 is an answer of ``plan``."""
 
     def error(self, message: str) -> NoReturn:
-        """Print how it is used and what was wrong, and end."""
+        """Print the usage and the error, and exit."""
         self.print_usage(sys.stderr)
         self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))

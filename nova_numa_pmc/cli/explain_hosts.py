@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.scheduler import nova_weighers
 
-#: What is left out of the text, not of the JSON.
+#: The text lists at most this many hosts; the JSON has all.
 _HOSTS_SHOWN = 30
 
 
@@ -70,10 +70,10 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
 def by_nova(
     args: argparse.Namespace, passing: list[str], flavor: saved_hosts.SavedFlavor, saved_s: float
 ) -> tuple[nova_weighers.NovaWeights | None, str]:
-    """Ask all weighers that nova.conf names, where Nova is.
+    """Weigh the hosts with all weighers that nova.conf names, if Nova can be imported.
 
     :param passing: hosts that our filter passes
-    :returns: (what they say, ''), or (None, why they can't be asked)
+    :returns: (the weights, ''), or (None, why there are none)
     """
     files = nova_conf.NovaConf(args.nova_conf).files
     if not files:
@@ -89,7 +89,7 @@ def by_nova(
         nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
         return nova.weigh([row_by_host[name] for name in passing], flavor, files, saved_s), ''
     except ImportError as error:
-        return None, "Nova's other weighers are left out: %s: run it with Nova's Python" % error
+        return None, "Nova's other weighers are left out: %s: run with Nova's Python" % error
     except cfg.Error as error:
         return None, "Nova's other weighers are left out: %s" % error
     except Exception as error:
@@ -111,7 +111,7 @@ def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> d
 
 
 def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
-    """Return Nova's weights as text: of weighers that distinguish hosts, each in a column."""
+    """Return Nova's weights as text, with a column for each weigher that distinguishes hosts."""
     telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
     silent = [name for name in weighed.shares if name not in telling]
     order = _best(weighed, passing)
@@ -132,12 +132,12 @@ def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> s
     lines += [
         'left out: %s' % tables.printable('%s: %s' % pair) for pair in weighed.failed.items()
     ]
-    lines += ['', 'chosen by all of them: ' + tables.printable(passing[order[0]])]
+    lines += ['', 'chosen by all weighers: ' + tables.printable(passing[order[0]])]
     return '\n'.join(lines)
 
 
 def _best(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
-    """List the hosts' positions, the best first."""
+    """Return the positions of the hosts, the best first."""
     return sorted(range(len(passing)), key=lambda position: -weighed.weight(position))
 
 
@@ -149,7 +149,7 @@ def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
 
 @contextlib.contextmanager
 def errors_name_file(path: str) -> Iterator[None]:
-    """Let errors in rows name their file."""
+    """Add the file's path to errors raised in the block."""
     try:
         yield
     except saved_hosts.RowsError as error:
@@ -167,7 +167,7 @@ def text_of(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise saved_hosts.RowsError(str(error)) from None
     if len(text) > saved_hosts.MAX_BYTES:
-        raise saved_hosts.RowsError('longer than %d bytes' % saved_hosts.MAX_BYTES)
+        raise saved_hosts.RowsError('larger than %d bytes' % saved_hosts.MAX_BYTES)
     return text
 
 
@@ -178,13 +178,13 @@ def options(paths: list[str]) -> dict[str, Any]:
 
 
 def specs(guest: model.Guest) -> dict[str, str]:
-    """Return the extra specs that matter, from what was made of them for the host."""
+    """Return the guest's extra specs that the scheduler reads."""
     pinned = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
     return {**dict(guest.extra_specs), **pinned}
 
 
 def chosen_host(verdicts: list[saved_hosts.Verdict]) -> str | None:
-    """Return the host of a round, None: none passes."""
+    """Return the host that a round chooses; None: none passes."""
     return verdicts[0].host if verdicts[0].passes else None
 
 
@@ -255,6 +255,6 @@ def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
     ]
     if names[-1] is None:
         chosen_texts.append(
-            'no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else '')
+            'no host passes' + (' for guest number %d' % len(rounds) if len(rounds) > 1 else '')
         )
     return ', '.join(chosen_texts)

@@ -17,10 +17,10 @@ _SHOWN = 8
 
 
 def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) -> Guest:
-    """Return the guest of a name, a uuid or libvirt's id, in this order.
+    """Return the guest with this name, uuid or libvirt id, tried in this order.
 
     :param problems: guests that could not be read, for the message
-    :raises UnknownGuest: there is none; lists those with names like it
+    :raises UnknownGuest: there is none; the message lists similar names
     """
     ways: tuple[Callable[[Guest], str | None], ...] = (
         lambda guest: guest.name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a host: its agent, and where each guest is, at this moment and quickly."""
+"""Read the state of a host: its agent, its nodes, and where each guest is, without measuring."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class AgentStatus(Record):
     """State of the agent as seen from outside.
 
     :param pid: its process, None: it does not run
-    :param rebalance: its option
-    :param paused: :class:`pause.Paused` or None
-    :param published_age_s: of the host's state, None: there is none
-    :param fresh: it may be relied on
-    :param problem: why there is none, '' there is
-    :param guests_by: as :class:`publication.Publication` has it, '' where that is not fresh
+    :param rebalance: the option ``rebalance``
+    :param paused: since when and why it is paused; None: it is not
+    :param published_age_s: age of the publication; None: there is none
+    :param fresh: the publication is not stale
+    :param problem: why there is no publication; empty: there is one
+    :param guests_by: as in :class:`publication.Publication`; empty where that is stale
     """
 
     pid: int | None
@@ -54,10 +54,10 @@ class AgentStatus(Record):
 
 
 class NodeStatus(Record):
-    """One node; what was measured is None where that is not known.
+    """One node; None: unknown.
 
-    :param demand_cores: as published, over the longer horizon; where it was measured, of that
-        interval; ``demand_now_cores``: of the last interval
+    :param demand_cores: over the longer horizon, as published; over the interval, where the
+        command measured. ``demand_now_cores``: over the last interval
     :param memory_kind, memory_source: as of :class:`model.NodeMemory`, by the operator's word or
         else the kernel's; ``memory_bytes``: MemTotal
     """
@@ -83,16 +83,17 @@ class NodeStatus(Record):
 class GuestStatus(Record):
     """One guest.
 
-    :param promise: what it is promised, None: nothing
-    :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
+    :param promise: its promise; None: it has none
+    :param held_nodes: ids of the nodes that its CPUs are held to; empty: to none; None: unknown
     :param bytes_by_node: {node id: bytes}, None: not known
-    :param home_ratio: share of its memory on the nodes where it was promised, None: not known
-    :param fixed: why it is not moved, a code as in :class:`plan_records.GuestLoad`; '' it may be
-    :param moved: what brought it where it is; None: its start
-    :param problem: what could not be read, ''
-    :param wants: its demand so far as the agent has written it, None: none
-    :param pinned: (thread's group: 'vcpu0', CPUs) that others have pinned since it was
-        placed
+    :param home_ratio: share of its memory on the promised nodes; None: unknown
+    :param fixed: code of why it is not moved, as in :class:`plan_records.GuestLoad`; empty: it
+        may be moved
+    :param moved: the move that brought it to its place; None: it started there
+    :param problem: what could not be read; empty: nothing
+    :param wants: its demand history, as the agent saved it last; None: none
+    :param pinned: (name of a thread's group, such as 'vcpu0'; CPUs) of the threads that others
+        have pinned since the guest was placed
     """
 
     guest: model.Guest
@@ -108,9 +109,9 @@ class GuestStatus(Record):
 
 
 def agent(command: context.CommandContext) -> tuple[AgentStatus, publication.Publication | None]:
-    """Look at the agent.
+    """Read the state of the agent.
 
-    :returns: (it, what it has published last: None: nothing that can be read)
+    :returns: (the agent's status, the last publication; None: none can be read)
     """
     process = processes.find(command.root, processes.AGENT)
     published, age_s, problem = None, None, ''
@@ -137,9 +138,9 @@ def nodes(
     observed: context.ObservedHost,
     published: publication.Publication | None,
 ) -> tuple[NodeStatus, ...]:
-    """Return the nodes, by what was measured or else by what is published.
+    """Return the status of the nodes, from the sample or else from the publication.
 
-    :param published: what the agent has published, None: nothing that may be relied on
+    :param published: the agent's publication; None: there is no fresh one
     """
     now = host_view.view(
         observed.host, observed.record.promises.values(), command.options.shared.limits

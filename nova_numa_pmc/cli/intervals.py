@@ -27,14 +27,14 @@ def sample_every(
 ) -> Iterator[_T]:
     """Yield a sample for each interval that passes.
 
-    The schedule does not drift by the time that sampling takes; after a sample that took longer
-    than an interval the next one is due a whole interval later.
+    The time that sampling takes does not delay the schedule; after a sample that took longer than
+    an interval, the next one is due a whole interval later.
 
     :param take: returns a sample of the time since its previous call
     :param wait: waits this many seconds and returns whether to end
     :param clock: returns seconds that never go back
     """
-    take()  # The first has nothing to be compared with.
+    take()  # the first sample has no rates
     due = clock() + interval_s
     while not wait(max(0.0, due - clock())):
         yield take()
@@ -57,7 +57,7 @@ def replay_every(
 def duration_s(text: str) -> float:
     """Return the seconds of '90', '90s', '15m', '2h', '7d' or '1w'.
 
-    :raises ValueError: it is something else, or no time at all
+    :raises ValueError: it is something else, or not positive
     """
     unit = _UNITS_S.get(text[-1:])
     value = float(text[:-1] if unit else text) * (unit or 1)
@@ -78,10 +78,10 @@ def seconds(text: str) -> float:
 
 
 def time_s(text: str, first_s: float, last_s: float) -> float | None:
-    """Return the epoch's seconds of a time that an operator named.
+    """Return a time that an operator gave, in seconds since the epoch.
 
     :param text: '2026-11-21T14:00' (local time where it names no offset), '+2h' after the
-        recording's beginning, '-30m' before its end, '@1700000000', or '' (None)
+        recording's beginning, '-30m' before its end, '@1700000000', or '': None is returned
     :raises NumaPmcError: it is none of these
     """
     try:
@@ -108,7 +108,7 @@ def _finite(value: float) -> float:
 
 
 def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
-    """Return (from, to) of 'A..B', either of them None where it is left out."""
+    """Return (from, to) of 'A..B' [s since the epoch]; None: that side is left out."""
     begin, dots, end = text.partition('..')
     if not dots:
         raise NumaPmcError(

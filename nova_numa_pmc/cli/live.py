@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
+    """End the block without a traceback on SIGINT and SIGTERM, running its finally clauses."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -48,7 +48,7 @@ def open_sampler() -> Sampler:
 
 
 def only(shown: Sample, names: Collection[str] | None) -> Sample:
-    """Return a sample with no other guests than those named by name or UUID."""
+    """Return a sample reduced to the guests in ``names``, which are names or uuids; None: all."""
     if not names:
         return shown
     return shown._replace(

@@ -32,13 +32,13 @@ def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON o
 
 
 def add_guest(parser: argparse.ArgumentParser) -> None:
-    """Add what each command about one guest has."""
+    """Add the arguments of commands about one guest."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
     add_common(parser)
 
 
 def add_moving(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that moves guests has."""
+    """Add the options of commands that move guests."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     add_wait(parser)
 
@@ -46,7 +46,7 @@ def add_moving(parser: argparse.ArgumentParser) -> None:
 def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """Add ``--wait``.
 
-    :param when: what else it takes to count, with a space behind
+    :param when: a condition for the help text, ending in a space
     """
     parser.add_argument(
         '--wait',

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the threads of a placed guest that an operator has pinned, and give them back.
 
-By libvirt, which keeps both a thread's cpuset and its affinity: to widen the cpuset alone leaves
-the thread's mask as narrow as it was.
+They are given back through libvirt, which sets both a thread's cpuset and its affinity: widening
+the cpuset alone would leave the affinity as narrow as it was.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 def find(
     guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
 ) -> dict[str, frozenset[int]]:
-    """Return {group's name: CPUs} of the threads that others hold elsewhere than our place.
+    """Return {group's name: CPUs} of the threads that others hold to other CPUs than we do.
 
     :param promise: the guest's, None: it has none, and is not held by us
     :raises CpusetError: its groups can't be read
@@ -39,7 +39,7 @@ def find(
     groups = cgroups.find(guest.pid, root)
     own = held.own_cpus(groups)
     own.pop(groups.target)
-    # One set for all is a place: one before the promise, or a widened one.
+    # The same set for all threads is a place, an earlier or a widened one, and not a pin.
     whole = {cpus & online for cpus in own.values()}
     elsewhere = (
         {}
@@ -59,7 +59,7 @@ def restore(
     online: frozenset[int],
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
 ) -> None:
-    """Let libvirt give threads all CPUs that the guest may have; the agent holds them again.
+    """Have libvirt unpin threads, so that the agent holds them with the others again.
 
     :param names: of the threads' groups ('vcpu0')
     :param online: the host's CPUs
@@ -81,6 +81,6 @@ def restore(
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NumaPmcError('%s: %s: run it yourself' % (' '.join(command), error)) from None
+            raise NumaPmcError('%s: %s: run that by hand' % (' '.join(command), error)) from None
         if done.returncode:
             raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(done.stderr.split())))

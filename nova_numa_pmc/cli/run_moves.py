@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make moves for a command: in turn with the agent, shown, ended by a signal, summed up."""
+"""Make the moves of a command: take turns with the agent, show progress, end on a signal."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
-#: How often it is looked whether libvirt works on a guest that is being moved [s].
+#: Interval at which to check whether libvirt has begun to work on a guest being moved [s].
 _CHECK_S = 1.0
-#: The agent has the move lock for less than that in a tick, and then it is not worth telling [s].
+#: Waiting for the move lock is reported after this time; a tick of the agent's takes less [s].
 _QUIET_WAIT_S = 0.5
 
 
 class RunResult(Record):
     """Result of a run of moves.
 
-    :param batch: the id of it all in the history
-    :param entries: of the history, one for each move that was tried
-    :param not_begun: how many moves were not
-    :param signal: the signal that ended it, None: none did
+    :param batch: the id that all its moves have in the history
+    :param entries: the history entries, one for each move that was tried
+    :param not_begun: number of moves that were not begun
+    :param signal: the signal that ended the run; None: it was not ended by one
     """
 
     batch: str
@@ -55,15 +55,15 @@ class RunResult(Record):
 
 
 class _MessagePrinter(logging.Handler):
-    """Prints what is logged of the moves."""
+    """Prints the log messages of the moves."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         super().__init__()
         self._print_line = print_line
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message, without what could steer a terminal."""
-        # Where the terminal has gone, the move in progress has to be ended and written down.
+        """Print the message, without characters that could control a terminal."""
+        # If the terminal is gone, the move in progress still has to be ended and recorded.
         with contextlib.suppress(OSError, ValueError):
             self._print_line(tables.printable(record.getMessage()))
 
@@ -150,7 +150,7 @@ def _run(
     wait: Callable[[float], int | None],
     shown: progress.LineProgress,
 ) -> int | None:
-    """Step to the end; return the signal that came before it, or None."""
+    """Run the moves to the end; return the signal that ended them early, or None."""
     files, looked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         pause_s = mover.step()
@@ -168,7 +168,7 @@ def _run(
 def _cancel_if_busy(
     command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
-    """End the move in progress of a guest that libvirt has begun to work on."""
+    """Cancel the move in progress if libvirt has begun to work on its guest."""
     try:
         record = promises.read(command.shared, command.root)
     except NumaPmcError as error:
@@ -182,7 +182,7 @@ def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None
     stands = [entry for entry in outcome.entries if entry.stands]
     if outcome.signal:
         print_line(
-            'ended by signal %d: moves that were mostly done are kept, the others were taken back'
+            'ended by signal %d: moves that were mostly done were kept, the others were taken back'
             % outcome.signal
         )
     tried = len(outcome.entries) + outcome.not_begun

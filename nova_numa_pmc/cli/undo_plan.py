@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan to take back moves of the history. Pure."""
+"""Plan how to undo moves of the history. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Why an entry is not taken back whose move left the guest where it was.
+#: Why an entry is not undone whose move did not change the guest's place.
 _CHANGED = 'the move did not change its place'
 
 
@@ -25,7 +25,7 @@ class UndoError(NumaPmcError):
 class UndoPlan(Record):
     """The moves that undo others.
 
-    :param targets: {uuid: the promise after it}
+    :param targets: {uuid: its promise once undone}
     :param left: (a guest's name, why it is left alone)
     """
 
@@ -37,10 +37,10 @@ class UndoPlan(Record):
 def entries_to_undo(
     entries: list[history.HistoryEntry], move_id: str | None = None
 ) -> list[history.HistoryEntry]:
-    """Return the entries to take back: those of the last command that moved guests, or one.
+    """Return the entries to undo: all of the last command that moved guests, or a single one.
 
     :param entries: the oldest first
-    :param move_id: of the one; None: the last command's
+    :param move_id: id of the single entry; None: the last command's entries
     :raises UndoError: there are none
     """
     if move_id is not None:
@@ -70,9 +70,9 @@ def plan(
 ) -> UndoPlan:
     """Plan to bring guests back to where they were before.
 
-    Only guests that run since before, and are still where the move left them.
+    Only guests that have been running since then, and are still where the move left them.
 
-    :param promised: {uuid: its promise now}
+    :param promised: {uuid: its current promise}
     """
     guests = {guest.uuid: guest for guest in running}
     planned, left = [], []
@@ -93,7 +93,7 @@ def plan(
 
 
 def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:
-    """Return why a guest is not brought back, '' it is."""
+    """Return why a guest is not brought back; empty: it is brought back."""
     if guest is None or promise is None:
         return 'it has ended'
     if promise.since_ns != part.since_ns:

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         '--config-file',
         default=host_options.PATH,
         metavar='FILE',
-        help='options (default: %(default)s)',
+        help='configuration file (default: %(default)s)',
     )
     parser.add_argument('--root', default='/', help=argparse.SUPPRESS)
     modes = parser.add_mutually_exclusive_group()
@@ -94,8 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     modes.add_argument(
         '--widen',
         action='store_true',
-        help='let the memory of bound guests spill, as nothing watches their nodes while no '
-        'agent runs, and exit (the unit does this)',
+        help='let the memory of bound guests spill and exit; the unit does this when the agent '
+        'ends, because nothing watches their nodes then',
     )
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'
@@ -179,7 +179,7 @@ def _once(
             stack.enter_context(loop.only_agent(directory))
         except StateLocked:
             print(
-                'the service is running: this is measured beside it and not published',
+                'the service is running: this measurement is separate and is not published',
                 file=sys.stderr,
             )
             options = options._replace(publish=False)

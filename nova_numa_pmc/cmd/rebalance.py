@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
-    'calibrate': "measure what each node's memory delivers and how far it is",
+    'calibrate': "measure the bandwidth of each node's memory and its latency from each node",
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
     'decisions': 'sum up which choices of hosts shadow mode would have changed',
     'events': 'show what hardware events would be counted here or on another CPU',
-    'explain': 'show where a guest would go and why, on this host or among hosts',
-    'history': 'show which guests were moved, by whom, why, and what came of it',
+    'explain': 'show where a guest would go and why, on this host or among several',
+    'history': 'show which guests were moved, by what, why, and with what result',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
     'ignore': 'leave a guest alone: neither held nor moved',
     'pause': 'keep the agent from moving guests',
     'pin': 'keep a guest where it is, or move it to a node and keep it there',
     'plan': 'show which moves of guests would pay, and why',
-    'record': 'record samples of this host to a file, for days',
-    'report': 'sum up a recording, plot it, compare a window before with one after',
+    'record': 'record samples of this host to files of bounded size',
+    'report': 'sum up a recording, plot it, and compare two windows of it',
     'resume': 'let the agent move guests again',
     'status': 'show nodes and guests: where each is, and why',
-    'top': 'show live the pressure on nodes, and where guests run and access memory',
+    'top': 'show a live view of node pressure and of where guests run and access memory',
     'undo': 'take back what the last command moved, or one move of the history',
-    'unpin': 'undo pin or ignore of a guest',
-    'watch': 'show the plan again and again',
+    'unpin': 'undo "pin" or "ignore" for a guest',
+    'watch': 'show the plan repeatedly',
     'whatif': 'replay requests on saved hosts, with the weigher and without',
 }
 #: What is done without one.
@@ -66,8 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
-        description='NUMA placement of libvirt guests on this host. Without a command: status, '
-        'plan and, on a terminal, the question whether to make the moves '
+        description='NUMA placement of libvirt guests on this host. Without a command, shows '
+        'the status and the plan and, on a terminal, asks whether to make the moves '
         '(--interval, --horizon, --wait and --json as for "apply").',
         epilog='Guests are given by name, uuid or libvirt id. ' + exits.TEXT,
     )

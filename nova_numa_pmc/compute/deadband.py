@@ -18,11 +18,11 @@ _MEMORY_RATIO = 0.005
 def within(sent: Publication, now: Publication, deadband: float) -> bool:
     """Return whether decisions may still use what was sent.
 
-    How many guests there are and what is promised to all of them must be the same. Remote shares
-    are for the reader of ``explain`` only and don't count; nor does traffic on a node whose
-    maximum is unknown, where it makes no pressure.
+    The number of guests on each node, and the memory promised in all, must be the same. Remote
+    ratios are shown by ``explain`` only and don't count; neither does traffic on a node whose
+    maximum is unknown, where it causes no pressure.
 
-    :param deadband: how far a measured part of a pressure may be off; 0: not at all
+    :param deadband: by how much each measured utilisation may differ; 0: not at all
     """
     return (
         sent.limits == now.limits
@@ -41,12 +41,12 @@ def _shape(view: model.HostView) -> tuple[object, ...]:
 
 
 def _promised_bytes(view: model.HostView) -> int:
-    """Return the bytes promised on all nodes, whole MiB of each: floating guests are divided."""
+    """Return the bytes promised on all nodes; each node's are rounded to whole MiB."""
     return sum(node.promised_bytes for node in view.nodes)
 
 
 def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
-    """Return whether new guests are expected to want about the same [cores per vCPU]."""
+    """Return whether both histories predict about the same demand of a new guest."""
     before, after = (
         history.cores_per_vcpu_sum / max(1.0, history.guests) for history in (sent, now)
     )
@@ -55,7 +55,7 @@ def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadba
 
 
 def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
-    """Compare two states of a node: measured parts roughly, as parts of its capacity."""
+    """Return whether two views of a node differ by no more than the deadband allows."""
     cores, memory = deadband * now.cores, _MEMORY_RATIO * now.capacity_bytes
     maximum = now.bandwidth_max_bytes_per_sec
     bandwidth = math.inf if maximum is None else deadband * maximum
@@ -74,7 +74,7 @@ def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool
 
 
 def _are_close(sent: float | None, now: float | None, most: float) -> bool:
-    """Return whether two figures differ by no more than that; unknown equals unknown only."""
+    """Return whether two figures differ by ``most`` at most; unknown equals only unknown."""
     if sent is None or now is None:
         return sent is now
     return abs(sent - now) <= most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances and memory domains of a host in Nova's metrics, as :mod:`metrics` lists them."""
+"""Encode and decode distances and memory domains in Nova's metrics (keys: :mod:`metrics`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
 
 
 def whole(value: object) -> int:
-    """Return a value if it is a whole number in range.
+    """Return a value, which has to be a whole number in range.
 
-    :raises ValueError: it is not
+    :raises ValueError: it is not a whole number, or out of range
     """
     if type(value) is not int or not 0 <= value <= AMOUNT_MAX:
         raise ValueError
@@ -56,7 +56,7 @@ def add_distances(maximum: dict[str, int], view: model.HostView) -> None:
 
 
 def add_domains(maximum: dict[str, int], view: model.HostView) -> None:
-    """Add to the values which nodes share their memory channels."""
+    """Add the memory domains of the nodes to the values."""
     near_distance, is_whole = threshold(view)
     if near_distance != NEAR_DEFAULT:
         maximum['pmc.domain'] = round(near_distance)
@@ -91,7 +91,7 @@ def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, i
     )
 
 
-@lru_cache(maxsize=256)  # machines of one make have the same
+@lru_cache(maxsize=256)  # hosts of the same model share their distances
 def _square(count: int, values: tuple[int, ...], width: int) -> tuple[Distances, int]:
     packed = b''.join((value % 256**width).to_bytes(width, 'little') for value in values)
     if width == 1:

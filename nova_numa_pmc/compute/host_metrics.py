@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode a host's metrics, as a compute node has them: keys are listed in :mod:`metrics`.
+"""Decode a host's metrics from its compute node; :mod:`metrics` lists the keys.
 
-Once a host and request, a thousand hosts: the usual ones take the short way.
+This runs once per host and request, for a thousand hosts, so the usual case has a fast path.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _INT_ONLY = {int}
 
 
 def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
-    """Make a getter of all keys for each number of nodes: the loop over them is then C's.
+    """Return {number of nodes: itemgetter of all keys}, as a loop in C is several times faster.
 
-    :param parts: keys; one that ends in N stands for one of each node
+    :param parts: the keys; one that ends in N stands for one key per node
     """
     return {
         count: itemgetter(
@@ -67,8 +67,8 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
 _MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
 _NOW = 'pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN'
 _HEADER = 3
-#: Of the maxima and of the current values: alone, with the bandwidths of nodes 0 to N − 1, and
-#: with links as well.
+#: Getters of the maxima and of the current values: of our keys alone, with the bandwidths of nodes
+#: 0 to N − 1, and with the links as well.
 _BARE = _getters(*_MAXIMA), _getters(*_NOW)
 _PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
 _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
@@ -77,13 +77,14 @@ _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 class HostMetrics:
     """A host's metrics, decoded.
 
-    :ivar aggregates: what the decision reads
-    :ivar limits: with the host's floor and step
-    :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
+    :ivar aggregates: the host, as the decision takes it
+    :ivar limits: limits with the host's floor and step
+    :ivar taken_s: time of the measurement [s since the epoch]
+    :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
         that were being built: these the agent has not seen
-    :ivar sent_s: what Nova saves after this second may be of instances that came or left later
-        [s since the epoch]; None: which instances were counted is not reported
+    :ivar sent_s: the second in which the metrics were sent [s since the epoch]: a later save of
+        Nova's may count other instances. None: it is not reported which were counted
     """
 
     __slots__ = (
@@ -126,7 +127,7 @@ class HostMetrics:
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return (the number of counted instances that are not among these, that of all counted).
 
-        One with the digits of another is taken to be there.
+        An instance whose digits are those of one in ``uuids`` is taken to be there.
         """
         digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
         there = {uuid[:UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it
@@ -149,13 +150,13 @@ class HostMetrics:
 
 
 def decode(metrics: object) -> HostMetrics | None:
-    """Read a host's metrics; whatever is wrong with them, None.
+    """Decode a host's metrics; return None if anything is wrong with them.
 
     :param metrics: Nova's MonitorMetricList, or a list of dicts as in the column's JSON
     """
     try:
         return _decode(metrics)
-    except Exception:  # they come from elsewhere: nothing in them may stop a boot
+    except Exception:  # the metrics come from other hosts: nothing in them may fail a boot
         return None
 
 
@@ -227,7 +228,7 @@ def _decode(metrics: object) -> HostMetrics | None:
 
 
 def _are_all_known(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
-    """Return whether none of the numbers stands for an unknown one.
+    """Return whether all the numbers are known; none is a marker of an unknown value.
 
     :raises ValueError: they aren't all whole numbers in range
     """
@@ -243,9 +244,9 @@ def _are_all_known(maxima: tuple[int, ...], now: tuple[int, ...], count: int) ->
 
 
 def _values(metrics: object) -> tuple[_Values, _Values]:
-    """Find both dicts; the monitor adds its metrics last.
+    """Return the two dicts (current, maximum); the monitor appends its metrics last.
 
-    :raises Exception: of any kind where they are not both there
+    :raises Exception: of any kind, unless both are there
     """
     listed: Any = getattr(metrics, 'objects', metrics)
     try:  # each look at a field of Nova's objects costs as much as a step of the decision

@@ -95,9 +95,9 @@ DEFAULT_LIMITS = model.Limits()
 class Counted(Record):
     """What Nova counted on the host when metrics were sent, beside vCPUs and memory.
 
-    :param sent_s: when that was [s since the epoch]
-    :param uuids: of the instances that the agent can have seen
-    :param pinned_cpus: their vCPUs with a CPU of their own
+    :param sent_s: when the metrics were sent [s since the epoch]
+    :param uuids: uuids of the instances that the agent can have seen
+    :param pinned_cpus: number of their vCPUs that have a CPU of their own
     """
 
     sent_s: float

@@ -2,12 +2,12 @@
 """Send what the agent measured to Nova's scheduler.
 
 nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
-holding the semaphore that every claim waits for: it reads one small file, waits for nothing and
+holding the semaphore that every claim waits for, so it reads one small file, waits for nothing and
 makes no RPC. Nova loads one monitor of the namespace ``nova.compute.monitors.cpu``, so that this
 one takes ``virt_driver``'s place and, with the option ``cpu_metrics``, does its work.
 
-Nova saves the compute node when anything in it differs from what it saved last. What has hardly
-changed is therefore sent as it was, to the last bit.
+Nova saves the compute node when anything in it differs from the last save. Metrics that have
+hardly changed are therefore sent again exactly as before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Inputs(Record):
     """What the metrics are made of: the agent's publication, and what Nova counts beside it.
 
     :param vcpus, memory_mb: used, without what the agent can't have seen
-    :param interval_s: after how long the scheduler may expect metrics again
+    :param interval_s: time after which the scheduler may expect new metrics [s]
     :param pinned_cpus: of ``vcpus``, those with a CPU of their own
     :param uuids: of the instances that the agent can have seen
     """
@@ -70,7 +70,7 @@ class Monitor(virt_driver.Monitor):
         super().__init__(resource_tracker)
         self._directory: str | None = None
         self._problem: str | None = None
-        #: What was sent last, and of what it was made.
+        #: The inputs of the metrics that were sent last, and these metrics.
         self._sent: tuple[_Inputs, list[objects.MonitorMetric]] | None = None
 
     def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
@@ -104,7 +104,7 @@ class Monitor(virt_driver.Monitor):
             return self._leave_out('options', '[numa_pmc] %s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
             return self._leave_out(
-                'failed', 'this is a bug of nova-numa-pmc: %s: %s', type(error).__name__, error
+                'failed', 'this is a bug in nova-numa-pmc: %s: %s', type(error).__name__, error
             )
         if self._problem:
             LOG.info('NUMA metrics are sent again')
@@ -114,10 +114,10 @@ class Monitor(virt_driver.Monitor):
     def _metrics(
         self, published: publication.Publication, now_s: float
     ) -> list[objects.MonitorMetric]:
-        # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
-        # has one compute node. Its usage has just been summed up from the instances and is saved
-        # together with these metrics, so that whatever the scheduler finds above it later has
-        # come after them, or is there without a domain that the agent could have measured.
+        # Nova passes its resource tracker, whatever the base class calls it. With libvirt that has
+        # one compute node, whose usage has just been summed up from the instances and is saved
+        # together with these metrics. Any usage beyond it that the scheduler finds later therefore
+        # came after them, or has no domain that the agent could have measured.
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
             raise StateError(
@@ -149,7 +149,7 @@ class Monitor(virt_driver.Monitor):
     def _leave_out(
         self, problem: str, message: str, *values: object
     ) -> list[objects.MonitorMetric]:
-        """Warn when a problem of this kind begins, and return no metrics."""
+        """Warn of a problem when it begins; return no metrics."""
         self._sent = None
         if problem != self._problem:
             self._problem = problem
@@ -160,10 +160,10 @@ class Monitor(virt_driver.Monitor):
 def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     """Return the share of the instances counted by Nova that have no domain here yet, 0 to 1.
 
-    Nova counts what they use from the claim on: those that are built, and those that come by a
-    migration or a resize, until their host has changed. A live migration that runs has its domain
-    and its promise here already. How large each is isn't reported here: they are taken to be as
-    large as the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
+    Nova counts an instance from its claim on: one being built, and one that comes by a migration
+    or a resize, until its host has changed. A running live migration has its domain and its
+    promise here already. Their sizes aren't available here, so they are taken to be as large as
+    the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
     incoming = sum(
@@ -199,20 +199,20 @@ def _pinned_cpus(node: objects.ComputeNode) -> int:
 
 
 def _interval_s() -> int:
-    """Return after how long metrics come again at the latest.
+    """Return the longest time between two sets of metrics [s].
 
     Nova runs the audit each ``update_resources_interval``: 0 stands for its default, -1 for
     never.
     """
     interval_s = CONF.update_resources_interval
     audit_s = metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-    # What is held back comes with the first audit after the heartbeat.
+    # Metrics held back are sent with the first audit after the heartbeat.
     held_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
     return audit_s + int(held_s)
 
 
 def _may_stay(sent: _Inputs, now: _Inputs) -> bool:
-    """Return whether the metrics may stay as they were sent."""
+    """Return whether the metrics sent last may be sent again."""
     allowed = CONF.numa_pmc.metrics_deadband
     age_s = now.published.taken_s - sent.published.taken_s
     return (

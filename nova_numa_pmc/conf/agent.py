@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the agent: the group ``[agent]``.
 
-oslo.config's own types, as the libvirt hook needs none of it.
+Uses oslo.config's types, as the libvirt hook needs none of these options.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _REBALANCE_OPTIONS = plan_records.RebalanceOptions()
 
 
 class AgentOptions(Record):
-    """The group ``[agent]``, checked, and what the agent needs of the others.
+    """The group ``[agent]``, checked, and the other groups that the agent needs.
 
-    :param counting: of the group ``[counters]``
+    :param shared: the groups that the hook reads, too
+    :param counting: the group ``[counters]``
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
 
@@ -49,16 +50,16 @@ def list_opts() -> list[cfg.Opt]:
             'publish',
             default=default.publish,
             help=(
-                "Write what was measured to the file host in the state directory, for Nova's "
-                'scheduler and for the hook.'
+                "Publish the measurements in the state directory, for Nova's scheduler and for "
+                'the hook.'
             ),
         ),
         cfg.BoolOpt(
             'reassert',
             default=default.reassert,
             help=(
-                'Write the cpusets of guests again where something (a reload of systemd, a '
-                'restart of libvirt) has reset them, and extend them to CPUs that come online.'
+                'Restore the cpusets of guests when something (a reload of systemd, a restart of '
+                'libvirt) has reset them, and extend them to CPUs that come online.'
             ),
         ),
         cfg.StrOpt(
@@ -77,8 +78,9 @@ def list_opts() -> list[cfg.Opt]:
             min=1,
             max=1 << 30,
             help=(
-                'Memory that one plan may set in motion [MiB]. A larger guest is moved alone, '
-                'and the next plans wait until their shares have made up for it.'
+                'Maximum amount of memory that one plan may move [MiB]. A guest with more memory '
+                'is moved on its own; the next moves then wait until the plans after it have '
+                'saved up the excess.'
             ),
         ),
         cfg.IntOpt(
@@ -93,7 +95,7 @@ def list_opts() -> list[cfg.Opt]:
             default=_REBALANCE_OPTIONS.changes_per_hour,
             min=0,
             max=100000,
-            help='Maximum number of guests of which only the CPUs are changed per hour.',
+            help='Maximum number of guests per hour for which only the CPUs are changed.',
         ),
         cfg.IntOpt(
             'move_mib_per_s',
@@ -107,7 +109,7 @@ def list_opts() -> list[cfg.Opt]:
             default=_REBALANCE_OPTIONS.min_gain_cores,
             min=0.0,
             max=1000.0,
-            help='A move that gains less than this is taken as noise [cores].',
+            help='Minimum gain of a move; anything below is treated as noise [cores].',
         ),
         cfg.BoolOpt(
             'widen',
@@ -141,8 +143,9 @@ def list_opts() -> list[cfg.Opt]:
             'metrics_remote',
             default=False,
             help=(
-                'Let metrics be an address that other hosts can reach: any client that connects '
-                "can read them. The agent's unit has to allow it as well (IPAddressAllow=)."
+                'Allow the option metrics to name an address that other hosts can reach. Any '
+                "client that connects can read the metrics. The agent's unit must allow the "
+                'connections as well (IPAddressAllow=).'
             ),
         ),
         cfg.BoolOpt(

@@ -18,11 +18,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         default=False,
         mutable=True,
         help=(
-            "Also send the ten CPU metrics of Nova's monitor virt_driver, whose place ours takes. "
-            'They cost a call to libvirt and a save of the compute node at each audit, and '
-            "account for most of the scheduler's decoding time. Set it where the option "
-            'weight_setting of [metrics] names cpu.* on the controllers, or a consumer of '
-            'notifications wants them.'
+            "Also send the ten CPU metrics of Nova's virt_driver monitor, which the numa_pmc "
+            'monitor replaces. This costs a call to libvirt and a save of the compute node at '
+            "each audit, and accounts for most of the scheduler's decoding time. Set it if the "
+            'option weight_setting of [metrics] names cpu.* on the controllers, or if a consumer '
+            'of notifications needs these metrics.'
         ),
     ),
     cfg.FloatOpt(
@@ -32,10 +32,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=0.5,
         help=(
-            'Metrics are left as they were sent, and the compute node is not saved for them, '
-            'while no demand or bandwidth differs from what was sent by more than this share of '
-            "its node's capacity, and guests and promised memory are the same. Half of "
-            'weight_step by default. 0: send each measurement.'
+            "Share of a node's capacity by which a demand or a bandwidth must differ from the "
+            'value last sent before new metrics are sent. Until then, and while guests and '
+            'promised memory are unchanged, the previous metrics are repeated and the compute '
+            'node is not saved for them. The default is half of weight_step. 0: send each '
+            'measurement.'
         ),
     ),
     cfg.IntOpt(

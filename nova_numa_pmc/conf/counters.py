@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of measuring: the group ``[counters]``.
+"""Options of measurement: the group ``[counters]``.
 
-oslo.config's own types, as the libvirt hook needs none of it.
+Uses oslo.config's types, as the libvirt hook needs none of these options.
 """
 
 from __future__ import annotations
@@ -116,17 +116,17 @@ def list_opts() -> list[cfg.Opt]:
             'node_bandwidth_max',
             default={},
             help=(
-                'The most that the memory of each node can deliver, NODE:MB/s,... Without it '
-                '(and without a calibration) the utilisation of bandwidth is unknown and is '
-                'left out of the pressure.'
+                "Maximum bandwidth of each node's memory, NODE:MB/s,... Without it (and without "
+                'a calibration) the utilisation of bandwidth is unknown and is left out of the '
+                'pressure.'
             ),
         ),
         cfg.DictOpt(
             'node_link_max',
             default={},
             help=(
-                'The most that the socket links of each node can send, NODE:MB/s,... Without it '
-                'their utilisation is unknown.'
+                'Maximum bandwidth that the socket links of each node can send, NODE:MB/s,... '
+                'Without it, the utilisation of the links is unknown.'
             ),
         ),
         cfg.DictOpt(
@@ -150,7 +150,7 @@ def list_opts() -> list[cfg.Opt]:
             default=default.write_weight,
             min=0.0,
             max=10.0,
-            help='What writing a byte costs memory, relative to reading one.',
+            help='Bandwidth cost of writing a byte to memory, relative to reading one.',
         ),
     ]
 
@@ -191,7 +191,7 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
 
 
 def parse_file(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
-    """Parse the operator's file, and no other; without one, the defaults.
+    """Parse the operator's file and no other; without it, options have their defaults.
 
     :param register: registers the options that are wanted
     """

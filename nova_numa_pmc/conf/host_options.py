@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the options that the libvirt hook shares with all others, without oslo.config.
+"""Read the options that the libvirt hook shares with the other programs, without oslo.config.
 
 The libvirt hook runs at every guest start and can't afford to import
-oslo.config (100 times a bare Python's modules). Both read the same file:
+oslo.config (150 modules on top of a bare Python's two dozen). Both read the same file:
 :data:`OPTIONS` is the only description of the options, ``conf/opts.py`` turns it
 into oslo.config's, and the parser below follows oslo.config's syntax for the
 single-valued options that exist here. It does no ``$`` substitution and reads
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
-#: A configuration file is a few kilobytes; what is longer is none.
+#: A configuration file is a few kilobytes; a longer file is refused.
 MAX_BYTES = 1 << 20
 
 _DEFAULT_LIMITS = model.Limits()
@@ -45,7 +45,7 @@ class NodeList(str):
 
     __slots__ = ()
 
-    #: What it looks like, for oslo.config, which checks no more.
+    #: The pattern by which oslo.config checks the value; it checks nothing else.
     REGEX = r'^[0-9,-]*$'
 
 
@@ -66,7 +66,7 @@ class Option(Record):
 
 
 class HostOptions(Record):
-    """The operator's options, checked; a field is named as its option.
+    """The operator's options, checked; fields have the names of their options.
 
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
@@ -123,7 +123,7 @@ OPTIONS = (
         _DEFAULT_LIMITS.smt_ratio,
         0.0,
         1.0,
-        'What the second hardware thread of a core adds to it [cores].',
+        'Capacity that the second hardware thread of a core adds [cores].',
     ),
     Option(
         'placement',
@@ -133,9 +133,10 @@ OPTIONS = (
         0,
         254,
         'Nodes nearer to each other than this share their memory channels and are one place for '
-        "a guest [SLIT units, local is 10]. 0: decided by the host's L3 caches: where an AMD "
-        'host shows each L3 cache as a node, those of a socket, else none. Set it only if that '
-        'is wrong; 10 keeps all nodes apart.',
+        "a guest [SLIT units, local is 10]. 0 (default): derived from the host's L3 caches: on "
+        'an AMD host that presents each L3 cache as a node, the nodes of a socket share their '
+        'channels; on other hosts no nodes do. Set this option only if that is wrong; 10 keeps '
+        'all nodes apart.',
     ),
     Option(
         'placement',
@@ -162,9 +163,9 @@ OPTIONS = (
         NodeList(),
         None,
         None,
-        "Nodes without CPUs whose memory is a device's, such as a GPU's, where the kernel does "
-        'not say so (see "nova-numa-rebalance check"): no guest is placed there, and no promise '
-        'is counted on them [a list like 2,4-5].',
+        'Nodes without CPUs whose memory belongs to a device, such as a GPU, if the kernel does '
+        'not report it (see "nova-numa-rebalance check"): no guest is placed on these nodes, and '
+        'no promise is counted there [a list like 2,4-5].',
     ),
     Option(
         'placement',
@@ -173,9 +174,9 @@ OPTIONS = (
         NodeList(),
         None,
         None,
-        "Nodes without CPUs whose memory guests may have although it is a device's or of a "
-        'slower tier (CXL, persistent memory). By default guests get no such memory unless '
-        'their own numatune names it [a list like 2,4-5].',
+        'Nodes without CPUs whose memory guests may use although it belongs to a device or a '
+        'slower tier (CXL, persistent memory). By default, guests get memory of this kind only '
+        'if their own numatune names the node [a list like 2,4-5].',
     ),
     Option(
         'hook',
@@ -203,9 +204,9 @@ OPTIONS = (
         False,
         None,
         None,
-        "Bind a guest's memory to its nodes for good. By default its memory is only moved there "
-        'and may later spill to another node when its own is full, in which case a bound guest '
-        'would be killed by the OOM killer.',
+        "Bind a guest's memory to its nodes for good. By default, memory is not bound and may "
+        "spill to another node when the guest's own is full; a bound guest is killed by the OOM "
+        'killer in that case.',
     ),
     Option(
         'hook',
@@ -214,9 +215,9 @@ OPTIONS = (
         64,
         0,
         64,
-        'The most memory that the hook moves when it binds a guest to its nodes (see bind) '
-        '[MiB]. The kernel has one queue for such moves and every cgroup write of the host '
-        'waits for it, so larger moves are not made.',
+        'Maximum amount of memory that the hook moves when it binds a guest to its nodes (see '
+        'bind) [MiB]. The kernel has one queue for these moves, and every cgroup write on the '
+        'host waits for it, so larger moves are not made.',
     ),
     Option(
         'hook',
@@ -225,10 +226,10 @@ OPTIONS = (
         4096,
         0,
         1 << 30,
-        'When more than this of a guest lies on other nodes at its start, and most of it does, '
-        'as after a restore or a migration, its CPUs go there [MiB]. Less is left where it is '
-        'for the agent to fetch. Memory that cannot be moved (huge pages, locked, preallocated) '
-        'is followed however little it is.',
+        "If more than this amount, and the larger part, of a guest's memory lies on other nodes "
+        'when it starts, as after a restore or a migration, the CPUs of the guest are placed '
+        'there [MiB]. A smaller amount is fetched by the agent. CPUs always follow memory that '
+        'cannot be moved (huge pages, locked, preallocated), however small the amount.',
     ),
     Option(
         'hook',
@@ -237,7 +238,7 @@ OPTIONS = (
         False,
         None,
         None,
-        'Let the start of a guest fail when it cannot be placed. By default the hook never '
+        'Make the start of a guest fail if it cannot be placed. By default, the hook never '
         'stops a guest from starting.',
     ),
     Option(
@@ -265,7 +266,7 @@ OPTIONS = (
 def convert(option: Option, text: str) -> Any:
     """Return the text as the option's value.
 
-    :raises ValueError: with the reason, when it is not one
+    :raises ValueError: it is not a value of the option; gives the reason
     """
     if option.kind is bool:
         if text.lower() not in _BOOLEANS:
@@ -362,7 +363,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def below(root: str, path: str) -> str:
-    """Return where a path of the host is, as seen with its file system at ``root``.
+    """Return a path of the host as seen with the host's file system at ``root``.
 
     :param path: absolute
     """
@@ -375,7 +376,7 @@ def read_below(root: str) -> HostOptions:
 
 
 def read(path: str = PATH) -> HostOptions:
-    """Read the file; what is missing or wrong gets its default and a line in ``problems``.
+    """Read the file; a missing or wrong value becomes its default, a wrong one also a problem.
 
     A file that does not exist is no problem: every option has a default.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the agent's metrics: ``metrics`` and ``metrics_...``."""
+"""Options of the agent's metrics: ``metrics`` and ``metrics_*`` of the group ``[agent]``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Address(Record):
 class MetricsOptions(Record):
     """Which metrics are shown, and where.
 
-    :param address: where; None: nowhere
-    :param guests: with names and uuids of guests
+    :param address: where they are served; None: nowhere
+    :param guests: also show metrics of each guest, with its name and uuid
     """
 
     address: Address | None = None
@@ -47,7 +47,7 @@ def parse(text: str, remote: bool) -> Address | None:
 
     :param remote: whether other hosts may reach it
     :returns: None: '' was given
-    :raises OptionsError: it is neither, or would be reached from elsewhere
+    :raises OptionsError: it is neither, or other hosts could reach it
     """
     kind, _, path = text.partition(':')
     if not text:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe every option to oslo.config.
+"""Describe every option of nova-numa-pmc.conf to oslo.config.
 
-Those that the libvirt hook needs are in :mod:`nova_numa_pmc.conf.host_options`, which it
-can afford to import; the others are with what they set. Nothing is registered
-at import.
+Those that the libvirt hook reads are in :mod:`nova_numa_pmc.conf.host_options`, which is cheap
+to import; the others are in the module of their group. The options that Nova's services read
+from nova.conf are in ``conf/compute.py`` and ``conf/scheduler.py``. Nothing is registered at
+import.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register every option."""
+    """Register every option of nova-numa-pmc.conf."""
     for group, options in list_opts():
         conf.register_group(group)
         conf.register_opts(options, group=group)

@@ -32,8 +32,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         ],
         help=(
             'What NUMAPressureWeigher does. The metadata key numa_pmc_mode of a host aggregate '
-            'overrides it for its hosts; of several, the most cautious counts. List the weigher '
-            'last in weight_classes: in shadow mode it knows what those before it have said.'
+            'overrides it for its hosts; if a host is in several aggregates, the most cautious '
+            'mode applies. List the weigher last in weight_classes: in shadow mode it only knows '
+            'the weights given by the weighers before it.'
         ),
     ),
     cfg.FloatOpt(
@@ -41,11 +42,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         default=20.0,
         mutable=True,
         help=(
-            'How much the penalty of NUMAPressureWeigher counts: this times the penalty, which is '
-            "0 to 1, is taken off a host's weight. More than the sum of the other weighers' "
-            'multipliers, four by default, and none of them makes up for a saturated node. 0 '
-            'turns it off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
-            'overrides it; of several, the lowest counts, which is the weakest.'
+            'Multiplier of the penalty of NUMAPressureWeigher: the penalty (0 to 1) times this '
+            "value is subtracted from a host's weight. If it is above the sum of the other "
+            "weighers' multipliers (four by default), they cannot outweigh a saturated node. 0 "
+            'turns the weigher off. The metadata key numa_pmc_weight_multiplier of a host '
+            'aggregate overrides it; if a host is in several aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
@@ -56,10 +57,10 @@ _OPTIONS: Sequence[cfg.Opt] = [
         max=1.0,
         help=(
             'Pressure up to which a host has no penalty, so that the other weighers choose among '
-            'such hosts. 0.7 for clouds that fill one host after the other '
+            'these hosts. Set it to 0.7 for clouds that fill one host after another '
             '(ram_weight_multiplier below 0): with 0, pressure spreads guests. The metadata key '
-            'numa_pmc_penalty_floor of a host aggregate overrides it; of several, the lowest '
-            'counts.'
+            'numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
+            'aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
@@ -69,9 +70,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'From the floor on, this share of a penalty is random by instance and host, so that '
-            'requests that arrive together, none of which is counted yet, go to different hosts '
-            'among nearly equal ones. 0: they all go to the same one.'
+            'Share of the penalty above the floor that is random for each instance and host, so '
+            'that requests that arrive together, before any of them is counted, go to different '
+            'ones among nearly equal hosts. With 0 they all go to the same host.'
         ),
     ),
     cfg.FloatOpt(
@@ -89,8 +90,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=1.0,
         max=10000.0,
         help=(
-            'Metrics older than this many of their own update intervals (10 minutes each by '
-            'default, metrics_heartbeat of nova-compute) count as unknown.'
+            'Number of update intervals (metrics_heartbeat of nova-compute, 10 minutes by '
+            'default) after which metrics are treated as unknown.'
         ),
     ),
     cfg.BoolOpt(
@@ -98,8 +99,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         default=True,
         mutable=True,
         help=(
-            'Charge hosts for guests that have arrived since their metrics were recorded, which '
-            'Nova counts at once. Without it, all guests of one request may go to one host.'
+            'Charge hosts for guests that have arrived since their metrics were recorded (Nova '
+            'counts them at once). If false, all guests of one request may go to the same host.'
         ),
     ),
     cfg.FloatOpt(
@@ -112,11 +113,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on '
             'the nodes that it would use. 1 means as many runnable threads as the node has cores, '
             'the second hardware thread of a core counting a quarter: without SMT all CPUs of the '
-            'node, with SMT 62 percent of them, and 1.6 is all of them. 0 (default): no '
-            'ceiling, because the use of guests that are not measured yet is only estimated, and '
-            'a request that every host refuses ends in ERROR. Guests that leave a host '
-            '(evacuation, migration) '
-            'are under no ceiling. The extra spec numa_pmc:max_pressure of a flavor overrides it.'
+            'node; with SMT 62 percent of them, where 1.6 is all of them. 0 (default): no '
+            'ceiling, because the demand of guests that have not been measured yet is only '
+            'estimated, and a request that every host refuses ends in ERROR. The ceiling does not '
+            'apply to guests that leave a host (evacuation, migration). The extra spec '
+            'numa_pmc:max_pressure of a flavor overrides it.'
         ),
     ),
     cfg.BoolOpt(

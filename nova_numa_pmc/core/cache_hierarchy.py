@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find which nodes share memory channels, and which are near, from caches and sockets.
+"""Derive from caches and sockets which nodes share memory channels, and which are near.
 
 From the inside out: CPUs share an L3 cache, nodes share memory channels (a domain), domains a
 socket. SLIT distances alone don't show which nodes share channels: both sub-NUMA clusters, which
@@ -13,9 +13,9 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core.memory_domains import labelled, near
 
-#: CPUs that show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
+#: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
-#: Most nodes that AMD makes of a socket by its memory controllers (NPS4).
+#: The most nodes per socket that AMD makes by memory controllers (NPS4).
 _MAX_BY_CONTROLLERS = 4
 _DISTANCE_MAX = 255
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles that counted events have, whatever CPU they are of."""
+"""The roles of counted events: names for what is counted, independent of the CPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ IO_READ, IO_HIT, IO_MISS = 'io_read', 'io_hit', 'io_miss'
 
 #: Counted on a core: per CPU, per thread, per control group.
 CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALLED_CYCLES)
-#: Of these counted on guests alone, each in a group of its own, which takes turns with the
-#: others where the hardware has too few counters.
+#: Roles counted on guests only, each in a group of its own. The group takes turns with the others
+#: where the hardware has too few counters.
 GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Counted in a package's uncore, for all that happens there. ``mem_traffic`` is
 #: read and write together, where hardware doesn't distinguish them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Separate what threads waited for a CPU from what their quota held back.
+"""Separate the time that threads waited for a CPU from the time that a quota held them back.
 
 The kernel's ``run_delay`` grows while a thread is throttled: one with a quota of 0.05 cores that
 wants a whole one runs 0.05 and "waits" 0.95, on an idle host. Pure; times in ns.
@@ -29,9 +29,9 @@ def waited_ns(
     """Return {thread: ns} that threads waited for a CPU which they were allowed to use.
 
     Of a thread with a quota q of its own that is max(0, min(delay − throttled, q·Δt − run)).
-    Threads that share one share its throttling evenly (the kernel counts it per group, and once
-    for each CPU), and wait together for no more than the quota had left; that bound is what
-    decides, as 6.1 also counts throttling while no thread is queued.
+    Threads that share a quota share its throttling evenly (the kernel counts it per group, and
+    once for each CPU), and together wait for no more than the quota had left. That bound is the
+    one that matters, as Linux 6.1 also counts throttling while no thread is queued.
 
     :param used: {thread: (run, run_delay)} of the interval
     :param quotas: innermost group first

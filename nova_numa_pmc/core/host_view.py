@@ -22,20 +22,21 @@ PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: An estimate per vCPU is rounded to this many parts of a core, a power of two: sums of it are
 #: then the same in whatever order guests are charged.
 _PARTS = 64
-#: Extra specs of a flavor that are read of a guest.
+#: Extra specs of a flavor that influence a placement.
 POLICY_KEY, INTENSITY_KEY = 'numa_pmc:policy', 'numa_pmc:memory_intensity'
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
-#: A guest younger than this is charged its expected share beside what is measured.
+#: A guest younger than this is charged its expected demand on top of the measurements [ns].
 NOT_YET_MEASURED_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
-#: A guest's traffic is not derived from fewer [0.01 cores] of others: it would be noise.
+#: Traffic per core is not derived from less demand than this, as it would be noise [0.01 cores].
 LEAST_HUNDREDTHS = 50
 
 MIB, MB = 1 << 20, 10**6
 
 _UNMEASURED = model.NodeLoad()
-#: A node that is stolen from is still one: without cores it would count as memory only.
+#: The least share of a capacity that stolen time leaves: without cores a node would count as
+#: memory only.
 _LEAST_RATIO = 0.05
 
 
@@ -55,7 +56,7 @@ def view(
     guests (:mod:`node_memory`) has none here. Huge pages count against
     their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
 
-    :param pressures: by node id; None or an absent node: unmeasured
+    :param pressures: {node id: its measured load}; None, or a node that is absent: not measured
     :param rotation: how many placements came before
     :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
         share to measured demand, which does not show them fully yet (an upper bound of
@@ -113,10 +114,10 @@ def with_guest_memory(
 
 
 def quantise(host_view: model.HostView) -> model.HostView:
-    """Round a host's view to what Nova's metrics carry, so that each caller decides on the same.
+    """Round a host's view to the units of Nova's metrics, so that all callers decide alike.
 
-    0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
-    Nova counts: what is promised is rounded up, what may be down.
+    The units are 0.01 cores, guests and vCPUs, whole MB/s and 0.001 of a link. Memory is in whole
+    MiB, as in Nova: promised memory is rounded up, capacity down.
     """
     return host_view._replace(
         nodes=tuple(
@@ -151,9 +152,9 @@ def charge_since(
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
 ) -> model.HostView:
-    """Charge nodes for guests that came since they were measured, and relieve them of others.
+    """Charge nodes for guests that came since the measurement; credit them for guests that left.
 
-    By promises: what is expected of their vCPUs, and the host's mean traffic of this many cores.
+    The charge is the expected demand of the vCPUs, and the host's mean traffic per core of it.
 
     :param host_view: with the vCPUs that are promised now
     :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
@@ -187,7 +188,7 @@ def _add_change(amount: float | None, change: float) -> float | None:
 
 
 def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
-    """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
+    """Return a host's DRAM traffic per core of demand [bytes/core-second].
 
     :returns: None where that isn't known of each node, or too few cores are wanted
     """
@@ -202,8 +203,8 @@ def traffic_rate(
 ) -> float | None:
     """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
 
-    :param demands: what the nodes with CPUs are wanted for [cores]
-    :param bandwidths: what the nodes with memory serve [bytes/s]
+    :param demands: CPU demand of each node with CPUs [cores]
+    :param bandwidths: DRAM traffic of each node with memory [bytes/s]
     """
     wanted = [value for value in demands if value is not None]
     served = [value for value in bandwidths if value is not None]
@@ -254,7 +255,7 @@ def request(
 
 
 def policy_of(guest: model.Guest) -> str:
-    """Return how a guest's flavor wants it placed; an unknown policy counts as none given."""
+    """Return the placement policy of a guest's flavor; an unknown one counts as not given."""
     policy = dict(guest.extra_specs).get(POLICY_KEY)
     return policy if policy in model.POLICIES else model.AUTO
 
@@ -270,7 +271,7 @@ def expected_cores(vcpus: int, history: model.DemandHistory) -> float:
 
     ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
 
-    :param history: five guests of it weigh as much as the assumption
+    :param history: the demand history; its weight equals the prior's at five guests
     """
     return vcpus * expected_per_vcpu(history.guests, history.cores_per_vcpu_sum)
 
@@ -303,8 +304,8 @@ def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
 def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float]:
     """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
 
-    A filled sibling adds far less than a core: counting threads made XAPI's guests lose
-    more CPU than locality gained.
+    A busy sibling adds far less than a core: with threads counted as cores, XAPI's guests lost
+    more CPU time than they gained by locality.
     """
     home = {cpu: at for at, node in enumerate(topology.nodes) for cpu in node.cpus}
     cores = [0.0] * len(topology.nodes)
@@ -321,9 +322,10 @@ def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less what another host took of it; a part of it is always left.
+    """Return a capacity less the stolen cores, but never less than :data:`_LEAST_RATIO` of it.
 
-    :param stolen_cores: what another host took, None: unknown and taken as nothing
+    :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
+        as 0
     """
     return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 

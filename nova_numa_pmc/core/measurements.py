@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put what was measured in one interval into the records of a sample.
+"""Build the records of a sample from the measurements of one interval.
 
 Pure. ``None`` is unknown; nodes are in ascending order of their ids.
 """
@@ -80,8 +80,8 @@ class NodeUse(Record):
     """Measurements of one node.
 
     :param demand_cores: of the CPUs that guests may use
-    :param busy_cores: the time all its CPUs ran something
-    :param stolen_cores: the time that another host took of those that guests may use
+    :param busy_cores: time for which its CPUs were busy, all of them [cores]
+    :param stolen_cores: time stolen from the CPUs that guests may use [cores]
     :param incoming_per_sec: lines that its memory controllers read for other nodes
     :param link_bytes_per_sec: sent to other sockets
     """
@@ -100,7 +100,7 @@ class NodeUse(Record):
 
 
 class Counts(Record):
-    """Counts of CPUs; None: unknown. ``share`` is the smallest share of the time counted.
+    """Counts on CPUs; None: unknown. ``share`` is the smallest share of time that one counted.
 
     The last two are counted on guests alone, in turns of their own: ``share`` is without them.
     """
@@ -153,9 +153,9 @@ def node_samples(
 
     :param nodes: ascending
     :param uses: of each
-    :param guests: by which the reached memory is known
-    :param all_traffic: accesses are all lines moved, prefetched and written ones too: where
-        memory controllers are not counted, a node's bandwidth follows from them
+    :param guests: the guests' samples, which show whose memory is reached
+    :param all_traffic: the accesses include prefetched and written lines, so that they give a
+        node's bandwidth where its memory controllers are not counted
     """
     traffic = _traffic(nodes, uses, guests)
     if all_traffic and traffic:
@@ -220,8 +220,8 @@ def counts_of_guests(
 ) -> dict[int, Counts]:
     """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
 
-    What the host itself did is not in it. A node is absent where a guest ran that was not
-    counted, or of which that is not known.
+    The host's own work is not included. A node is absent if a guest ran there that was not
+    counted, or if it is unknown where some guest ran.
 
     :param evidence: by uuid
     :param nodes: ids of all nodes

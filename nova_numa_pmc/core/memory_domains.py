@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that share their memory channels, as one.
+"""Merge nodes that share their memory channels into memory domains.
 
-AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers. Which nodes
-do, ``core/cache_hierarchy.py`` finds out.
+AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers;
+``core/cache_hierarchy.py`` finds out which nodes these are.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -23,7 +23,7 @@ NEAR_DEFAULT = 12
 
 
 def distance(view: model.HostView, a: int, b: int) -> float:
-    """Read the SLIT distance between two positions; the usual where the firmware reports none."""
+    """Return the SLIT distance between two positions; 10 or 20 if the firmware reports none."""
     try:
         return view.distances[a][b]
     except IndexError:
@@ -52,7 +52,7 @@ def _groups(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
-    """Return labels by position as :class:`model.HostView` has them: equal, one domain.
+    """Turn labels, equal within a domain, into domains as in :class:`model.HostView`.
 
     :param labels: by position; () where each is its own
     """
@@ -94,11 +94,11 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
 
 
 def threshold(view: model.HostView) -> tuple[float, bool]:
-    """Return the distance below which a view's nodes are its domains [SLIT units].
+    """Return the distance below which nodes share a domain [SLIT units].
 
     For readers that know distances only.
 
-    :returns: (distance, whether it says all; else it keeps all nodes apart)
+    :returns: (distance, whether it yields the same domains; if not, it keeps all nodes apart)
     """
     further = sorted({distance + 1 for row in view.distances for distance in row})
     for below in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
@@ -114,7 +114,7 @@ def _mean_distance(view: model.HostView, group: tuple[int, ...], other: tuple[in
 
 
 def _sum(nodes: list[model.NodeView]) -> model.NodeView:
-    """Sum up a domain's nodes; a figure that one of them lacks is unknown of the domain."""
+    """Sum up the nodes of a domain; a figure that one of them lacks is unknown."""
     huge: dict[int, int] = {}
     for node in nodes:
         for page_bytes, free in node.huge_free_bytes:

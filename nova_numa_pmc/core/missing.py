@@ -23,9 +23,9 @@ CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
 
 
 def upper_quartile(values: Sequence[float]) -> float:
-    """Return the smallest of some values that three quarters of them don't exceed.
+    """Return the smallest value that at least three quarters of the values don't exceed.
 
-    A value that is there and not one between two: with two or three it is the largest.
+    It is always one of the values, never interpolated: of two or three it is the largest.
 
     :param values: not empty
     """
@@ -33,7 +33,7 @@ def upper_quartile(values: Sequence[float]) -> float:
 
 
 def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:
-    """Fill in what some of a host's nodes don't know and others do.
+    """Fill in the parts of pressure that are known of some of a host's nodes only.
 
     What no node knows stays unknown. A node without CPUs has no CPU pressure and one without
     memory no bandwidth: that isn't missing.

@@ -18,9 +18,9 @@ BY_OPTION = 'device_memory_nodes'
 
 
 def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
-    """Return the kind of a node's memory: by the operator's option, else by the kernel.
+    """Return the kind of a node's memory, by the operator's options or else by the kernel.
 
-    That of a node with CPUs is the host's own.
+    A node with CPUs always has memory of the host's own.
     """
     if node.online_cpus or node.cpus or node.id in limits.guest_memory_nodes:
         return model.NodeMemory()
@@ -49,7 +49,7 @@ def with_guest_memory(
 def list_withheld(
     nodes: tuple[model.Node, ...], limits: model.Limits
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
-    """List (node, whose memory it is) of the nodes whose memory is not for guests."""
+    """List (node, kind of its memory) of the nodes whose memory is not for guests."""
     return tuple(
         (node, memory_of(node, limits))
         for node in nodes

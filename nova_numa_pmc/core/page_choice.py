@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-#: What one step of a move looks at, and brings at most.
+#: Memory that one step of a move looks at, and moves at most [bytes].
 BATCH_BYTES = 16 << 20
 
 
@@ -37,7 +37,7 @@ def away(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
 def whole_units(
     statuses: Sequence[int], homes: Collection[int], first: int, unit: int
 ) -> list[int]:
-    """Return the first positions of aligned units whose pages all are on one wrong node.
+    """Return the first positions of aligned units whose pages are all on the same wrong node.
 
     Only such a unit can be one transparent huge page.
 
@@ -56,10 +56,10 @@ def whole_units(
 def next_target(
     wanted_bytes: Mapping[int, int], present_bytes: Mapping[int, int], usable: Iterable[int]
 ) -> int | None:
-    """Return the node whose share lacks most; None: no node is usable.
+    """Return the node that lacks most of its share; None: no node is usable.
 
     :param wanted_bytes: {node id: its share of the memory}
-    :param present_bytes: {node id: what is there}
+    :param present_bytes: {node id: bytes that are there}
     :param usable: node ids that have room
     """
     return max(

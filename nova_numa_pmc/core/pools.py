@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools of CPUs: those that the same guests may use.
+"""Pools of CPUs. A pool is the set of CPUs that the same guests may use.
 
 The *floating pool* is that of unpinned guests whose XML names no CPUs: Nova's
-``cpu_shared_set``, or the usable CPUs without those of dedicated guests. It is what a node's
-``cpus`` are of. A guest with a ``<vcpu cpuset>`` has the usable ones of these for its pool;
-under Nova's ``cpu_shared_set`` that is the floating one.
+``cpu_shared_set``, or the usable CPUs without those of dedicated guests. A node's ``cpus`` are
+those of the floating pool. The pool of a guest with a ``<vcpu cpuset>`` is the usable CPUs of
+that set, which under Nova's ``cpu_shared_set`` is the floating pool.
 
 Usable are CPUs that are online, neither isolated nor nohz_full, and in the guests' partition.
 
@@ -21,8 +21,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: What says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
-#: alone (all that are usable), the agent that measured last.
+#: Sources of the floating pool's CPUs: Nova's configuration, the guests' XML, the kernel alone
+#: (all usable CPUs), the agent's last publication.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
 IN_WORDS = {
     NOVA: 'as nova.conf says',
@@ -31,14 +31,14 @@ IN_WORDS = {
     KERNEL: 'all that are neither isolated nor withheld from guests',
 }
 
-#: So many pools are measured apart.
+#: At most this many pools are measured separately.
 _OWN_SETS_MAX = 32
 
 
 class Pool(Record):
     """The floating pool.
 
-    :param cpus: CPUs that aren't usable don't count
+    :param cpus: its CPUs; those that aren't usable are ignored
     :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
     """
 
@@ -54,8 +54,8 @@ def floating_pool(
 ) -> Pool:
     """Return the floating pool of a host.
 
-    Without Nova's configuration it is what all unpinned guests of Nova have in their
-    ``<vcpu cpuset>``; where they have none, or not the same, the usable CPUs without those that
+    Without Nova's configuration it is the ``<vcpu cpuset>`` that all unpinned guests of Nova
+    share. Where they have none, or different ones, it is the usable CPUs without those that
     dedicated guests are pinned to.
 
     :param host: its nodes have their usable CPUs
@@ -79,10 +79,10 @@ def floating_pool(
 
 
 def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
-    """Return the CPUs that a guest has for itself: a vCPU is pinned to each.
+    """Return the CPUs that are dedicated to a guest, each with a vCPU pinned to it.
 
-    It is a dedicated guest by its flavor's policy, or when each of its vCPUs has a CPU of its
-    own and it is Nova's or its emulator is pinned, too: an operator who pins a vCPU by hand
+    A guest is dedicated by its flavor's policy, or if each of its vCPUs has a CPU of its own and
+    it is either Nova's or has its emulator pinned as well: an operator who pins a vCPU by hand
     takes no CPU from others.
     """
     single = [
@@ -98,7 +98,7 @@ def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
 def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of the floating pool.
 
-    A pool that has none of the usable CPUs (it is of before a hotplug) is ignored.
+    A pool without any usable CPU (one from before a hotplug) is ignored.
 
     :param pool: the floating pool, None: all usable CPUs
     """
@@ -124,15 +124,15 @@ def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
 
 
 def nodes_of(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:
-    """Return the ids of the nodes that have some of the CPUs; None is none."""
+    """Return the ids of the nodes that have some of the CPUs; None counts as no CPUs."""
     return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
 
 
 def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) -> frozenset[int]:
     """Return the CPUs that a guest is held to by its promise.
 
-    Those of an L3 cache only while it has a CPU for each vCPU on the promised nodes: others may
-    have gone offline or out of the pool, the guest may have been moved or grown.
+    They are those of its L3 cache only while this has a CPU for each vCPU on the promised nodes:
+    CPUs may have gone offline or left the pool, and the guest may have been moved or grown.
     """
     cpus = cpus_on(promise.cpu_nodes, host, guest)
     own = cpus.intersection(promise.cpus)
@@ -174,14 +174,14 @@ def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
 
 
 def cpus_of(host: model.Topology) -> frozenset[int]:
-    """Return all CPUs of a host's nodes that are in the pool at hand."""
+    """Return the CPUs of all nodes of a host, which are those of one pool."""
     return _union(node.cpus for node in host.nodes)
 
 
 def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
     """Return the pools of unpinned guests beside the floating one, by lowest CPUs.
 
-    Where many guests have a set each, those of most guests.
+    Of more than :data:`_OWN_SETS_MAX` pools, those with most guests.
     """
     pool = cpus_of(host)
     mine = _union(usable(node) for node in host.nodes)
@@ -207,7 +207,7 @@ def _with_cpus(
 
 
 def _once(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    """Return the CPUs that are in one set only: a CPU in several belongs to none of them."""
+    """Return the CPUs that are in exactly one of the sets."""
     once: set[int] = set()
     more: set[int] = set()
     for cpus in sets:

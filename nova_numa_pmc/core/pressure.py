@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     _Thread = TypeVar('_Thread')
 
 LINE_BYTES = 64
-#: Misses that a core waits for together: 1 for events of demand loads, 4 for
+#: Misses that a core waits for at the same time: 1 for events of demand loads, 4 for
 #: events that count prefetches too (assumed; the worst and a usual value).
 MLP_DEMAND, MLP_WITH_PREFETCH = 1, 4
 #: Queueing adds this part of the local latency at u/(1 − u) = 1 (assumed, an M/M/1
@@ -33,7 +33,7 @@ _FIT_TOLERANCE = 1e-9
 
 
 class NodePressure(Record):
-    """A node's utilisations and the highest of those known: 0 idle, 1 saturated, more: wanting."""
+    """A node's utilisations and the highest known one: 0 idle, 1 saturated, above 1 overloaded."""
 
     cpu_ratio: float | None
     bandwidth_ratio: float | None
@@ -63,7 +63,7 @@ def bandwidth_bytes_per_sec(
 def utilisation(used: float | None, maximum: float | None) -> float | None:
     """Return ``used / maximum``; None when either is unknown or the maximum is 0.
 
-    There is no guessing of a maximum: "the highest seen" would read 1.0 on an idle host.
+    A maximum is never guessed: "the highest seen" would give 1.0 on an idle host.
     """
     if used is None or not maximum:
         return None
@@ -75,8 +75,8 @@ def node_pressure(
 ) -> NodePressure:
     """Return the utilisations with the maximum of the known ones; None: none is known.
 
-    Remote accesses are a loss and no utilisation, promised memory is a
-    constraint: neither is here.
+    Remote accesses are a loss and not a utilisation, and promised memory is a constraint, so
+    neither is part of it.
     """
     known = [part for part in (cpu_ratio, bandwidth_ratio, link_ratio) if part is not None]
     return NodePressure(cpu_ratio, bandwidth_ratio, link_ratio, max(known, default=None))
@@ -214,7 +214,7 @@ def _scale(values: Sequence[float], total: float) -> list[float]:
 def _fit(
     rows: list[list[float]], row_sums: Sequence[float], column_sums: Sequence[float]
 ) -> list[list[float]]:
-    """Scale columns and rows in turn until the rows are exact and nothing moves any more."""
+    """Scale columns and rows in turn until the rows are exact and the values converge."""
     columns = _scale(column_sums, sum(row_sums))
     for _ in range(_FIT_ROUNDS):
         sums = [sum(row[m] for row in rows) for m in range(len(columns))]
@@ -223,7 +223,7 @@ def _fit(
             _scale([value * factor for value, factor in zip(row, factors)], total)
             for row, total in zip(rows, row_sums)
         ]
-        # A row that may only go where nothing arrived can't be fitted: it keeps its seed.
+        # A row whose only targets received nothing can't be fitted: it keeps its seed.
         fitted = [
             new if sum(new) > 0 or total <= 0 else old
             for new, old, total in zip(fitted, rows, row_sums)

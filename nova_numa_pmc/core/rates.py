@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn two readings of a counter and the time between them into what happened.
+"""Turn two readings of a counter and the time between them into increases and rates.
 
-Pure. ``None`` is unknown: a counter that did not run, went backwards or was
-opened again says nothing, and nothing is not 0.
+Pure. ``None`` is unknown: the increase of a counter that did not run, went backwards or was
+reopened is unknown, not 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Count(Record):
     """A counter as read: cumulative, unscaled.
 
     :param value: events since it was opened, modulo 2**64
-    :param enabled_ns: how long it was to count: wall time on a CPU, for a thread
-        or control group the time that this ran
-    :param running_ns: how long it did count; less when the kernel had to share counters
+    :param enabled_ns: how long it was enabled: wall time for a CPU, run time for a thread or
+        control group
+    :param running_ns: how long it counted; less if the kernel had to multiplex counters
     """
 
     value: int
@@ -39,7 +39,7 @@ class Delta(Record):
     """Count of a counter between two readings.
 
     :param value: events (float), scaled to the whole time
-    :param share: share of the time it counted, 1.0: all of it, nothing was estimated
+    :param share: share of the enabled time for which it counted; 1.0: nothing was scaled
     """
 
     value: float
@@ -95,7 +95,7 @@ def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
     """Return ``delta − other``, at least 0; None when either is unknown.
 
     Two counters that ran at different times can differ by more than they
-    should; less than nothing has not happened.
+    should, but a negative count is impossible.
     """
     if delta is None or other is None:
         return None

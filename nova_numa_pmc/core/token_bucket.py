@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold spending to a rate, paid for afterwards."""
+"""Limit a rate by a token bucket that may go into debt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TokenBucket:
         """Begin with a full bucket.
 
         :param rate_per_sec: above 0
-        :param burst: what an idle time may add up to
+        :param burst: the largest balance, which idle time adds up to
         :param now_s: seconds of a clock that never goes back
         """
         self._rate, self._burst = rate_per_sec, burst
@@ -28,11 +28,11 @@ class TokenBucket:
         """Return the time to wait [s] before more may be spent; 0: now."""
         self._refill(now_s)
         wait_s = -self._balance / self._rate
-        # A rest of rounding, which the clock may not be able to pass, is no debt.
+        # A rounding error, shorter than the clock can resolve, is no debt.
         return wait_s if wait_s > _CLOCK_STEP_S else 0.0
 
     def spend(self, amount: float, now_s: float) -> None:
-        """Take an amount out, and into debt where there is not as much."""
+        """Subtract an amount, which may take the balance below zero."""
         self._refill(now_s)
         self._balance -= amount
 

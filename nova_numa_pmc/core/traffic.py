@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive what guests read and write of DRAM, from whatever was counted of them."""
+"""Derive the DRAM traffic of guests from their accesses or their counted bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lines_per_sec(sample: GuestSample) -> float | None:
-    """Return DRAM accesses per second; also by a source that counts bytes only."""
+    """Return a guest's DRAM accesses per second, from bytes if the source counts only those."""
     if sample.local_per_sec is not None and sample.remote_per_sec is not None:
         return sample.local_per_sec + sample.remote_per_sec
     if sample.bandwidth_bytes_per_sec is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's and libvirt's edge: every reader takes its root path as an argument."""
+"""Access to the kernel and libvirt; every reader takes the host's root path as an argument."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out which nodes a ``cpuset.mems`` that we write may hold.
 
-Those with memory, but not those with a device's memory or of a slower tier, unless that was
-requested.
+These are the nodes with memory, except for memory of a device or of a slower tier, unless that
+was requested.
 
 Imported by the libvirt hook at ``started``: light modules only.
 """
@@ -22,7 +22,7 @@ from nova_numa_pmc.host.held import file_of
 def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
     """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
 
-    :param mems: ids of the nodes that are asked for, None: none is
+    :param mems: ids of the requested nodes; None: none are requested
     :returns: None: none of them has any, so that memory is left alone
     """
     if not mems:
@@ -34,8 +34,8 @@ def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[i
 def wide_mems(groups: Groups) -> str:
     """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
 
-    That is what the guest's own group inherits, all of which has memory, without nodes whose
-    memory is not for guests; where a group above them names these, an operator has given them.
+    These are the nodes that the guest's own group inherits, which all have memory, without those
+    whose memory is not for guests. If a group above names such a node, an operator has granted it.
     """
     kept = node_memory.nodes_kept_from_guests(_root(groups))
     try:

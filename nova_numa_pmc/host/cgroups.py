@@ -39,9 +39,9 @@ class Groups(Record):
     :param target: the group above the children: libvirt's delegated ``libvirt/`` where there is
         one with a cpuset, else the scope
     :param children: the emulator, vcpuN and iothreadN groups that have a cpuset
-    :param main: the group QEMU's main thread is in
-    :param covers: there are no children: ``target`` itself is written (v2); else each child is,
-        and ``target`` stays wide
+    :param main: the group that QEMU's main thread is in
+    :param covers: cpusets are written to ``target`` itself (v2, without usable children); else to
+        each child, and ``target`` stays wide
     :param memory: the directory whose ``memory.numa_stat`` counts the guest, None: not known
     :param proc: its directory in procfs
     """
@@ -75,15 +75,15 @@ def find(pid: int | None, root: str = '/') -> Groups:
     nested = tail[0] == 'libvirt'
     target = os.path.join(scope, 'libvirt') if nested else scope
     own = children(target)
-    # Written as a whole only where nothing else can be: libvirt's own commands write the threads'
-    # groups, and fail where a group above them is narrower.
+    # The whole guest is written only if nothing else can be: libvirt's own commands write the
+    # threads' groups, and fail if a group above them is narrower.
     covers = version == 2 and (not own or (nested and main not in own))
     if covers and not _has_cpuset(target):
         target = scope
     if not _has_cpuset(target) or not (covers or main in own):
         raise CpusetError(
             "%s: no cpuset in the guest's own groups: cpuset is missing in its "
-            'cgroup.controllers (v2), or libvirt was told not to use it '
+            'cgroup.controllers (v2), or libvirt is configured not to use it '
             '(cgroup_controllers in qemu.conf)' % main
         )
     memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
@@ -103,7 +103,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
 def machine(pid: int | None, controller: str, root: str = '/') -> str:
     """Return the directory of a guest's machine group in a controller's hierarchy.
 
-    That is the unified one where the controller has none of its own.
+    The hierarchy is the unified one if the controller has none of its own.
 
     :raises CpusetError: not a libvirt guest's group, or the hierarchy is not mounted
     :raises GuestGone: there is no such process any more
@@ -118,7 +118,7 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     :raises GuestGone: there is no such process any more
     """
     version, scope, tail = locate(pid, 'memory', root)
-    # On v1 the scope's sums may leave out what is below it (use_hierarchy).
+    # On v1 the scope's sums may leave out the groups below it (use_hierarchy).
     directory = _counting_memory((scope,) if version == 2 else (os.path.join(scope, *tail), scope))
     if directory is None:
         raise CpusetError(
@@ -196,7 +196,7 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
 
 
 def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
-    """Return the bytes of {node id: bytes} that lie off some nodes."""
+    """Return the sum of {node id: bytes} over all nodes except ``nodes``."""
     return sum(size for node, size in by_node.items() if node not in nodes)
 
 
@@ -232,7 +232,7 @@ def _hierarchies(proc: str) -> dict[str, str]:
         if not (colon and number.isdigit() and path.startswith('/')):
             raise CpusetError('%s/cgroup: unreadable line %.80r' % (proc, line))
         if path.endswith(' (deleted)'):
-            raise GuestGone('%s/cgroup: the group is deleted' % proc)
+            raise GuestGone('%s/cgroup: the group has been deleted' % proc)
         for controller in controllers.split(',') if controllers else ('',):
             paths[controller] = path
     return paths

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon that runs the hook, and a trial of a script under its confinement.
+"""Find the daemon that runs the hook, and try a script under its confinement.
 
 A hook that the daemon may not execute kills every running guest when the
 daemon restarts, so it is tried first, under the label of the daemon itself.
@@ -28,7 +28,7 @@ UNCONFINED = 'unconfined'
 class Daemon(Record):
     """A running libvirt daemon.
 
-    :param started_s: when, as seconds since the epoch
+    :param started_s: when it started [s since the epoch]; None: not reported
     :param label: its AppArmor profile or SELinux context; 'unconfined' without one
     :param same_root: it sees the same file system root as we do (False: in a container)
     """
@@ -82,7 +82,7 @@ def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None
 
 
 def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial:
-    """Run ``script - selftest`` as a daemon with ``label`` would; return what that gave.
+    """Run ``script - selftest`` as a daemon with ``label`` would; return the result.
 
     A shell is put under the label first and executes the script from there:
     entering the label by executing the script itself would skip the check

@@ -22,8 +22,8 @@ _STEAL_FIELD = 7
 class CpuTimes(Record):
     """Cumulative times of the online CPUs, {CPU: ns}; None: not reported.
 
-    :param busy_ns: that it ran something
-    :param stolen_ns: that it had to run something and was not run: this host is a guest
+    :param busy_ns: time for which the CPU was busy
+    :param stolen_ns: time for which the CPU had work but was not run, where this host is a guest
     """
 
     busy_ns: dict[int, int] | None = None
@@ -31,7 +31,7 @@ class CpuTimes(Record):
 
 
 def read(root: str = '/') -> CpuTimes:
-    """Return the CPUs' times, in ticks of 10 ms.
+    """Return the CPUs' times [ns], to the resolution of a clock tick (10 ms).
 
     The run times in ``/proc/schedstat`` are finer, but grow only when a thread leaves its CPU,
     which a busy vCPU may not do for seconds.
@@ -66,7 +66,7 @@ def cores_between(
 ) -> dict[int, float]:
     """Return {CPU: cores} between two readings of a time; a CPU whose time is not known is absent.
 
-    Such are CPUs that are in one reading only (hotplug), and those whose time went backwards.
+    That is a CPU that is in one reading only (hotplug), or whose time went backwards.
 
     :param before, after: {CPU: ns}
     """

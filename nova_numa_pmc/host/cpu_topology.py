@@ -2,8 +2,8 @@
 """Read the L3 caches and sockets of CPUs, from sysfs.
 
 The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
-nodes one for each of them. What a kernel or a hypervisor does not say, or says in a way that
-can't be understood, is not known; no guest's start fails for it.
+nodes one more for each of them. What a kernel or a hypervisor does not report, or not in a form
+that is understood, is unknown; no start of a guest fails because of it.
 
 Formats: the kernel's Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
 Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _CPU = 'sys/devices/system/cpu/cpu%d/'
 _L3 = 'cache/index3/'
-#: AMD makes at most four nodes of a socket by its memory controllers: with fewer in all the vendor
-#: doesn't matter.
+#: By memory controllers AMD makes at most four nodes of a socket: on hosts with fewer nodes the
+#: vendor doesn't matter.
 _MANY_NODES = 4
 #: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
 _CPUINFO_BYTES = 4096
@@ -58,7 +58,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
 def _l3s_of(
     cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches that some CPUs have, () where one of these doesn't report it.
+    """Return the L3 caches of some CPUs; empty: one of the CPUs doesn't report its cache.
 
     :param known: those found so far, added to
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a guest to CPUs and bring its memory along: ordered writes, read back, undone.
 
-CPUs are narrow and memory is wide at rest: a guest bound to one node is killed for lack of
-memory when that node is full although another is free, while a guest whose vCPUs run there
-fills it by first touch and spills. So ``cpuset.mems`` is narrowed only to bring over what was
+At rest, CPUs are narrow and memory is wide: a guest bound to a full node is killed for lack of
+memory even if another node has some free, while a guest whose vCPUs merely run there fills the
+node by first touch and spills. So ``cpuset.mems`` is narrowed only to bring over what was
 touched so far, in the group of QEMU's main thread: the kernel then moves the pages of the
 whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by the tasks in
 the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 #: What became of a guest's memory.
 UNASKED = 'unasked'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
-BROUGHT = 'brought'  # moved, and wide again
+BROUGHT = 'brought'  # memory was moved, and is wide again
 BOUND = 'bound'  # moved, and held there
-TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
-PINNED = 'pinned'  # left: a group holds another set that isn't ours
-UNKNOWN = 'unknown'  # left: how much lies elsewhere is unknown
+TOO_MUCH = 'too_much'  # not moved: more lies elsewhere than one write may move
+PINNED = 'pinned'  # not moved: a group holds another set that isn't ours
+UNKNOWN = 'unknown'  # not moved: how much lies elsewhere is unknown
 
-#: More than this share of what was to be moved, left behind, is worth a second pass.
+#: If more than this share of the memory to move was left behind, a second pass is made.
 _LEFT_RATIO = 0.01
 
 #: The kernel moves pages for cpusets in one ordered queue that every cpuset and cgroup.procs
@@ -58,15 +58,14 @@ BRING_OVER_LIMIT_BYTES = 64 << 20
 class ConfineResult(Record):
     """Result of :func:`confine`.
 
-    :param changes: of files, in the order written;
-        empty: all was as requested
+    :param changes: the changed files, in the order written; empty: all was as requested
     :param cpus: those requested
-    :param cpus_effective: what the kernel lets it use, None where it doesn't report it; less
-        than ``cpus`` when one is offline or outside of the parent's set
+    :param cpus_effective: CPUs that the kernel lets the guest use; None: not reported. Fewer than
+        ``cpus`` if one is offline or outside of the parent's set
     :param memory: one of the constants above
-    :param off_bytes: how much lay off the requested nodes before, None: unknown or not requested
-    :param left_bytes: how much still does after a move, None: unknown or nothing was moved; a
-        kernel moves what it can (before 5.15, nothing on v2), and no write reports how much
+    :param off_bytes: bytes off the requested nodes before; None: unknown, or none were requested
+    :param left_bytes: bytes off these nodes after a move; None: unknown, or nothing was moved. A
+        kernel moves what it can (before 5.15, nothing on v2), and doesn't report how much
     """
 
     changes: tuple[writes.FileChange, ...]
@@ -117,7 +116,7 @@ def confine(
     ]
     if theirs:
         raise PinnedByOthers(
-            '%s contains %s, which is not ours: the guest is left alone'
+            '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
                 file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
                 format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus),
@@ -352,7 +351,7 @@ def _bring_the_rest(
     steps: Steps,
     write: Writer,
 ) -> int | None:
-    """Move memory again: pages in use, or from faults begun before, stayed behind.
+    """Move memory once more, as pages in use, or from faults in progress, stayed behind.
 
     :returns: bytes that lie off the nodes even so, None: unknown
     """
@@ -409,7 +408,7 @@ def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
 
 
 def _widening_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
-    """Steps that widen every group bound to exactly ``mems``, from the top down."""
+    """Return steps that widen each group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
     above = _handover_steps(groups, held, (mems,), 'mems')
     return above + [
@@ -420,7 +419,7 @@ def _widening_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[in
 
 
 def _upper_steps(groups: Groups, cpus: frozenset[int]) -> Steps:
-    """Steps that let the guest's own upper levels hold ``cpus``, from the top down.
+    """Return steps that let the guest's own upper groups hold ``cpus``, from the top down.
 
     Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
     CPUs that were offline once are missing from the parent's for good.

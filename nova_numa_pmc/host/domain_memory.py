@@ -37,7 +37,7 @@ _DMA_TYPES = (
 
 
 def sizes(elements: Elements) -> tuple[int, int | None]:
-    """Return the RAM that the guest may grow to, and what of it is plugged; None: the same.
+    """Return (RAM that the guest may grow to, RAM plugged now; None: the same) [bytes].
 
     currentMemory is where the balloon stands; the guest may take the rest back at any time.
 

@@ -23,9 +23,9 @@ MAX_MEMORY_BYTES = 1 << 60
 MAX_LISTED, _ITEM_COST = 1 << 22, 16
 
 _HEX_DIGITS = frozenset('0123456789abcdef')
-#: Control characters, separators of lines and what turns the direction of writing round: all at
-#: which text is ever split into lines, or reads as another. What else does not print, by this
-#: Python's edition of Unicode, may be next year's emoji.
+#: Control characters, line separators and overrides of the writing direction: all characters that
+#: could split text into lines or display it as another text. Any other character that this Python
+#: takes for unprintable may be next year's emoji.
 _NOT_IN_NAMES = frozenset(
     map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
 )
@@ -40,7 +40,7 @@ def uuid(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """Accept what libvirt accepts as a name, less control characters.
+    """Return a name that libvirt accepts and that has no control characters.
 
     libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
     doesn't know, stay: what writes to a log or a terminal escapes them.
@@ -128,7 +128,7 @@ def pci_address(attributes: Mapping[str, str]) -> str:
 
 
 def label(what: str, text: str) -> str:
-    """Accept a short line that prints: it goes into logs and our own files."""
+    """Return a short printable line, as it goes into logs and our own files."""
     if not is_label(text):
         raise DomainError('%s: %a is longer than 255 or not printable' % (what, text[:40]))
     return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read small files of sysfs and procfs, texts, numbers, lists of CPUs or nodes; replace others.
+"""Read small sysfs and procfs files as text, numbers or CPU lists; replace files atomically.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -146,9 +146,10 @@ def replace_file(
 ) -> None:
     """Put new bytes in a file's place in one step.
 
-    :param temporary: a name beside it that one writer at a time has; what is there is removed
+    :param temporary: name of a temporary file beside it, for one writer at a time; any file there
+        is removed
     :param mode: of the file, whatever the umask
-    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
+    :param durable: make it survive a crash of the host, which nothing on a tmpfs does
     :param directory_fd: of the directory that both paths are relative to
     :raises OSError: as the kernel says
     """
@@ -172,7 +173,7 @@ def replace_file(
         try:
             os.unlink(temporary, dir_fd=directory_fd)
         except OSError:
-            pass  # what is raised says more
+            pass  # the original error says more
         raise
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 STATUS_DIRECTORY = 'run/libvirt/qemu'
 
 _EXTRA_SPEC_PREFIX = 'numa_pmc:'
-#: How much of a hint that is no line of text is kept.
+#: Most characters kept of a malformed value.
 _SHOWN = 40
 _MAX_VCPUS = 65536
 
@@ -47,9 +47,9 @@ _MAX_VCPUS = 65536
 #: the kernel was booted with another. Nova always names the size.
 DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
-# Elements by which others have bound the guest to nodes or CPUs of this host. Not here:
+# Elements by which others have bound the guest to nodes or CPUs of this host. Not among them are
 # <vcpu cpuset>, which only limits us; <memoryBacking><hugepages><page nodeset> and <cpu><numa>,
-# which speak of the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
+# which are about the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
 # from the cache or the controllers of one socket and would be left behind.
 _PLACED_BY = (
     ('cputune/vcpupin', 'vcpupin'),
@@ -60,7 +60,7 @@ _PLACED_BY = (
     ('devices/memory/source/nodemask', 'nodemask'),
 )
 
-#: Of these, what concerns single threads: path, name of the group, attribute with its number.
+#: Those of single threads: (path, name of the group, attribute with its number).
 _PINS = (
     ('cputune/vcpupin', 'vcpu', 'vcpu'),
     ('cputune/emulatorpin', 'emulator', None),
@@ -111,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return an identity of a guest's pid file that no later one has, None if there is none."""
+    """Return an identity of a guest's pid file that no later file has; None: no such file."""
     try:
         stat = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
@@ -137,7 +137,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 
 
 class StatusFiles:
-    """libvirt's status files, read again and again: one is parsed again only when it was replaced.
+    """Reads libvirt's status files; a file is parsed again only if it was replaced.
 
     libvirt replaces a file by renaming another over it, so that its inode or time changes.
     """
@@ -147,7 +147,7 @@ class StatusFiles:
     ) -> None:
         self._root = root
         self._default_huge_page_bytes = default_huge_page_bytes
-        #: By path: what the file was, and what it contained.
+        #: {path: (identity, guest, problem)} as last parsed.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:

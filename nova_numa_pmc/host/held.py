@@ -56,7 +56,7 @@ def _read_sets(groups: Groups, *kinds: str) -> Iterator[tuple[str, list[frozense
 
 
 def held_cpus(groups: Groups) -> frozenset[int]:
-    """Return the CPUs that a guest's own groups hold it to; empty: to none.
+    """Return the CPUs that a guest's own groups hold it to; empty: it is held to none.
 
     :raises GuestGone, CpusetError: as :func:`read_held`
     """
@@ -76,8 +76,8 @@ def contradicting(
 ) -> list[str]:
     """List the names of the children whose CPUs others have set.
 
-    A set inside of ``cpus`` or around it contradicts nothing, and neither does one without a
-    thread, as a libvirt command leaves it that could not pin the thread.
+    A subset or superset of ``cpus`` is no contradiction. Neither is a set that its thread doesn't
+    have, as a libvirt command leaves it that failed to pin the thread.
 
     :param held: as :func:`read_held` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left
@@ -96,7 +96,7 @@ def contradicting(
 
 
 def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
-    """Return whether a set is outside of its parent's, so that threads have the parent's (v2)."""
+    """Return whether a set is disjoint from its parent's and therefore has no effect (v2)."""
     if groups.version != 2:
         return False
     try:
@@ -106,7 +106,7 @@ def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
 
 
 def written_groups(groups: Groups) -> tuple[str, ...]:
-    """Return the groups whose sets hold a guest as a whole."""
+    """Return the groups to which a guest's sets are written."""
     return (groups.target,) if groups.covers else groups.children
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where libvirt's qemu hook lives, and how ours gets there and goes again.
+"""Install libvirt's qemu hook, inspect it, and remove it again.
 
 libvirt runs ``hooks/qemu`` and, from 6.5.0, then every executable in
 ``hooks/qemu.d/`` in alphabetical order (``virHookCall`` in libvirt's
@@ -81,7 +81,7 @@ def template(name: str) -> bytes:
         except FileNotFoundError:
             continue
     raise HookError(
-        'the script %s is in none of %s: reinstall the package' % (name, ', '.join(places))
+        'the script %s was not found in %s: reinstall the package' % (name, ', '.join(places))
     )
 
 
@@ -92,7 +92,7 @@ def render(limit_seconds: int, site: str | None = None) -> bytes:
     """
     site = shlex.quote(site or package_site())
     if '\n' in site:
-        raise HookError('the package lies in a directory with a line feed in its name: %r' % site)
+        raise HookError('the name of the package directory contains a newline: %r' % site)
     text = template('qemu')
     text = text.replace(b'\nsite=\n', b'\nsite=' + os.fsencode(site) + b'\n', 1)
     return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_seconds, 1)
@@ -167,7 +167,7 @@ def remove(root: str) -> list[str]:
 def put_probe(root: str, expected: bytes) -> str:
     """Write the script beside the hooks, where libvirt never runs it; return its path.
 
-    Confinement goes by path and label, so a trial has to run from there.
+    Confinement depends on path and label, so a trial has to run from there.
     """
     hooks = os.path.join(root, HOOKS)
     os.makedirs(hooks, mode=0o755, exist_ok=True)
@@ -200,13 +200,13 @@ def _unchain(hooks: str) -> list[str]:
         return []
     if os.path.lexists(chained):
         os.rename(chained, main)
-        return ['put the former %s back' % main]
+        return ['restored the former %s' % main]
     os.unlink(main)
     return ['removed %s' % main]
 
 
 def _put(hooks: str, name: str, content: bytes) -> bool:
-    """Write ``hooks/name`` atomically, 0755 and root's; return whether that changed anything."""
+    """Write ``hooks/name`` atomically, owned by root with mode 0755; return whether it changed."""
     path = os.path.join(hooks, name)
     if (
         _read(path) == content

@@ -26,8 +26,8 @@ def with_huge_pages(
 ) -> tuple[model.Node, ...]:
     """Return nodes with their huge pages.
 
-    Pages that the host has and no node reports are divided evenly over the nodes that report
-    none, as far as these have memory of the host's own, as the kernel does when it makes them.
+    Pages of the host that no node reports are divided evenly over the nodes that report none and
+    have memory of the host's own, just as the kernel divides them when it allocates them.
 
     :param totals: {the host's directory of a page size: its pages}
     :raises TopologyError: a file is malformed

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch directories for changes: inotify(7), which Python's standard library lacks.
 
-What is made in a directory before it is watched is not reported: list it after
+Files created before a directory is watched are not reported: list the directory after
 :meth:`Inotify.add`.
-Control groups report writes to their files and groups that are made, not of the files that
-``cgroup.subtree_control`` makes.
+Control groups report writes to their files and new groups, but not the files that a write to
+``cgroup.subtree_control`` creates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 16
 
 
 class InotifyEvent(Record):
-    """One event: the watch that it is of (−1: of none), its bits, the entry's name or ''."""
+    """One event: its watch (−1: none), its bits, and the name of the entry or ''."""
 
     watch: int
     mask: int
@@ -35,7 +35,7 @@ class InotifyEvent(Record):
 class Inotify:
     """One inotify descriptor.
 
-    :raises OSError: there is none to be had (EMFILE: fs.inotify.max_user_instances)
+    :raises OSError: none is available (EMFILE: fs.inotify.max_user_instances)
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Inotify:
         self._fd = self._check(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
 
     def fileno(self) -> int:
-        """Return the descriptor; readable once something was heard."""
+        """Return the descriptor, which is readable while there are events."""
         return self._fd
 
     def add(self, directory: str, mask: int) -> int:
@@ -59,13 +59,13 @@ class Inotify:
         )
 
     def remove(self, watch: int) -> None:
-        """Stop a watch; nothing happens if its directory has gone."""
+        """Remove a watch; do nothing if its directory is gone."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> list[InotifyEvent]:
         """Return the events since the last call, without waiting.
 
-        :data:`OVERFLOW` says that more was lost (fs.inotify.max_queued_events).
+        An event :data:`OVERFLOW` means that events were lost (fs.inotify.max_queued_events).
         """
         events = []
         with contextlib.suppress(BlockingIOError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive libvirt's events of guests: a read-only connection in a thread that may hang alone.
+"""Receive libvirt's guest events, over a read-only connection in a thread that alone may hang.
 
-``virConnectOpenReadOnly`` on a daemon that is stopped has no bound, and neither has any other call
-before the keepalive gives up. So all calls are made in one daemon thread that is never joined or
+``virConnectOpenReadOnly`` on a stopped daemon can block for ever, and so can any other call until
+the keepalive gives up. So all calls are made in one daemon thread that is never joined or
 waited for; its events are taken from a queue, and a pipe announces them. Start it with the signals
 blocked that the process waits for: a thread begins with the mask of the one that started it.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest
 
 URI = 'qemu:///system'
-#: What a domain is looked at for; names that an old binding lacks are left out.
+#: Events after which a domain is read; those that an old binding lacks are left out.
 EVENTS = (
     'LIFECYCLE',
     'DEVICE_ADDED',
@@ -43,11 +43,11 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is pinged after this long a silence, and given up after this many.
+#: The daemon is pinged after this much silence [s], and given up after this many lost pings.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
-#: Between attempts to connect: at first, and at most.
+#: Time between attempts to connect: the first and the longest [s].
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
-#: An answer that takes longer than this is no answer.
+#: A call that takes longer than this counts as unanswered [s].
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
 #: Names kept while libvirt doesn't answer; once it does, all that run are requested anyway.
@@ -59,9 +59,9 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestChange(Record):
-    """News of a domain, with its live XML once that has come.
+    """A change of a domain, with its live XML once that was read.
 
-    :param guest: as its XML has it, without what a process has; None: only heard of, or gone
+    :param guest: the guest by its XML, without its process; None: not read yet, or gone
     :param identity: of its status file, as it was before libvirt was queried
     """
 
@@ -71,7 +71,7 @@ class GuestChange(Record):
 
 
 class Listener:
-    """The thread, and what it has heard.
+    """Receives events in a thread and queues them.
 
     :param identify: returns the identity of a domain's status file by its name; None: none there
     :param module: libvirt's binding (tests); None: it is imported
@@ -125,7 +125,7 @@ class Listener:
         return self._why
 
     def close(self) -> None:
-        """Have the thread end once it can, without waiting for it."""
+        """Ask the thread to end, without waiting for it."""
         self._ended.set()
         _poke(self._asks_out)
 
@@ -173,7 +173,7 @@ class Listener:
             if event_id is not None:
                 with contextlib.suppress(libvirt.libvirtError):
                     connection.domainEventRegisterAny(None, event_id, self._hear, None)
-        # After that, so that no guest is missed that starts meanwhile.
+        # After registering, so that no guest that starts meanwhile is missed.
         self._requested.extend(
             domain.name()
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
@@ -228,7 +228,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _poke(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):  # full: the other end will look anyway
+    with contextlib.suppress(BlockingIOError):  # full: the reader is awake anyway
         os.write(fd, b'.')
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests that run: defined by libvirt's live XML where libvirt answers, else by status files.
+"""Read the running guests: from libvirt's live XML if libvirt answers, else from status files.
 
-libvirt's API is the documented way to a guest's definition, and has nothing of its process: the
-pid, the threads and a job that has just begun are in the status file alone, which is read
-without waiting. So the file says *that* a guest runs and what its process does, libvirt what the
-guest *is*, as long as it was queried about this very file: the same document is in both, and
-after a change that libvirt announces by no event the file is the newer one.
+libvirt's API is the documented source of a guest's definition, but knows nothing of its process:
+the pid, the threads and a job that has just begun are only in the status file, which can be read
+without waiting. So the file shows *that* a guest runs and what its process does, and libvirt what
+the guest *is*, as long as libvirt was queried after this version of the file: both have the same
+document, and after a change without an event the file is the newer one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nova_numa_pmc.host import guests, libvirt_events
 if TYPE_CHECKING:
     from nova_numa_pmc.host.guests import Identity
 
-#: What is taken from the live XML. Of what others have placed numad's advice is in the file only.
+#: Fields taken from the live XML. numad's advice, one of the pins, is in the status file only.
 _DEFINITION = (
     'vcpus',
     'memory_bytes',
@@ -37,12 +37,12 @@ _DEFINITION = (
     'plugged_bytes',
 )
 _PLACED = ('placed_by', 'mem_nodes', 'mem_bound', 'pinned_cpus', 'pins')
-#: What a guest's state is called where only its pid is known: it is not moved.
+#: State of a guest of which only the pid is known; it is not moved.
 _STATE_UNKNOWN = 'unknown'
 
 
 class LiveGuests:
-    """Reads the guests again and again.
+    """Reads the running guests at each tick.
 
     :param listener: receives libvirt's events, None: status files are read alone
     """

@@ -12,8 +12,8 @@ Evidence, the first that is found:
   node with CPUs is slower (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
 * ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
   is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It waits for the GPU's
-  lock for that, however long, so it is read last, and only where a node is left of which nothing
-  above shows it
+  lock for that, without a bound, so it is read last, and only if the evidence above leaves a node
+  unexplained
 
 A file that isn't there or isn't understood is no evidence, and the memory is the host's.
 

@@ -34,7 +34,7 @@ def notify(*variables: str, environment: Mapping[str, str] = os.environ) -> bool
 
 
 def watchdog_s(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return within what time systemd wants to hear from this process; None: it does not."""
+    """Return systemd's watchdog timeout for this process [s]; None: there is no watchdog."""
     if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
         return None
     digits = environment.get('WATCHDOG_USEC', '')

@@ -87,7 +87,7 @@ class NovaConf:
     """Options as read from a service's files.
 
     :ivar files: paths read, the last overriding
-    :ivar findings: what could not be read or used
+    :ivar findings: findings about files and values that could not be used
     """
 
     def __init__(self, files: Iterable[str]) -> None:

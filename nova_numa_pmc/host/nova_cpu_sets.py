@@ -13,9 +13,9 @@ from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values, nova_conf, processes
 from nova_numa_pmc.record import Record
 
-#: nova-compute reads its files when it starts; whether they are others now is checked this often.
+#: How often to check whether nova-compute was started with other files.
 _MAX_AGE_NS = 60 * 10**9
-#: To find its process takes a look at all of them; it may start after the agent.
+#: How often to search for the process of nova-compute, which reads all of procfs.
 _SEARCH_MAX_AGE_NS = 600 * 10**9
 
 
@@ -33,7 +33,7 @@ class NovaCpuSets(Record):
 
 
 class NovaCpuSetsReader:
-    """Reads them again and again; a file is parsed again only when it was replaced.
+    """Reads both sets at each tick; a file is parsed again only if it was replaced.
 
     :param root: where proc and etc are (tests)
     """

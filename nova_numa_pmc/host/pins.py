@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pins of single threads in a running guest's XML: which of them hold it to anything."""
+"""Evaluate the pins of single threads in a running guest's XML: those to all CPUs hold nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kind(name: str) -> str:
 
 
 def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
-    """Return the guest without pins to all CPUs that it may have.
+    """Return the guest without pins to every CPU that it may use.
 
     ``virsh vcpupin GUEST N r`` leaves these: libvirt takes no pin out of a running guest's XML.
 
@@ -39,7 +39,7 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
 
 
 def may_hold(guest: Guest) -> bool:
-    """Return whether a guest that we have placed is ours to hold, whatever override it has since.
+    """Return whether a guest that we placed is still ours to hold; overrides don't count.
 
     Pins of single threads leave the others to us, and numatune the CPUs.
     """
@@ -47,7 +47,7 @@ def may_hold(guest: Guest) -> bool:
 
 
 def read_online(root: str = '/') -> frozenset[int]:
-    """Return the host's CPUs that are online; empty: that can't be read."""
+    """Return the host's online CPUs; empty: they can't be read."""
     path = os.path.join(root, 'sys/devices/system/cpu/online')
     try:
         with open(path, encoding='ascii') as file:

@@ -13,7 +13,7 @@ from nova_numa_pmc.record import Record
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
 AGENT = 'nova-numa-agent'
 _MAX_COMMAND_BYTES = 1 << 16
-# What oslo.service and cotyledon make of the command line where setproctitle is installed.
+# Process title that oslo.service and cotyledon set if setproctitle is installed.
 _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
 
@@ -23,7 +23,7 @@ class Process(Record):
     :param command: its arguments with the program
     :param uid, gid: real ids of its owner
     :param started_s: seconds since the epoch, None: not reported
-    :param root: where its file system root is for us
+    :param root: its root directory, as a path that we can use
     :param same_root: that is the host's own (False: a container)
     """
 

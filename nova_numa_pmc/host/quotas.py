@@ -3,7 +3,7 @@
 
 libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` on ``emulator``,
 ``<iothread_quota>`` on each ``iothreadN`` and ``<global_quota>`` above them; systemd's
-``CPUQuota=`` is the scope's. A quota of the slice above is no guest's own and is not looked at.
+``CPUQuota=`` is set on the scope. A quota of the slice above is no guest's own and is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GuestQuotas(Record):
 
 
 def find(pid: int | None, root: str = '/') -> GuestQuotas:
-    """Look a guest's groups through; nothing is found where they can't be read."""
+    """Find the quotas of a guest's groups; groups that can't be read have none."""
     try:
         version, scope, tail = cgroups.locate(pid, 'cpu', root)
     except CpusetError:

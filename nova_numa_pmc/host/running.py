@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests that run, tick by tick: their CPU time and where, and where their memory lies."""
+"""Read the running guests at each tick: where they ran, for how long, where their memory lies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
-#: So do quotas and the threads that are not QEMU's; libvirt's changes of quotas are seen at once,
-#: as it writes the status file, and new threads of QEMU's are counted.
+#: Quotas and threads outside of QEMU change slowly, too. libvirt's changes of quotas are seen at
+#: once, as it writes the status file, and so are new threads of QEMU, whose number is checked.
 GROUPS_MAX_AGE_NS = 60 * 10**9
 
 
@@ -55,7 +55,7 @@ class _KeptThreads(Record):
 
 
 class Guests:
-    """Reads the guests; keeps what does not change and what is differenced."""
+    """Reads the running guests; caches their groups and the last times of their threads."""
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
@@ -64,7 +64,7 @@ class Guests:
         self._kept: dict[_Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
         self._ran: dict[str, dict[int, threads.ThreadTimes]] = {}
-        #: How long a group was held back at the last reading [ns], by its directory.
+        #: {directory: time for which the group was throttled so far [ns]} at the last reading.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group of its memory.
         self._groups: dict[_Life, tuple[int, str]] = {}
@@ -204,8 +204,8 @@ class Guests:
 def _has_changed(before: Guest, guest: Guest) -> bool:
     """Return whether libvirt has written a guest's status file, which makes another record of it.
 
-    The record of a guest with pins is made again at each reading: it has changed if it is unequal,
-    as with other CPUs; quotas are read again after a while only.
+    The record of a guest with pins is created anew at each reading and has changed only if it is
+    unequal.
     """
     return before is not guest and (not guest.pins or before != guest)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When and where a guest's threads ran, from procfs."""
+"""Read from procfs for how long and where a guest's threads ran."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 65536
 _READ_BYTES = 4096
-#: One in this many descriptors of the process may be a thread's.
+#: At most one in this many of the process's descriptors is kept open for threads.
 _KEPT_PART = 8
 
 
@@ -116,11 +116,12 @@ def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
 
 
 class Threads:
-    """Threads that are read again and again.
+    """Reads the times of threads at each tick.
 
-    Their files stay open: opening and closing them costs twice the reading. An open file is of
-    one thread, even if another gets its id. At most an eighth of the process's descriptors is
-    kept: counters take more. A thread that never runs, as most of an emulator's, has one.
+    Their files stay open, as opening and closing them takes twice as long as reading. An open file
+    belongs to one thread even if another thread gets its id. At most an eighth of the process's
+    descriptors is used, as counters need more. A thread that never runs, like most of an
+    emulator's, needs only one.
     """
 
     def __init__(self, root: str = '/') -> None:
@@ -129,7 +130,7 @@ class Threads:
         self._room = 0  # how many more descriptors may be kept
 
     def read(self, wanted: Set[Key]) -> dict[Key, ThreadTimes]:
-        """Return the times of those that are there; others are closed."""
+        """Return the times of the wanted threads that exist; close the files of all others."""
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
         # Read each time, as the limit is raised when counters need it.

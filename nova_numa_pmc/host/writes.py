@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a guest's control files in order: skip what holds, read back, undo when half done.
+"""Write a guest's control files in order: skip those in force, read back, undo on failure.
 
 Every value is in the kernel's list format ('0-3,6'), which a flag ('1') is as well, so that
 two spellings of one set count as equal.
@@ -66,7 +66,7 @@ def read_inherited(path: str) -> str:
 def run(
     scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
 ) -> tuple[FileChange, ...]:
-    """Run steps in order: skip what holds already, read back, undo all when one fails.
+    """Run steps in order: skip those in force already, read back, undo all if one fails.
 
     :param scope: the guest's outermost group: while it exists, the guest does
     :param steps: (path, text); an empty text: what the group would inherit then
@@ -79,7 +79,7 @@ def run(
         try:
             own = read_kernel_file(path).strip()
             before = own or read_inherited(path)
-            # What a group has only inherited is lost when the group above it is widened.
+            # A set that a group only inherits is lost once the group above it is widened.
             if (own or not text) and parse_cpulist(before) == parse_cpulist(
                 text or read_inherited(path)
             ):
@@ -105,7 +105,7 @@ def run(
 
 
 def _take_back(done: Sequence[FileChange], write: Writer) -> str:
-    """Restore what was changed, last first; report what was, and what could not be."""
+    """Undo changes, the last first; return text on what was restored and what was not."""
     undone: list[str] = []
     left: list[str] = []
     for change in reversed(done):
@@ -130,7 +130,7 @@ def _why(error: BaseException) -> str:
 def has_vanished(scope: str, path: str) -> bool:
     """Return whether a file's group went away by itself (an unplugged vCPU).
 
-    :raises GuestGone: the whole guest did
+    :raises GuestGone: the whole guest is gone
     """
     if not os.path.isdir(scope):
         raise GuestGone('%s: the guest has ended' % scope)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests held to their places and moved, by the agent and by commands."""
+"""Hold guests to their places and move them, for the agent and for commands."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let guests that wait for the CPUs of their L3 cache use all of their nodes.
 
-At its start a guest is held to a cache that promised vCPUs leave room on
-(``core/placement/l3.py``). Demand may grow: then guests would wait beside idle CPUs, and static
-pins fall behind floating guests. A widened guest stays widened until it is moved or restarted.
+At its start a guest is held to an L3 cache on which the promised vCPUs leave room
+(``core/placement/l3.py``). If demand grows, its guests would wait beside idle CPUs, and do worse
+than floating guests. A widened guest stays widened until it is moved or restarted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 WIDEN_AFTER_CORE_SEC = 10.0
 #: Waiting of one cache that is noise [cores].
 NOISE_CORES = 0.1
-#: A sample speaks for no longer than this, however late the next is [s].
+#: A sample counts for at most this long, however late the next one is [s].
 MAX_INTERVAL_S = 60.0
 
 
 class CacheWidening:
-    """Time that guests have waited on each cache beside idle CPUs of their nodes."""
+    """Adds up how long the guests of each cache wait beside idle CPUs, and widens them."""
 
     def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
         self.options = options
@@ -46,7 +46,7 @@ class CacheWidening:
         self._waited: dict[_Cache, float] = {}  # [core-seconds]
 
     def widen(self, tick: Tick) -> Tick:
-        """Widen the guest that waits most on each cache where waiting has lasted; return the tick.
+        """Widen the guest that waits most on each cache with lasting waits; return the tick.
 
         :param tick: with sample, host and record
         :raises StateError: a promise can't be written
@@ -66,7 +66,7 @@ class CacheWidening:
         before, self._waited = self._waited, {}
         widened: dict[str, model.Promise] = {}
         for key, waiters in guests.items():
-            # Which is in what is wanted of the nodes, too.
+            # This waiting is part of the demand on the nodes, too.
             waits = sum(waiting for waiting, _ in waiters)
             spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
             waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)

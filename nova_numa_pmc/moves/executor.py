@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make planned moves, a bit at a time: promise, then CPUs, then memory.
+"""Make planned moves in small steps: first promises, then CPUs, then memory.
 
 The new place is promised before anything is written, so that a start of another guest counts
 it, and an agent that restarts after being killed knows the intended place. A move whose memory
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.core import pools
 
-#: How a move ends: as planned, undone, or not begun.
+#: Outcomes of a move, for the counts: made, taken back, or not begun.
 MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
-#: What can't be taken back stands.
+#: History result → outcome that it counts as: a partial move stands.
 _COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REFUSED: REFUSED}
 
 
 class MoveTotals(Record):
     """Counts of moves since the agent began.
 
-    :param ended: {(kind of :data:`plan_records.KINDS`, one of :data:`RESULTS`): moves that ended
-        so}; replaced when it changes, as other threads read it
-    :param in_hand: guests that are being moved
+    :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`RESULTS`): number of moves};
+        replaced when it changes, as other threads read it
+    :param in_hand: number of guests that are being moved
     """
 
     ended: dict[tuple[str, str], int] = {}
@@ -55,9 +55,10 @@ class MoveTotals(Record):
 class MoveExecutor:
     """The move in progress and the moves to come.
 
-    :param who, batch: as the history has them
-    :param record: called when a move begins and when it has ended; None: it is written down
-    :ivar promises: whose options are in force
+    :param who, batch: as in :class:`history.HistoryEntry`
+    :param record: called with an entry when a move begins and when it ends; None: append it to the
+        history
+    :ivar promises: records the promises; has the options in force
     :ivar widened: guests that are held to more nodes than were promised
     :ivar pool: the floating pool; None: as it is published
     :ivar failed: uuids of guests whose moves were not made or taken back; the planner empties it
@@ -128,7 +129,7 @@ class MoveExecutor:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """End the move in progress if libvirt works on a guest of it; update widened guests."""
+        """Cancel the move in progress if libvirt works on its guest; update widened guests."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.step.uuid in busy for part in self._parts):
             self._cancel()
@@ -150,7 +151,7 @@ class MoveExecutor:
                 for part in self._parts
                 if part.mover.progress.state == guest_mover.MOVING
             ]
-        except Exception as error:  # of whichever part: the move is one
+        except Exception as error:  # in any of its parts: a move succeeds or fails as a whole
             self._give_up(error)
             return 0.0
         if all(part.mover.progress.state != guest_mover.MOVING for part in self._parts):
@@ -163,7 +164,7 @@ class MoveExecutor:
         self._queue.clear()
 
     def abandon(self) -> None:
-        """Drop the moves to come; keep that in progress if most has moved, else take it back."""
+        """Drop pending moves; keep the one in progress if most has moved, else take it back."""
         self.clear_queue()
         self._cancel()
         while self._parts:
@@ -191,8 +192,8 @@ class MoveExecutor:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = usable_cpus.usable_host(self._root, self.pool)
         parts = self.promises.parts(planned, host)
-        # Before the promises are: a kill leaves no move that the history does not know. And not
-        # under their lock: a start of a guest must not wait for a disk.
+        # Written before the promises, so that a kill leaves no move that the history doesn't know,
+        # and outside of their lock, so that no start of a guest waits for a disk.
         self._write_history(
             parts, history.BEGUN, 'in progress, or the process that made it was killed'
         )
@@ -237,8 +238,8 @@ class MoveExecutor:
     def _give_up(self, cause: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
 
-        If a promise can't be restored, the CPUs stay with it: the guest is where it is promised,
-        and its memory is for the next plan.
+        If a promise can't be restored, the CPUs stay as well: the guest is then at its promised
+        place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
         self.failed.update(step.uuid for step in self._move.steps)
@@ -264,7 +265,7 @@ class MoveExecutor:
         self._write_history(parts, result, str(cause))
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
-        """Write down that a move begins, or what came of it."""
+        """Append the beginning of a move, or its result, to the history."""
         self._record(
             history.entry(
                 self._id,

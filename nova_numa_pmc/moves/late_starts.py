@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish starts of guests that the hook could not: place the guest, hold it, fetch its memory.
+"""Finish starts that the hook could not: place the guest, hold it, fetch its memory.
 
 The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
-written just then. Guests that ran before the hook was installed are not placed: that was not
-requested.
+written at that moment. Guests that ran before the hook was installed are not placed, as nobody
+asked for that.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 #: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
 #: that QEMU and libvirt share stay there anyway.
 NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO = 256 << 10, 0.01
-#: As long as libvirt waits for the hook by default ([hook] timeout_s): by the second tick.
+#: How long the hook is given: its default timeout, so that the second tick finishes a start [ns].
 PATIENCE_NS = 2 * 10**9
 
 
 class LateStarts:
-    """The guests whose starts are not finished.
+    """Finishes the starts of guests that the hook has left unfinished.
 
     :ivar taken_over: how many starts were finished since the agent began
     """
@@ -47,7 +47,7 @@ class LateStarts:
         """Finish the starts that the hook could not; return the tick with the current record.
 
         A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
-        libvirt working on it: the hook may be about to.
+        libvirt working on it, as until then the hook may still do so.
 
         :param tick: with host and record
         """
@@ -113,7 +113,7 @@ class LateStarts:
             self._log_start(guest, after, decision.why)
         else:
             self._log.info(
-                'guest %s: its start could not place it, and it stays as it is: %s',
+                'guest %s: not placed by the hook at its start, and left as it is: %s',
                 guest.name,
                 decision.why,
             )
@@ -122,8 +122,8 @@ class LateStarts:
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.taken_over += 1
         self._log.warning(
-            'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
-            'now on %s: %s',
+            'guest %s: not placed by the hook at its start (see journalctl -t nova-numa-pmc), now '
+            'placed on %s: %s',
             guest.name,
             name_nodes(promise.cpu_nodes),
             why,
@@ -132,10 +132,10 @@ class LateStarts:
     def fetches(
         self, tick: Tick, rebalance_options: plan_records.RebalanceOptions
     ) -> plan_records.Plan:
-        """Plan to bring what a guest had on other nodes when it started; each guest once.
+        """Plan to fetch the memory that guests had on other nodes at their start; each guest once.
 
         :param tick: with host and record
-        :param rebalance_options: no more is set in motion at once than they allow a plan
+        :param rebalance_options: bound the memory that is moved at once, as in a plan
         """
         assert tick.record is not None
         alive = {(guest.uuid, guest.pid) for guest in tick.guests}

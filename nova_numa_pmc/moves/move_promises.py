@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promise the guests of a planned move their new places, if what it was planned on still holds."""
+"""Promise the guests of a planned move their new places, if its premises still hold."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class MoveRefused(PageMoveError):
-    """A planned move is not made: what it was planned on holds no longer."""
+    """A planned move is not made, as its premises no longer hold."""
 
 
 class PlannedMove(Record):
     """A move to come, with its guests' promises before and after it.
 
-    :param promised: by uuid, before it
-    :param targets: by uuid, after it where the move alone doesn't show it: it takes another one
-        back
+    :param promised: {uuid: promise before the move}
+    :param targets: {uuid: promise after the move}, for a move that undoes another one; else it
+        follows from the move
     """
 
     move: plan_records.Move
@@ -85,7 +85,7 @@ class MovePromises:
                 )
             before = promised.get(step.uuid)
             if before is None:
-                raise MoveRefused('guest %s: nothing is promised to it' % step.name)
+                raise MoveRefused('guest %s: it has no promise' % step.name)
             after = targets.get(step.uuid) or promise_after(move, step, before)
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.step.uuid: part.after for part in parts}}
@@ -159,7 +159,7 @@ class MovePromises:
     def _check_room(
         self, parts: Sequence[MovePart], record: Promises, host: model.Topology
     ) -> None:
-        """Raise :class:`MoveRefused` if a start has taken the room since.
+        """Raise :class:`MoveRefused` if a start has taken the room meanwhile.
 
         It is raised under the lock, so that nothing is recorded.
         """

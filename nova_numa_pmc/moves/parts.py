@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class MovePart(Record):
     """One guest's part of a move in progress.
 
-    :param mover: moves its memory; only CPUs where no memory is to follow
+    :param mover: moves its CPUs and its memory, or only the CPUs if no memory has to follow
     """
 
     step: plan_records.Step
@@ -36,7 +36,7 @@ class MovePart(Record):
 
 
 class CpuMove:
-    """A mover of CPUs alone, with what is used here of :class:`guest_mover.GuestMove`.
+    """Moves CPUs only, with the interface of :class:`guest_mover.GuestMove` that is used here.
 
     :param cpus: CPUs to hold the guest to, None: let it run wherever the group above its own may
     """
@@ -61,7 +61,7 @@ class CpuMove:
         """Do nothing: the CPUs are written in one step."""
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
-        """Give the CPUs back what they had."""
+        """Restore the CPU sets from before."""
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 
 
@@ -88,7 +88,7 @@ def within_l3(
 ) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
-    By promises: a guest's own demand is considered when its move is planned.
+    The choice is by promises; the guest's own demand was considered in planning its move.
 
     :param others: the host's other promises
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold guests to their places: read their cpusets back, and write again what was reset.
+"""Hold guests to their places: read their cpusets back, and rewrite those that were reset.
 
 A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
 plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
-promise is what is right: it is recorded before anything is written.
+promise is authoritative: it is recorded before anything is written.
 
 What an operator has set takes precedence and stays: a pin in libvirt's live XML, and a set of a
 single group that was ours before. A wider set does not count as such, because libvirt and systemd
@@ -67,16 +67,16 @@ class Reassertion:
         only_widen: bool = False,
         due: Container[str] | None = None,
     ) -> set[str]:
-        """Write what is not as promised; what fails for one guest is logged, the others go on.
+        """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
         :param tick: with host and record
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
-        :param only_widen: a command moves guests, and fills nodes: hold no guest, but let the
-            memory of those spill whose nodes grow too small
+        :param only_widen: hold no guest, as a command is moving guests; only unbind guests whose
+            nodes become too small
         :param due: uuids of the guests whose groups are read; None: all
-        :returns: uuids of the guests for which it failed, or was given up for a while
+        :returns: uuids of the guests for which this failed, or was suspended for a while
         """
         assert tick.host is not None and tick.record is not None
         failed: set[str] = set()
@@ -127,7 +127,7 @@ class Reassertion:
             or guest.override == model.IGNORE
         ):
             return False
-        # The hook writes at `started`; where it never came to that, it is taken over.
+        # The hook writes at `started`; if that never happens, the agent takes over.
         age_ns = now.boottime_ns - promise.since_ns
         return bool(promise.cpu_nodes) and (
             promise.started or age_ns >= self.options.start_grace_s * 10**9
@@ -166,8 +166,9 @@ class Reassertion:
         if len(recent) >= _FIGHT_WRITES:
             self._problem_log.problems(
                 [
-                    'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
-                    'something else writes it' % (guest.name, len(recent), _FIGHT_S / 60)
+                    'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
+                    'it is: find the process that writes it, or run nova-numa-rebalance ignore'
+                    % (guest.name, len(recent), _FIGHT_S / 60)
                 ]
             )
             return False
@@ -178,7 +179,7 @@ class Reassertion:
                 groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
             ).changes
         if changes:
-            if self._held.get(key) == cpus:  # it was so, and has been changed by others
+            if self._held.get(key) == cpus:  # it was in force before, so others have changed it
                 self._written[guest.uuid] = [*recent, now_s]
             was = [change.before for change in changes if change.before != format_cpulist(cpus)]
             self._log.info(
@@ -202,7 +203,7 @@ class Reassertion:
         cpus: frozenset[int],
         host: model.Topology,
     ) -> tuple[frozenset[int], ...]:
-        """List the sets of ours that groups may hold, (empty set,) if there are none.
+        """Return the sets that we may have left in groups; (empty set,) if there are none.
 
         What was held when we last looked is known. Before that, sets of whole nodes are ours:
         those of an earlier place, left by a mover that was killed.
@@ -236,7 +237,7 @@ class Reassertion:
             guest.name,
             'pinned by others and left alone: %s' % ', '.join(sorted(theirs))
             if theirs
-            else 'none of its threads is pinned by others any more',
+            else 'its threads are no longer pinned by others',
         )
 
     def _find(self, guest: model.Guest) -> cgroups.Groups:
@@ -286,8 +287,7 @@ class Reassertion:
 class _Room:
     """Free memory of the nodes for bound guests in one tick.
 
-    Its lower bound is the reserve: below it the kernel soon kills guests that can't use another
-    node.
+    The reserve is not counted: below it the kernel may kill guests that can't use another node.
 
     :param reserve_bytes: of each node, kept for the host
     """
@@ -329,7 +329,7 @@ def is_held(
     """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
 
     :param set_by_others: names of groups that others have set
-    :param exactly: a set inside of ``cpus`` does not do
+    :param exactly: a proper subset of ``cpus`` does not count
     :raises GuestGone, CpusetError: as :func:`held.own_cpus`
     """
     own = own_cpus(groups)
@@ -337,7 +337,7 @@ def is_held(
     if groups.covers:
         return above & online == cpus
     if groups.version == 2 and above and above & online <= cpus != online:
-        return False  # what the start has narrowed is in the way of libvirt's commands
+        return False  # the group that the start narrowed makes libvirt's commands fail
     # A new vCPU has all CPUs.
     return all(
         group_cpus

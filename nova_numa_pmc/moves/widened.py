@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that are held to more nodes than were promised to them, until these have room again."""
+"""Remember guests that are held to more nodes than promised until their own have room again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Widened:
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Return {uuid: node ids}."""
+        """Return {uuid: ids of the nodes that a widened guest is held to}."""
         return {uuid: nodes for uuid, (nodes, _) in self._held.items()}
 
     def clear(self) -> None:
@@ -36,7 +36,7 @@ class Widened:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Forget guests that were replaced or overridden by the operator: these go home."""
+        """Forget guests that are overridden, or whose promise has changed: these go home."""
         overridden = {guest.uuid for guest in running if guest.override}
         self._held = {
             uuid: (nodes, promise)
@@ -45,11 +45,11 @@ class Widened:
         }
 
     def begin(self) -> None:
-        """Begin another move: no guest was narrowed by it yet."""
+        """Forget which guests the previous move narrowed."""
         self._narrowed = {}
 
     def note(self, kind: str, part: MovePart) -> None:
-        """Remember where a guest is held after its CPUs were written.
+        """Record that a move has widened or narrowed a guest, once its CPUs are written.
 
         :param kind: of :data:`plan_records.KINDS`
         """
@@ -60,6 +60,6 @@ class Widened:
             self._narrowed[uuid] = self._held.pop(uuid)
 
     def take_back(self, uuid: str) -> None:
-        """Widen again a guest that the move in progress has narrowed."""
+        """Count a guest as widened again, as the move that narrowed it is taken back."""
         if uuid in self._narrowed:
             self._held[uuid] = self._narrowed[uuid]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples in files: recording keeps them, replay reads them and perf stat's."""
+"""Samples in files: write recordings, and replay them or the output of ``perf stat``."""

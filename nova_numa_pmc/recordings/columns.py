@@ -2,8 +2,8 @@
 """Turn a sample into columns of plain values and back, checked.
 
 Columns, because their names are then written once for all guests, and because values of a
-kind compress well beside each other. A column that this release does not know is passed
-over, one that is missing has its field's default: older and newer writers can be read.
+kind compress well next to each other. An unknown column is ignored and a missing one takes its
+field's default, so that older and newer writers can be read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def to_columns(sample: Sample) -> dict[str, Any]:
 
 
 def from_columns(data: Any) -> Sample:
-    """Return the sample of what :func:`to_columns` made.
+    """Return the sample in the output of :func:`to_columns`.
 
     :raises RecordingError: it is something else
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Understand what ``perf stat -x, -I`` wrote, here or elsewhere.
+"""Parse the output of ``perf stat -x, -I``, of this host or another.
 
 All, by CPU (``-A``), by node (``--per-node``), and each of them by control group
 (``--for-each-cgroup``). Lines as in "CSV FORMAT" of perf-stat(1)::
@@ -125,8 +125,8 @@ def _row(match: re.Match[str]) -> PerfStatLine:
     scope = {'CPU': CPU, 'N': NODE, None: HOST}.get(kind)
     if scope is None or match['parts']:
         raise RecordingError(
-            '%s%s%s: counts by node (--per-node), CPU (-A) or in all are '
-            'understood' % (kind, number, match['parts'])
+            '%s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host are '
+            'supported' % (kind, number, match['parts'])
         )
     value, delta = match['value'], None
     share = min(1.0, float(match['share']) / 100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep samples in a file, for days, so that a reader gets every one that was written whole.
+"""Record samples to a file, for days; a reader gets every sample that was written completely.
 
 A recording is a gzip file with one member for each sample (RFC 1952); a member's text is one line
 of JSON, ``{"v":[major,minor], …the columns of a sample…}``. ``zcat FILE | jq`` reads it.
@@ -43,7 +43,7 @@ _OUR_LINE_BEGIN = _LINE_BEGIN + b'%d,' % _MAJOR
 _GZIP = 31  # zlib's window bits for it
 #: 10,000 guests take 0.6 MB, and 4 MB as text; what says more is damaged, or hostile.
 _MEMBER_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
-#: What is unpacked at once, to at most 1,032 times as much text.
+#: Compressed bytes that are unpacked at once, into at most 1,032 times as much text.
 _PIECE_BYTES = 16 << 10
 #: A part is read as a whole.
 PART_MAX_BYTES = 1 << 30
@@ -133,7 +133,7 @@ def parts(path: str) -> list[str]:
 
 
 def _rotated_numbers(path: str) -> list[int]:
-    """Return the numbers of rotated parts; one may lack where a rotation was killed."""
+    """Return the numbers of rotated parts; one may be missing if a rotation was killed."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
         ends = [
@@ -193,7 +193,7 @@ def _why_nothing(name: str, data: bytes) -> str:
             '%s: format %d.x is not supported by this release, which reads %d.x: read it with '
             'the release that wrote it' % (name, version, _MAJOR)
         )
-    return '%s: not a recording of nova-numa-rebalance record, or no sample in it is whole' % name
+    return '%s: not a recording, or contains no complete sample; name another FILE' % name
 
 
 def _is_other(data: bytes, end: int) -> bool:
@@ -296,8 +296,8 @@ class RecordingWriter:
             raise RecordingError(_why_nothing(self.path, data))
         if tail and _is_other(data, end):
             raise RecordingError(
-                '%s: contains something other than what this release records; it is left as it '
-                'is, record to another file' % self.path
+                '%s: contains data that this release does not record; the file is left as it is: '
+                'record to another one' % self.path
             )
         self.cut_bytes = len(tail)
         if self.cut_bytes:

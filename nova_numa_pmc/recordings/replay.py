@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that were taken before, or elsewhere, from a file.
+"""Read samples that were taken earlier, or on another host, from a file.
 
 Four forms, recognised by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
 sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
@@ -33,7 +33,7 @@ SOURCE = 'perf stat'
 
 
 class Replay:
-    """Hand out a file's samples one by one, as a sampler does.
+    """Returns the samples of a file one by one, like a sampler.
 
     The arguments are those of :func:`read`.
     """
@@ -122,7 +122,7 @@ def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> I
         yield sample
     if not any_sample:
         raise RecordingError(
-            '%s: no line of it is a sample (nova-numa-rebalance top --json)' % path
+            '%s: contains no sample (one line of nova-numa-rebalance top --json)' % path
         )
 
 
@@ -204,7 +204,7 @@ def _perf_stat(
 def _to_sample(
     interval: Interval, names: Mapping[str, str], node_of_cpu: Mapping[int, int]
 ) -> Sample:
-    """Return the sample of what perf counted.
+    """Return a sample from an interval of perf's counts.
 
     Nodes are from what is counted in no control group, or in the root's '/', guests from the
     other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make what a guest would leave of several hosts comparable.
+"""Compare the pressures that a guest would leave on several hosts.
 
 Each host's own hook decides which of its nodes a guest gets, from that host's figures alone. To
 compare hosts, one estimate of the guest is used for all: its demand from the median demand per
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     _Parts = tuple[float, float, float]
 
 
-#: Of the pressure that hosts are compared by, the share of the whole host; the rest is that of the
-#: nodes that the guest would use. What a guest meets at its start is its node's; what it meets
-#: later, when its host has moved guests and others have come, the host's. With ``make arena``
-#: shares of 0.6 to 1 take as much off what guests lose, and 0 a third of that.
+#: Weight of the whole host's pressure in the comparison; the rest is that of the nodes that the
+#: guest would use. At its start a guest is under the pressure of its nodes; later, once its host
+#: has moved guests and others have come, under the host's. In ``make arena``, weights of 0.6 to 1
+#: reduce the guests' losses equally, and 0 by a third of that.
 _HOST_SHARE = 0.8
 #: A part known by fewer than one in this many hosts is not filled in for the others.
 _FEWEST = 8
@@ -96,7 +96,7 @@ def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
 
 
 def _median(values: list[float]) -> float:
-    """Return the lower median: a value that is there."""
+    """Return the lower median, which is always one of the values."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -151,7 +151,7 @@ def _highest_or_assumed_part(
 ) -> float:
     """Return the highest part of the pressure, assuming those that the host doesn't report.
 
-    As it can't know which of its nodes is worst, its most loaded one counts.
+    As it is unknown which of its nodes is worst, the most loaded one counts.
 
     :param least: the upper quartile of each part, 0.0: not assumed
     """

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
-#: Problems that were logged: once each, as a flavor is requested again and again.
+#: Problems logged so far; each is logged once, as the same flavor is requested again and again.
 _WARNED: set[str] = set()
 _WARNED_MAX = 1000
 
@@ -32,7 +32,7 @@ _WARNED_MAX = 1000
 class NUMAPressureFilter(filters.BaseHostFilter):
     """Pass the hosts that hold the guest within the pressure ceiling, and on one node if required.
 
-    A rebuild stays where it is and changes nothing of what is counted here.
+    A rebuild stays on its host and changes nothing that is counted here.
     """
 
     RUN_ON_REBUILD = False

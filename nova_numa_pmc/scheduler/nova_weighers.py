@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weigh saved hosts with the weighers that nova.conf names, by Nova's own code.
 
-For a command on a machine that has Nova: its configuration becomes this process's. What a row of
-compute_nodes lacks is 0, as in Nova's HostState before it is filled.
+For commands on a machine with Nova, whose configuration this process adopts. Columns missing in
+a row of compute_nodes are 0, as in a HostState that Nova has not filled yet.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local
 
 
 class NovaWeights(Record):
-    """What Nova's weighers say of the hosts of a request.
+    """The weights that Nova's weighers give to the hosts of a request.
 
     :param shares: weigher → what it adds to each host's weight, in the order of nova.conf
-    :param failed: weigher → why it can't be asked
+    :param failed: weigher → why it failed
     """
 
     shares: dict[str, list[float]]

@@ -17,9 +17,8 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.request import HostStateLike
 
-#: What is assumed of a host of unknown pressure: this with this many vCPUs promised per CPU, more
-#: or less as there are more or fewer. Neither the best nor the worst: 0 would draw all guests
-#: there. Assumed.
+#: Pressure assumed of a host whose pressure is unknown, at this many promised vCPUs per CPU; it is
+#: scaled with their number. It is neither the best nor the worst: 0 would draw all guests there.
 ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
 
 
@@ -54,7 +53,7 @@ def host_penalty(
     options: PenaltyOptions,
     instance_uuid: str | None = None,
 ) -> float:
-    """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
+    """Return the penalty of a host, 0 to 1; an unknown pressure is assumed from Nova's counts.
 
     :param pressure: as :func:`penalty`, None: unknown
     :param instance_uuid: of the guest for which jitter is drawn
@@ -71,15 +70,15 @@ def host_penalty(
 def random_part(instance_uuid: str | None, host: str) -> float:
     """Return a number of 0 to 1 that is random, but the same for the same instance and host.
 
-    Requests of the same seconds see the same figures of the same hosts. Were hosts in the same
-    order for all of them, the first would get all guests before one of them is counted.
+    Concurrent requests see the same figures of the same hosts. If all ordered the hosts alike, the
+    first host would get all guests before any of them is counted.
     """
     key = ('%s/%s' % (instance_uuid, host)).encode(errors='replace')
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), 'big') / 0xFFFFFFFF
 
 
 def assumed_pressure(vcpus_used: float, vcpus_total: float) -> float:
-    """Return the pressure to assume of a host of which none is known.
+    """Return the pressure to assume of a host whose pressure is unknown.
 
     :param vcpus_used, vcpus_total: vCPUs of its guests, and its CPUs; 0: not known
     """

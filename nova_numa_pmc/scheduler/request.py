@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read Nova's RequestSpec and HostState, and estimate what a guest would leave of a host.
+"""Read Nova's RequestSpec and HostState, and estimate the pressure that a guest would leave.
 
 Imports nothing of Nova: its arguments have the same attributes, from Nova or from a file.
 """
@@ -103,12 +103,12 @@ class HostStateLike(Protocol):
 class GuestRequest(Record):
     """A request for one guest, as far as it matters here.
 
-    :param guest: what is asked for, None: the request was not understood
+    :param guest: the requested guest; None: the request was not understood
     :param instance_uuid: of the guest that is to move, be resized…
     :param neutral: why hosts are not compared for it, None: they are
-    :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
-        known here: the guest is taken to use all, and refusing hosts is left to
-        NUMATopologyFilter
+    :param pinned: the extra specs by which Nova itself pins it; None: it doesn't. As the nodes
+        that Nova will choose are unknown here, the guest is assumed to use all, and refusing hosts
+        is left to NUMATopologyFilter
     :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
         has to find another
     """
@@ -143,13 +143,13 @@ class HostEstimate(Record):
     """Pressures that a guest would leave on a host, as far as its metrics show.
 
     :param outcome: what the guest would leave, None: not known
-    :param unknown: why not
+    :param unknown: why the outcome is unknown; None: it is known
     :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
     :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
         None: nothing is known
-    :param host: what it was estimated by, None: unknown
+    :param host: the aggregates that it was estimated with; None: unknown
     """
 
     outcome: Outcome | None
@@ -288,10 +288,10 @@ def _count_unlisted(host_state: HostStateLike) -> int:
 
 
 def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
-    """Return whether what is said to be wanted of a host can be.
+    """Return whether the reported demand on a host is plausible.
 
-    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and all but
-    guests count by what they ran.
+    A vCPU wants one CPU at most, its guest's other threads hardly more than that again, and the
+    demand of everything but guests is what it ran.
     """
     demand, most = host.demand, host_state.vcpus_total
     if not demand or most <= 0:
@@ -396,12 +396,12 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
 
 
 def objection(estimate: HostEstimate, options: FilterOptions) -> str:
-    """Return why a host is refused, '' it isn't: the unknown passes, unless told otherwise."""
+    """Return why a host is refused; empty: it passes, as unknown ones do by default."""
     if estimate.outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
     if options.one_node and estimate.outcome.code != 'one_node':
         return 'the guest does not fit on one node'
-    # Nothing is refused for a guess.
+    # A guess is no reason to refuse a host.
     if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
         return 'above the ceiling of %g' % options.ceiling
     return ''

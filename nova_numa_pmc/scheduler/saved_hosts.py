@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take the scheduler's decision again, from saved rows of Nova's compute_nodes, without Nova.
+"""Repeat the scheduler's decision on saved rows of Nova's compute_nodes, without Nova.
 
-The filter's and the weigher's own functions, on hosts and a request that look like Nova's.
+It runs the filter's and the weigher's own functions on hosts and a request that look like Nova's.
 Nova's other filters and weighers have no part in it.
 """
 
@@ -83,7 +83,8 @@ class SavedRequest(Record):
 class Verdict(Record):
     """Result of filter and weigher for one host.
 
-    :param passes: the filter passes it; ``why`` it doesn't, '' it does
+    :param passes: the filter passes it
+    :param why: why the filter refuses it; empty: it passes
     :param weight: the weigher's, a penalty of 0 to 1; None: filtered out
     :param share: what Nova adds to the host's weight, 0 or below; None: filtered out
     """
@@ -99,7 +100,7 @@ class Verdict(Record):
 class HostDecision(Record):
     """What filter and weigher decide on one host.
 
-    :param why: the filter refuses it, '' it doesn't
+    :param why: why the filter refuses it; empty: it passes
     :param pressure: of :func:`comparison.pressures`, None: unknown, or refused
     :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
     """
@@ -122,7 +123,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
         try:
             hosts.append(host(row))
             if hosts[-1].host in names:
-                raise ValueError('%s is there twice' % hosts[-1].host)
+                raise ValueError('%s occurs twice' % hosts[-1].host)
             names.add(hosts[-1].host)
             saved_s.append(amount(row, 'saved_at', None))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -26,8 +26,8 @@ _TOP, _NAME_MAX = 3, 64
 class ShadowHost(Record):
     """A host of a decision.
 
-    :param others: what Nova's weighers before ours have given it
-    :param share: what ours would add, 0 or below, and ``counted`` what it adds in fact
+    :param others: weight that Nova's weighers before ours have given it
+    :param share: weight that ours would add, 0 or below; ``counted``: weight that it does add
     :param pressure: the highest on the nodes that the guest would use, None: unknown
     :param age_s: of its metrics, None: it has none
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up the lines that shadow mode has logged: what would have changed, and how it went on."""
+"""Sum up the lines that shadow mode logged: what would have changed, and pressures later on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_MAX, _SECONDS_MAX, _PRESSURE_MAX = 65536, 1e11, 1e6
 
 
 class ShadowDecision(Record):
-    """A decision: when [s since the epoch], the host chosen, the one that would have been.
+    """A decision: its time [s since the epoch], the host chosen, and the one that ours preferred.
 
     :param pressures: {host: the pressure that the guest would leave there}, of those that the
         line names and whose pressure is known

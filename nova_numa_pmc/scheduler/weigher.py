@@ -31,14 +31,14 @@ scheduler_conf.register_opts(CONF)
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     """Take a penalty off hosts whose nodes the guest would leave under pressure."""
 
-    #: Bounds that are given keep Nova from stretching what is between them, as the difference of
-    #: two hosts alone would else count as much as saturation.
+    #: Fixed bounds keep Nova from normalising the weights to their range, by which a small
+    #: difference between two hosts would count as much as saturation.
     minval, maxval = 0.0, 1.0
     #: The time of the decision [s since the epoch]; another where one is replayed.
     clock = staticmethod(time.time)
 
     def weight_multiplier(self, host_state: HostState) -> float:
-        """Return the multiplier, per aggregate, below 0 as what it multiplies is a penalty.
+        """Return a host's multiplier, as its aggregates may set it, negated for a penalty.
 
         A negative one, NaN or infinity would draw guests to pressed hosts or spoil all weights:
         these count as 0. So does one that can't be read, which weigh_objects() has logged.

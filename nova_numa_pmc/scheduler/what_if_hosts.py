@@ -22,7 +22,7 @@ _AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
 class WhatIfRequest(Record):
-    """A create: a flavor's size, in GiB of disk, for this many instances."""
+    """A create request: a flavor, its disk [GiB], and the number of instances."""
 
     flavor: saved_hosts.SavedFlavor
     disk_gb: float
@@ -30,7 +30,7 @@ class WhatIfRequest(Record):
 
 
 class WhatIfHost:
-    """A host that is filled.
+    """A host that replayed requests fill up.
 
     :ivar saved: as the weigher reads it
     :ivar vcpus, memory_mb, disk_gb: what may be promised, with Nova's ratios
@@ -70,7 +70,7 @@ class WhatIfHost:
 
     @property
     def free_mb(self) -> float:
-        """Return Nova's free RAM, which knows of no ratio [MiB]."""
+        """Return the free RAM as Nova weighs it, without the allocation ratio [MiB]."""
         return self._ram_mb - self.memory_mb_used
 
     def take(self, create: WhatIfRequest) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's own files: promises, publications, overrides, moves and measurements."""
+"""Our own files on a host: promises, publications, overrides, history and calibration."""

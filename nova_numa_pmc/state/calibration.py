@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bandwidth and latency of the memory of a host's nodes: the record and its file.
 
-A JSON file that survives a reboot. What the operator wrote into ``[counters]`` goes before it.
+The file is JSON and survives a reboot. Options in ``[counters]`` take precedence over it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PATH = '/var/lib/nova-numa-pmc/calibration.json'
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
 _MAX_BYTES, _MAX_NODES = 1 << 24, 1024
-#: Where a latency is from: measured here, the firmware's own figure, or its SLIT distance
-#: times a local latency.
+#: Sources of a latency: measured here, reported by the firmware, or estimated from its SLIT
+#: distance and a local latency.
 MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
 _SOURCES = (MEASURED, HMAT, SLIT)
 #: Where none was measured at all (two-socket servers: 60 to 100 ns).
@@ -54,7 +54,7 @@ def fill_matrix(
     distances: Sequence[Sequence[int]],
     firmware_ns: Sequence[Sequence[float | None]],
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Return (latencies, sources): what is not measured is the firmware's, else from SLIT.
+    """Return (latencies, sources); gaps in the measurements are filled from HMAT, else from SLIT.
 
     ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the known ℓ_nn where n's is unknown.
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what was moved, by whom and why: lines of JSON that outlast a reboot.
+"""Keep a history of moves, by whom and why, in lines of JSON that survive a reboot.
 
 Each line is an object with a schema version ``major.minor``: a reader takes any minor version
-of its major one. A line is appended by one write(2); what a crash or a full file system has torn
-costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
+of its major one. A line is appended by one write(2), so that a crash or a full file system costs
+one line at most. At about 1 MiB the file is renamed to ``history.1``, in place of the one
 before. A writer holds the move lock (:mod:`move_lock`), so that there is one.
 
-A move has two lines of one id: when it begins, and when it ends. Where a kill has come between
-them the first one stands: guests are promised their new places, and their memory may be between.
+A move has two lines with the same id, for its beginning and its end. If its process is killed in
+between, the first one stands: the guests are promised their new places, and part of their memory
+may still be at the old ones.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000
 _AMOUNT_MAX = 1e18
 #: What moved guests: the agent, or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
-#: What came of it: all memory followed, most of it; all was taken back; it was not begun; it is
-#: in progress, or its process was killed.
+#: Results of a move: all memory followed; most of it; taken back; not begun; in progress, or its
+#: process was killed.
 DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
     'done',
     'partly',
@@ -102,7 +103,7 @@ class HistoryEntry(Record):
 
     @property
     def stands(self) -> bool:
-        """Return whether guests are elsewhere by it."""
+        """Return whether the move changed the guests' places and was not taken back."""
         return self.result in (DONE, PARTLY, BEGUN)
 
 
@@ -179,7 +180,7 @@ def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
 def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     """Read all that is kept, the oldest first; of a move its last line.
 
-    :returns: (entries, how many lines were none)
+    :returns: (entries, number of lines that could not be read)
     :raises StateError: a file can't be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
@@ -309,7 +310,7 @@ def entry(
     why: str,
     taken_s: float | None = None,
 ) -> HistoryEntry:
-    """Put a move and what came of it together.
+    """Return the entry of a move and its result.
 
     :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
     :param parts: empty: it was not begun

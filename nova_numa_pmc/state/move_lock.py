@@ -33,7 +33,7 @@ class MoveLock:
         self._lock: int | None = None  # its descriptor
 
     def take(self, timeout_s: float = 0.0) -> None:
-        """Take it, or keep it.
+        """Take the lock, unless it is held already.
 
         :raises StateLocked: another process holds it for longer than ``timeout_s``; names it
         :raises StateError: the state directory can't be trusted or made
@@ -51,7 +51,7 @@ class MoveLock:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
         except OSError:
-            pass  # the file system is full: others read less
+            pass  # the file system is full: others can't read who holds the lock
 
     def _holder(self) -> str:
         try:
@@ -62,7 +62,7 @@ class MoveLock:
         return text if text.isprintable() and text else 'another process'
 
     def end(self) -> None:
-        """Give it back; not having it is fine."""
+        """Release the lock, if it is held."""
         if self._lock is not None:
             os.close(self._lock)  # which releases the lock
             self._lock = None
@@ -75,7 +75,7 @@ class MoveLock:
 
 
 class AgentMoveLock:
-    """The agent's: it never waits, and logs when a command takes the move lock and releases it."""
+    """The agent's move lock: never waits, and logs when a command takes or releases it."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._move_lock, self._waiting = log, MoveLock('', 'nova-numa-agent'), False
@@ -83,8 +83,8 @@ class AgentMoveLock:
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
 
-        Where no lock is to be had, no command has it either; the reader of the promises reports
-        what is wrong with the directory.
+        They may if the state directory can't be used, as then no command can hold the lock
+        either; the reader of the promises reports what is wrong with the directory.
 
         :param directory: the state directory's path
         """
@@ -93,7 +93,7 @@ class AgentMoveLock:
             self._move_lock.take()
         except StateLocked as error:
             if not self._waiting:
-                self._log.info('%s: meanwhile the agent neither holds nor moves any', error)
+                self._log.info('%s: until then the agent neither holds nor moves guests', error)
             self._waiting = True
             return False
         except StateError:
@@ -104,5 +104,5 @@ class AgentMoveLock:
         return True
 
     def end(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._move_lock.end()

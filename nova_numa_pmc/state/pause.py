@@ -25,7 +25,7 @@ REASON_MAX = 200
 
 
 class Paused(Record):
-    """That the agent is paused: CLOCK_REALTIME [s], None: not known; and why, '' not known."""
+    """Since when the agent is paused (CLOCK_REALTIME [s], None: unknown), and why."""
 
     since_s: float | None
     reason: str
@@ -55,9 +55,9 @@ def _parse(text: str) -> Paused:
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
-    """Pause the agent, or give another reason.
+    """Pause the agent, or change the reason of a pause.
 
-    :returns: as it was written: it may have been ended since
+    :returns: the pause as written; another process may have ended it meanwhile
     :raises StateError: the state directory can't be trusted or written
     """
     text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 FILE = 'pools'
 MB = 10**6
-#: What is published is stale when this many publications are overdue, but not before
-#: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
+#: A publication is stale after this many intervals, but not before :data:`STALE_MIN_S`; longest
+#: interval that counts [s].
 _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
@@ -69,9 +69,9 @@ def stale_after_s(interval_s: float) -> float:
 
 
 class PlacementEvidence(Record):
-    """Measurements that a decision on this host goes by.
+    """The measurements that a decision on this host is based on.
 
-    :param summary: in words: 'pressure measured 3 s ago', 'promises: nothing published'
+    :param summary: text such as 'pressure measured 3 s ago' or 'promises: nothing published'
     :param loads: by node id; empty: nothing to be relied on
     :param vcpus: (node id, vCPUs of the guests that are in these figures)
     :param problems: what is to be logged
@@ -97,27 +97,27 @@ def evidence(
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
         floating pool
-    :param apart: they are none of the floating pool's CPUs, whose figures don't apply to them
+    :param apart: ``own_cpus`` has none of the floating pool's CPUs, so its figures don't apply
     """
     try:
         published = read(directory)
     except StateError as error:
         return PlacementEvidence(
-            'promises: what is published cannot be read', problems=(str(error),)
+            'promises: the publication cannot be read', problems=(str(error),)
         )
     if published is None or not published.pools:
         return PlacementEvidence('promises: nothing published')
     age_s = (now_ns - published.taken_ns) / 1e9
     if published.boot_id != boot_id or age_s < -STALE_MIN_S:
-        return PlacementEvidence('promises: what is published is from another boot')
+        return PlacementEvidence('promises: the publication is from another boot')
     if age_s > stale_after_s(published.interval_s):
-        return PlacementEvidence('promises: what is published is %.0f s old' % age_s)
+        return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
     pool = None if apart else published.pools[0]
     for other in published.pools[1:] if own_cpus else ():
         if other.cpus == own_cpus:
             pool = other
     if pool is None:
-        return PlacementEvidence('promises: its own CPUs were not measured')
+        return PlacementEvidence("promises: the guest's CPUs were not measured")
     return PlacementEvidence(
         'pressure measured %.0f s ago' % max(0, age_s),
         pool.loads,
@@ -195,7 +195,7 @@ def read(directory: str) -> Published | None:
         return decode(data)
     except StateError as error:
         raise StateError(
-            "%s: %s: nova-numa-agent replaces it; is it of the hook's release?"
+            '%s: %s: nova-numa-agent replaces the file; run the same release of agent and hook'
             % (os.path.join(directory, FILE), error)
         ) from None
 

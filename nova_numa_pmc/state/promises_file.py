@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what the host has promised to its guests in a file that starts of guests share.
+"""Keep a host's promises to its guests in a file that all starts of guests share.
 
 Writers take ``lock`` and replace the file by rename(2), so that readers need no lock and a
 writer killed anywhere leaves the old file or the new one. There is no fsync(2): the directory
@@ -65,7 +65,7 @@ class PromisesDraft(Promises):
 
 
 class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a function
-    """Hold the lock over deciding and recording, and over nothing else.
+    """Hold the lock while deciding and recording, and for nothing else.
 
     ``with locked(…) as record:`` reads the file; leaving the block writes it if anything has
     changed, and not if the block raised. Never call libvirt or wait inside: every other
@@ -171,9 +171,7 @@ def read_boot_id(root: str = '/') -> str:
     except TopologyError as error:
         raise StateError(str(error)) from None
     if not boot_id:
-        raise StateError(
-            '%s: there is no id of this boot: mount procfs' % files.path_of(root, path)
-        )
+        raise StateError('%s: the boot ID is missing: mount procfs' % files.path_of(root, path))
     return boot_id
 
 
@@ -182,12 +180,12 @@ def prune(
 ) -> dict[str, Promise]:
     """Leave out the promises of guests that are gone.
 
-    A promise stays while its guest runs, or while its start may still be on the way. One that is
-    younger than now_ns is a start, too: the hook recorded it after the caller looked at the clock.
+    A promise stays while its guest runs, or while its start may still be in progress. The latter
+    includes a promise younger than ``now_ns``: it was recorded after the caller read the clock.
 
     :param running: uuids of the guests that libvirt's status files show
     :param now_ns: CLOCK_BOOTTIME
-    :param grace_ns: how long a start may take: it waits through preallocation
+    :param grace_ns: how long a start may take, including preallocation of memory [ns]
     :returns: {uuid: Promise}, in the same order
     """
     running = frozenset(running)

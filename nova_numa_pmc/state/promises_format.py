@@ -140,7 +140,7 @@ def _escape(text: str) -> str:
     """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
     data = text.encode('utf-8', 'surrogatepass')
     if not data.translate(None, _PLAIN):
-        return text  # nearly all, and each start writes those of all guests
+        return text  # the usual case; each start writes the names of all guests
     return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte for byte in data)
 
 

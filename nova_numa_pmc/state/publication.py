@@ -54,9 +54,9 @@ class Publication(Record):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
-    :param interval_s: over which it was measured, and so how often it is published [s]
-    :param view: with nodes without their CPUs; what they are wanted for
-        is over the longer horizon (:mod:`core.demand.longer_horizon`)
+    :param interval_s: length of the measurement, and so the period of publication [s]
+    :param view: the host, without the CPUs of its nodes; the demand is over the longer horizon
+        (:mod:`core.demand.longer_horizon`)
     :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
     :param source: the best source of evidence in use, '' none
@@ -68,8 +68,8 @@ class Publication(Record):
         unknown; empty: not reported
     :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests' (their
         XML), 'kernel' (all that are usable); '' not reported
-    :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
-        '' not reported
+    :param guests_by: source of the agent's guests: 'libvirt', or 'status files' and why; empty:
+        not reported
     :param history: of the host's guests, by which new ones are expected
     """
 
@@ -99,7 +99,7 @@ def freshness(publication: Publication, now_s: float) -> str:
 
 
 def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> Publication:
-    """Put a host's view and what was measured on it together.
+    """Return the publication of a host, from its view and a sample.
 
     :param view: of the same moment
     :param limits: that the host decides by
@@ -146,8 +146,8 @@ def floating_pool(
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
     """Return the loads of the view's pool and of the other pools.
 
-    vCPUs are by promises, as guests that came since are charged by them: a pool with none of the
-    view's CPUs has none.
+    Their vCPUs are those promised, since guests that come later are charged by promises; a pool
+    outside of the view's CPUs has none.
     """
     floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
     loads, pools = dict(floating.loads), [floating]
@@ -260,7 +260,8 @@ def read(directory: str) -> Publication:
         return decode(data)
     except StateError as error:
         raise StateError(
-            '%s: %s: nova-numa-agent replaces it; are both of the same release?' % (path, error)
+            '%s: %s: nova-numa-agent replaces the file; run the same release of both'
+            % (path, error)
         ) from None
 
 

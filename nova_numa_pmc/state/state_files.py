@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of the state directory: trusted, locked, read whole, replaced in one step."""
+"""Access the files of the state directory: check trust, lock, read, replace atomically."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(directory: str, name: str, data: bytes, durable: bool = False) -> None
 
 
 def open_directory(path: str, create: bool) -> int:
-    """Open the state directory if only root, or we, can have put anything there.
+    """Open the state directory if only root or this user can write to it.
 
     :returns: a file descriptor
     :raises FileNotFoundError: it isn't there, and isn't to be made
@@ -127,7 +127,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
 def open_file(
     directory_fd: int, directory: str, name: str, size_max_bytes: int
 ) -> tuple[int, int] | None:
-    """Open a file of the state directory to read if only root, or we, can have written it.
+    """Open a file of the state directory for reading if only root or this user can write it.
 
     :param directory: path, for messages
     :returns: (descriptor, size [bytes]), None when there is none

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MAX_SCRAPES = 8
 #: A client that sends or takes nothing for this long is dropped [s].
 _PATIENCE_S = 10.0
-#: The socket's; its group may read metrics.
+#: Mode of the Unix socket; its group may read metrics.
 _MODE = 0o660
 
 
@@ -44,7 +44,7 @@ class _Handler(MetricsHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A server in threads; http.server's would resolve the host's name when it is bound."""
+    """A threaded server, without the name resolution that http.server's does when it binds."""
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
@@ -100,11 +100,11 @@ class _Unix(_Server):
 
 
 class Endpoint:
-    """An address that is served from construction until :meth:`close`.
+    """Serves metrics at an address from construction until :meth:`close`.
 
-    :ivar address: with the port that was taken
+    :ivar address: with the port in use, where any free one was requested
 
-    :raises ExportError: the address can't be had
+    :raises ExportError: the address is not available
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show each tick to Prometheus, where the operator wants it: over HTTP, from a thread.
+"""Serve the last tick to Prometheus over HTTP, if the operator wants it, from a thread.
 
 The loop hands over a finished tick; the thread that serves a scrape formats it. Without
 prometheus_client, or where the address is not available, the agent runs without metrics.
@@ -25,9 +25,9 @@ _STAGE = 'serving metrics'
 
 
 class Exporter:
-    """Serves the last tick where and as the options say.
+    """Serves the last tick as the options say.
 
-    It serves nothing before the first one.
+    Nothing is served before the first tick.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Exporter:
         return self._endpoint.address if self._endpoint else None
 
     def show(self, tick: Tick, seconds: float) -> None:
-        """Show a tick from now on; nothing is raised, and nothing computed.
+        """Serve this tick from now on; nothing is raised, and nothing is computed yet.
 
-        :param seconds: how long it took
+        :param seconds: how long the tick took [s]
         """
         self._ticks, self._seconds = self._ticks + 1, self._seconds + seconds
         self._shown = Scrape(tick, self._options.guests, self._ticks, self._seconds)
-        # Again at each tick: an address may come up later than the agent.
+        # Retried at each tick, as an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._problem_log.stage(_STAGE):
                 self._open(self._options.address)
 
     def reload(self, options: metrics_conf.MetricsOptions) -> None:
-        """Go on with other options; the next tick is shown by them."""
+        """Apply other options, from the next tick on."""
         former, self._options = self._options, options
-        self._installed = True  # or so it may be by now
+        self._installed = True  # it may have been installed since
         if options.address != former.address:
             self._problem_log.forget(_STAGE)
             self.close()
@@ -72,7 +72,7 @@ class Exporter:
             self._installed = False  # looking for it at each tick would be costly
             raise ExportError(
                 '%s: install prometheus_client (pip install '
-                'nova-numa-pmc[metrics]) and reload; the agent goes on without '
+                'nova-numa-pmc[metrics]) and reload; the agent continues without '
                 'metrics' % error
             ) from error
         self._endpoint = endpoint.Endpoint(address, lambda: self._shown, self._log)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn what a tick has found into families of metrics.
+"""Turn a tick into families of metrics.
 
 Needs prometheus_client. Names and units are Prometheus' own conventions (base units, _total,
 _ratio, _info). What is unknown is absent, never 0.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
 
 PREFIX = 'nova_numa_'
-#: Of a node: (name, help, label beside the node, (value of the label, field of NodeSample)…).
+#: Node metrics: (name, help, second label, (value of that label, field of NodeSample)…).
 _NODE: tuple[_Row, ...] = (
     (
         'capacity_cores',
@@ -45,13 +45,13 @@ _NODE: tuple[_Row, ...] = (
     ),
     (
         'pressure_ratio',
-        'Utilisation by component, 1: saturated; the highest is the pressure',
+        "Utilisation by part (1 is saturated); the highest is the node's pressure",
         'part',
         (('cpu', 'cpu_ratio'), ('bandwidth', 'bandwidth_ratio'), ('link', 'link_ratio')),
     ),
     (
         'loss_cores',
-        'Cores lost to guests by waiting for CPUs, and by distance and queueing of memory',
+        'Cores that guests lose to waiting for CPUs and to memory distance and queueing',
         'part',
         (('waiting', 'waiting_cores'), ('distance', 'distance_cores')),
     ),
@@ -94,7 +94,7 @@ _NODE: tuple[_Row, ...] = (
         ((None, 'promised_bytes'),),
     ),
 )
-#: Of a node as the decision sees it: rows as in _NODE, but with fields of NodeView.
+#: Node metrics as the decision sees them: rows as in _NODE, with fields of NodeView.
 _VIEW: tuple[_Row, ...] = (
     (
         'promisable_bytes',
@@ -124,7 +124,7 @@ _VIEW: tuple[_Row, ...] = (
 )
 _GUEST = (
     ('cores', 'CPU time used by the guest, per second', 'cores'),
-    ('waiting_cores', 'CPU time the guest waited for, per second', 'waiting_cores'),
+    ('waiting_cores', 'Time that the guest waited for CPUs, per second', 'waiting_cores'),
     ('bandwidth_bytes_per_second', 'DRAM traffic of the guest', 'bandwidth_bytes_per_sec'),
     ('remote_ratio', "Remote share of the guest's DRAM accesses", 'remote_ratio'),
 )
@@ -133,7 +133,7 @@ _GUEST = (
 class Collector:
     """The collector that a registry calls at each scrape.
 
-    :param latest: what it returns is never changed
+    :param latest: returns the last tick; the object returned must never change
     """
 
     def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:
@@ -144,7 +144,7 @@ class Collector:
             self._version = 'unknown'
 
     def describe(self) -> tuple[core.Metric, ...]:
-        """Return all families without values, by which a scrape may choose (``name[]``)."""
+        """Return all families without values, from which a scrape may choose (``name[]``)."""
         tick = Tick(
             Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
@@ -159,7 +159,7 @@ class Collector:
         except Exception:
             if not self._failed:
                 self._failed = True
-                self._log.exception('metrics could not be made from a tick')
+                self._log.exception('metrics could not be built from the last tick')
             raise
 
 
@@ -212,11 +212,11 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         tick.now.realtime_s,
     )
     yield _gauge(
-        'agent_troubles', 'Stages of a tick, and guests, that are failing at present', tick.failing
+        'agent_troubles', 'Stages of a tick and guests that are currently failing', tick.failing
     )
     yield _gauge(
         'agent_paused',
-        'Whether the agent is paused by the operator: no guest is moved',
+        'Whether the operator has paused the agent (1: it moves no guests)',
         int(tick.paused is not None),
     )
     yield _gauge(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of a scrape: handed over by the loop, without prometheus_client."""
+"""The record that the loop hands to a scrape; needs no prometheus_client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Scrape(Record):
     """The values of a scrape.
 
     :param guests: as in :class:`metrics_conf.MetricsOptions`
-    :param ticks: how many there have been, and the ``seconds`` that all of them took
+    :param ticks: number of ticks so far; ``seconds``: how long all of them took [s]
     """
 
     tick: Tick

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, lines, plots and the terminal: what a verb shows, laid out."""
+"""Lay out what the verbs show, as tables, lines and plots, and draw it on a terminal."""

@@ -24,7 +24,7 @@ def lines(
 ) -> list[str]:
     """Return a plan as lines of text.
 
-    :param situation: of which the plan was made; ``observed`` was measured
+    :param situation: the situation that the plan was made for; ``observed``: a measured host
     """
     assert observed.sample is not None
     shown = [
@@ -63,7 +63,7 @@ def lines(
 def to_data(
     plan: plan_records.Plan, situation: plan_records.Situation, observed: ObservedHost
 ) -> dict[str, Any]:
-    """Return a plan, made of what was measured, as plain data."""
+    """Return a plan and the measurements behind it as plain data."""
     assert observed.sample is not None
     return {
         'taken_s': observed.sample.taken_s,

@@ -132,7 +132,7 @@ def thin(
     first_s: float,
     last_s: float,
 ) -> tuple[list[float], list[float]]:
-    """Return (times, means) of at most some 1,000 slots; a slot of no sample is NaN: a gap."""
+    """Return (times, means) over about 1,000 slots; a slot without samples is NaN, a gap."""
     longest = max(elapsed, default=1.0)
     width = max((last_s - first_s) / _POINTS, 1.5 * longest, 1e-3)
     slots: dict[int, list[float]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show how far moves are: bars on a terminal where rich is installed, else a line per event."""
+"""Show the progress of moves: bars on a terminal if rich is installed, else one line per event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LineProgress:
-    """Only the printed lines."""
+    """Progress as plain lines, without bars."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -42,10 +42,10 @@ class LineProgress:
         print(line, file=self._stream, flush=True)
 
     def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
-        """Take note of how far the moves are.
+        """Update the display.
 
-        :param in_hand: (a guest's name, how far its move is)
-        :param waiting: how many moves are to come
+        :param in_hand: (a guest's name, the progress of its move)
+        :param waiting: number of moves that have not begun
         """
 
 

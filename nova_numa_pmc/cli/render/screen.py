@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw tables on a terminal and read its keys: with rich where installed, else plain text."""
+"""Draw tables on a terminal, with rich if it is installed, and read its keys."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RichScreen:
 
 
 def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
-    """Return a part as text that is cut where the terminal ends, and not squeezed."""
+    """Return a part as text that the terminal crops, rather than one that it wraps."""
     if isinstance(part, str):
         return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
     lines = []
@@ -111,9 +111,9 @@ def height() -> int:
 
 @contextlib.contextmanager
 def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
-    """Give a function that waits for a key: ``wait(seconds)`` returns it, or '' when none came.
+    """Yield a function that waits for a key: ``wait(seconds)`` returns the key, or '' without one.
 
-    Without a terminal as stdin it only waits. The terminal's attributes are put back.
+    Without a terminal as stdin it only waits. The terminal's attributes are restored.
     """
     stream = stream or sys.stdin
     if stream is None or not stream.isatty():

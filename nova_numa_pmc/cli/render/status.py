@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out how a host stands, as tables, lines and data. Pure."""
+"""Lay out a host's status as tables, lines and data. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
     ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
 )
 _LEGEND = (
-    'pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/available   now: wanted '
-    'in the last interval   home%: memory on the nodes where it was promised   day: cores '
+    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
+    'wanted in the last interval   home%: share of memory on the promised nodes   day: cores '
     'wanted, mean and p95   -: unknown'
 )
 
@@ -48,7 +48,7 @@ _LEGEND = (
 def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     """Return the lines about the agent.
 
-    :param measured: the operator measures: what is published matters less
+    :param measured: the command measures, so that a stale publication matters less
     """
     running = (
         'running (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
@@ -59,7 +59,7 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     if agent.paused:
         since = agent.paused.since_s
         lines.append(
-            'agent: %s%s: "nova-numa-rebalance resume" ends it'
+            'agent: %s%s: "nova-numa-rebalance resume" ends the pause'
             % (
                 tables.printable(str(agent.paused)),
                 '' if since is None else ', since ' + intervals.clock_time(since, with_date=True),
@@ -82,9 +82,9 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return the line on the floating pool's CPUs and on the source of that.
+    """Return the line about the floating pool: its CPUs, and the source that they are known from.
 
-    :param published_source: what the agent has published of it, '' nothing
+    :param published_source: the source that the agent published; empty: none
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
     return 'floating pool: CPUs %s, %s' % (
@@ -94,11 +94,11 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
 
 
 def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
-    """Return the line that a node's memory is not for guests, and the source of that.
+    """Return the line about a node whose memory is not for guests, with the source.
 
     :param node_id: the node's id
     """
-    return 'node %d: its %s are %s (%s), and not for guests' % (
+    return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
         node_id,
         short_number(size_bytes, 1024),
         node_memory.IN_WORDS[memory.kind],
@@ -107,7 +107,7 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
 
 
 def memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
-    """List the nodes whose memory is not for guests."""
+    """Return a line for each node whose memory is not for guests."""
     return [
         memory_line(
             node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)

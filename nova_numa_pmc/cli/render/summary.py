@@ -2,7 +2,7 @@
 """Sum up many samples: per node and per guest, and one window beside another.
 
 Pure. A sample counts once, whatever its length, in medians and percentiles; means and
-totals are over time. What is unknown in a sample is left out of that value only.
+totals are over time. A value that is unknown in a sample is left out; the others count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GUEST_METRICS = (
     'stalled_ratio',
     'remote_cache_per_sec',
 )
-#: What is compared between windows; of the host, the sums over its nodes.
+#: The metrics that are compared between windows; those of the host are sums over its nodes.
 COMPARED = (
     'ipc',
     'local_per_sec',
@@ -63,7 +63,7 @@ COMPARED = (
 
 
 class Spread(Record):
-    """Spread of a value over the samples that know it; None: none does."""
+    """Spread of a value over the samples in which it is known; None: it is known in none."""
 
     median: float | None
     p95: float | None
@@ -77,7 +77,7 @@ class MetricSeries:
     def __init__(self, name: str, metrics: Iterable[str]) -> None:
         self.name = name
         self.taken_s, self.elapsed_s = array('d'), array('f')
-        # Single precision holds the six digits that a recording has.
+        # Single precision suffices for a recording's six digits.
         self.values = {metric: array('f') for metric in metrics}
 
     def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
@@ -91,7 +91,7 @@ class MetricSeries:
             column.append(math.nan if value is None else value)
 
     def between(self, from_s: float | None, to_s: float | None) -> slice:
-        """Return the slice of the samples that ended in a window; None: no bound."""
+        """Return the slice of the samples that ended between two times; None: no bound."""
         begin = 0 if from_s is None else bisect_left(self.taken_s, from_s)
         end = len(self.taken_s) if to_s is None else bisect_right(self.taken_s, to_s)
         return slice(begin, max(begin, end))
@@ -102,8 +102,8 @@ class RecordedSeries:
 
     :ivar sources: {source: samples}, of the whole host
     :ivar problems: {problem: samples}
-    :ivar repeated: samples left out, as the clock had been set back and their time was over
-    :ivar first_s, last_s: when its samples ended [s since the epoch]; NaN: it has none
+    :ivar repeated: number of samples left out because the clock had been set back
+    :ivar first_s, last_s: end of its first and last sample [s since the epoch]; NaN: it has none
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class RecordedSeries:
         self.first_s = self.last_s = math.nan
 
     def add(self, sample: Sample) -> None:
-        """Add one sample; they come in the order of their times."""
+        """Add one sample; samples have to be added in the order of their times."""
         if sample.taken_s <= self.last_s:
             self.repeated += 1
             return
@@ -218,9 +218,9 @@ def _columns(series: MetricSeries, window: slice, cores: array[float]) -> dict[s
 def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
     """Return the means over time of the sums of parts.
 
-    Of instructions there is CPI only: with c = core-seconds as the measure of cycles (equal
-    clocks), IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote), and where
-    a source has only ratios the mean of these by c.
+    Samples have CPI but no instructions. With core-seconds c in place of cycles, which assumes
+    equal clocks, IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote), or, where
+    a source has only ratios, their mean weighted by c.
     """
     means = {
         metric: _add([_mean(part[metric], part['elapsed_s']) for part in parts])

@@ -23,9 +23,9 @@ PLAIN, WARN, BAD = '', 'warn', 'bad'
 UNKNOWN = '-'
 #: Between columns.
 GAP = '  '
-#: Behind a CPI of CPUs that were nearly idle.
+#: Appended to the CPI of CPUs that were nearly idle.
 UNRELIABLE = '?'
-#: From this share of its time on, a guest runs on one node.
+#: A guest that spent at least this share of its time on one node is shown as running there.
 _MOSTLY = 0.95
 
 
@@ -41,7 +41,7 @@ class Table(Record):
 
     :param headings: (text, whether it is aligned to the left)
     :param rows: tuple of tuples of :class:`Cell`, as many as headings
-    :param notes: lines below it
+    :param notes: lines below the table
     """
 
     title: str
@@ -73,12 +73,12 @@ def short_number(value: float | None, base: int = 1000) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without what could steer a terminal."""
+    """Return text without characters that could control a terminal."""
     return ''.join(char if char.isprintable() else '?' for char in text)
 
 
 def cpi(value: float | None, reliable: bool) -> str:
-    """Return a CPI, marked where it is not to be relied on."""
+    """Return a CPI, marked if it is unreliable."""
     return number(value) + ('' if value is None or reliable else UNRELIABLE)
 
 
@@ -160,7 +160,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
 )
 _LEFT = ('guest', 'source', 'runs on', 'memory', 'devices')
 
-#: What guests can be sorted by → the value, the highest first.
+#: Sort order → the value that guests are sorted by, the highest first.
 SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
     'name': None,
     'cores': lambda g: g.cores,
@@ -174,21 +174,21 @@ SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
 }
 
 LEGEND = (
-    'pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/available   wait, dist: '
+    'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   wait, dist: '
     'cores lost to waiting and to distance',
-    'rem%: remote share of DRAM accesses   CPI?: CPUs below 5 % busy   '
+    'rem%: remote share of DRAM accesses   CPI?: unreliable, CPUs less than 5 % busy   '
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
-    'stall%: share of cycles that waited (events says for what)   rcache: hits in remote caches',
+    'stall%: share of stalled cycles (see "events")   rcache: hits in remote caches',
 )
 
 
 def pair(first: str, second: str) -> str:
-    """Return 'first/second', or '-' where nothing of it is known."""
+    """Return 'first/second', or '-' where both are unknown."""
     return UNKNOWN if first == second == UNKNOWN else '%s/%s' % (first, second)
 
 
 def source(guest: GuestSample) -> str:
-    """Return where a guest's accesses are known from and how certain that is."""
+    """Return the source of a guest's accesses and their basis."""
     if not guest.source:
         return UNKNOWN
     text = '%s, %s' % (printable(guest.source), printable(guest.basis))
@@ -266,7 +266,7 @@ def _table(
 def of_texts(headings: str, rows: Iterable[Iterable[str]], left: Container[int] = ()) -> Table:
     """Return a table of plain texts.
 
-    :param headings: separated by spaces
+    :param headings: the headings, separated by spaces
     :param left: positions of the columns that are aligned to the left
     """
     return Table(

@@ -4,8 +4,8 @@
 The new place is promised, the CPUs are written, and the memory follows at the rate
 of the option move_mib_per_s. A move whose memory does not follow is taken back.
 Ctrl-C and SIGTERM end the move in progress: it is kept where most of the memory has
-moved, else taken back. While it works the agent neither moves nor holds guests; a
-command that finds another one at work waits for up to --wait.
+moved, else taken back. While this command runs, the agent neither moves nor holds
+guests. If another command is moving guests, it waits for --wait at most.
 
 examples:
   nova-numa-rebalance apply
@@ -14,8 +14,9 @@ examples:
   nova-numa-rebalance undo                           # take it back
 
 exit codes: 0 nothing would pay, or all was done; 2 something would pay, and you
-said no; 3 some moves were made and others not, or memory followed partly; 1 a
-problem, nothing was moved; 64 usage error, such as no --yes without a terminal
+said no; 3 some moves were made and others were not, or only part of the memory
+followed; 1 a problem, nothing was moved; 64 usage error, such as no --yes without
+a terminal
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what each node's memory delivers and how far it is from each node's CPUs.
 
-For some seconds each node is read at full speed by one thread on each of its
-cores; then each node follows a chain of pointers in each node's memory.
-That disturbs guests, so it asks first, and refuses on a busy host. The result is
+For a few seconds, one thread on each core of a node reads the node's memory at full
+speed; then a thread on each node follows a chain of pointers in each node's memory.
+This disturbs guests, so the command asks first, and refuses on a busy host. The result is
 kept in /var/lib/nova-numa-pmc/calibration.json, where top, record and the agent
 read it: without it the utilisation of bandwidth is unknown, and latencies are
 estimated from the distances in the firmware (SLIT).
@@ -100,15 +100,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--force',
         action='store_true',
-        help='measure even if the host is busy (guests are disturbed, and the figures are too '
-        'low)',
+        help='measure even if the host is busy (this disturbs guests, and the figures come out '
+        'too low)',
     )
     options.add_json(parser)
     parser.add_argument(
         '--out',
         default=calibration.PATH,
         metavar='FILE',
-        help='where to keep the result (default: %(default)s)',
+        help='file to save the result to (default: %(default)s)',
     )
 
 
@@ -209,8 +209,8 @@ def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -
     yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
     for node_plan in plans:
         yield (
-            '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines'
-            ' followed; up to %d MiB of its %d MiB free'
+            '  node %d: %d threads of node %d read its memory at full speed, then %d chains of %d'
+            ' lines are followed; needs up to %d of its %d MiB of free memory'
             % (
                 node_plan.id,
                 len(node_plan.cpus),
@@ -235,8 +235,8 @@ def refuse_without_room(plans: Iterable[NodePlan]) -> None:
     for node_plan in plans:
         if node_plan.needed_bytes() > node_plan.free_bytes // 2:
             raise CalibrationError(
-                'node %d has %d MiB free, but %d MiB are needed, and as much again to spare: '
-                'wait until guests have gone, or drop its page cache (echo 1 > '
+                'node %d has %d MiB free, but %d MiB are needed, and as much again in reserve: '
+                'wait until guests have ended, or drop the page cache (echo 1 > '
                 '/proc/sys/vm/drop_caches)'
                 % (node_plan.id, node_plan.free_bytes >> 20, node_plan.needed_bytes() >> 20)
             )
@@ -359,7 +359,7 @@ def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
     return [
         *tables.text(tables.Table('calibration', headings, rows)),
         '',
-        'kept in %s; the same as options, which take precedence over it:' % path,
+        'saved in %s; the same values as options, which override the file:' % path,
         '',
         *calibration.config_lines(measured),
     ]

@@ -2,8 +2,8 @@
 """Find the common reasons why guests are not placed or hosts not weighed.
 
 On a compute host: the hook, the daemon that runs it, the agent's state, the
-monitor in nova-compute, and what works against placement. On a controller: the
-weigher and the filter in nova-scheduler. It only reads.
+monitor in nova-compute, and anything that works against placement. On a controller:
+the weigher and the filter in nova-scheduler. Nothing is changed.
 
 examples:
   nova-numa-rebalance check
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--role',
         choices=(COMPUTE, CONTROLLER),
-        help='what to check (default: what runs here, which may be both)',
+        help='role to check (default: the roles found on this host, which can be both)',
     )
     parser.add_argument(
         '--nova-conf',
@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--placement-conf',
         metavar='PATH',
-        help="the placement service's file (default: %s)" % _PLACEMENT_CONF,
+        help="the Placement service's configuration file (default: %s)" % _PLACEMENT_CONF,
     )
     options.add_common(parser)
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sum up what shadow mode has logged: which choices of hosts would have changed.
 
-With [numa_pmc] mode = shadow nova-scheduler logs a line for each decision and decides as without
-the weigher. This reads such logs, on any machine, and shows how often another host would have been
-chosen, and the pressure of both hosts then, and an hour and a day later where later log lines show
-it.
+With [numa_pmc] mode = shadow, nova-scheduler logs a line for each decision but decides as if the
+weigher were not there. This command reads these logs, on any machine, and shows how often another
+host would have been chosen. It also shows the pressure on both hosts at that time and, where later
+log lines have it, an hour and a day later.
 
 examples:
   nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*
   journalctl -u nova-scheduler -o cat | nova-numa-rebalance decisions -
   nova-numa-rebalance decisions --json nova-scheduler.log | jq .changed
 
-exit codes: 0 shown; 1 a problem, or no line of shadow mode; 64 usage error
+exit codes: 0 shown; 1 a problem, or no shadow mode lines; 64 usage error
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if summary.broken:
         print('%d lines cannot be read and are left out' % summary.broken, file=sys.stderr)
     if not summary.decisions:
-        print('no line of shadow mode: set [numa_pmc] mode = shadow', file=sys.stderr)
+        print('no shadow mode lines: set [numa_pmc] mode = shadow in nova.conf', file=sys.stderr)
         return exits.PROBLEM
     return exits.OK
 

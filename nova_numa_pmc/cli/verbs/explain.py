@@ -2,12 +2,12 @@
 """Show where a guest would go and why.
 
 On a compute host: on which nodes a new guest of a given size would be placed now, or
-where a guest that runs was placed and would be placed now. Nothing is recorded
-or written.
+where a running guest was placed and where it would be placed now. Nothing is
+recorded or written.
 
 With --hosts: which host the scheduler's filter and weigher would choose, from
-saved rows of Nova's compute_nodes table, without Nova. Where Nova can be
-imported and --nova-conf is given, what each configured weigher says as well.
+saved rows of Nova's compute_nodes table, without Nova. Where Nova can be imported
+and --nova-conf is given, the weight from each configured weigher is shown as well.
 
 examples:
   nova-numa-rebalance explain --vcpus 4 --memory 8G
@@ -88,14 +88,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         '--guest', metavar='NAME', help='running guest of this host, by name or uuid'
     )
     parser.add_argument(
-        '--hosts', metavar='FILE', help='choose a host: rows of compute_nodes as JSON'
+        '--hosts', metavar='FILE', help='file with rows of compute_nodes as JSON: choose a host'
     )
     parser.add_argument(
         '--nova-conf',
         metavar='PATH',
         action='append',
         default=[],
-        help="with --hosts: the scheduler's file (default: the options' defaults)",
+        help="with --hosts: the scheduler's configuration file (default: none, all options at "
+        'their defaults)',
     )
     parser.add_argument(
         '--count',

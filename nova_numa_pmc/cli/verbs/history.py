@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show which guests were moved, by whom, why, and what came of it; the newest last.
+"""Show which guests were moved, by what, why, and with what result; the newest last.
 
-The agent's moves and those of commands, kept across reboots in
+This covers the agent's moves and those of commands, kept across reboots in
 /var/lib/nova-numa-pmc/history (about 1 MiB, and one older file of that size).
 
 examples:
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="only this guest: a name, a uuid, or libvirt's id while it runs",
     )
     parser.add_argument('--last', type=_count, default=None, metavar='N', help='only the newest N')
-    options.add_common(parser, 'print one JSON object per move and line')
+    options.add_common(parser, 'print one JSON object per move, each on its own line')
 
 
 def _count(text: str) -> int:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         for entry in entries:
             print(json.dumps(history.to_data(entry)))
     else:
-        print('\n'.join(tables.text(table(entries))) if entries else 'no guest was moved')
+        print('\n'.join(tables.text(table(entries))) if entries else 'no moves in the history')
     if broken:
         print('%d lines of the history cannot be read and are left out' % broken, file=sys.stderr)
     return exits.OK

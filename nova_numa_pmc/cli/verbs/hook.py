@@ -2,11 +2,11 @@
 """Install, remove or check the libvirt hook that places guests at their start.
 
 install   put the script into /etc/libvirt/hooks/qemu.d/ (libvirt 6.5.0 and later),
-          or behind a dispatcher at hooks/qemu that keeps the hook that is there;
-          first run it as the daemon would, under its AppArmor or SELinux label,
-          and refuse if that fails
-remove    take it away and put a former hook back as it was
-status    say whether guests are placed, and if not, why and what to do
+          or behind a dispatcher at hooks/qemu that keeps an existing hook working;
+          first run the script as the daemon would, under the daemon's AppArmor or
+          SELinux label, and refuse to install if that fails
+remove    remove the script and restore the hook that was there before, unchanged
+status    report whether guests are placed, and if not, why and what to do
 
 examples:
   nova-numa-rebalance hook install --reload
@@ -50,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hook``."""
     verbs = parser.add_subparsers(dest='verb', metavar='install|remove|status', required=True)
     for verb, summary in (
-        ('install', 'put the hook in place'),
-        ('remove', 'take the hook away'),
+        ('install', 'install the hook'),
+        ('remove', 'remove the hook and restore the one that it replaced'),
         ('status', 'report what is installed and what is wrong'),
     ):
         sub = verbs.add_parser(verb, help=summary)
@@ -72,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             sub.add_argument(
                 '--force',
                 action='store_true',
-                help='install even if the trial could not be made, or users other than root '
-                "can change the package's directory",
+                help='install even if the trial could not be run or users other than root can '
+                "write to the package's directory",
             )
 
 

@@ -2,8 +2,8 @@
 """Leave a guest alone: it is neither held to its place nor moved.
 
 Its CPUs stay as they are until something else changes them, and at its next start
-the hook leaves it floating. With --release its CPUs and memory are widened at once to
-all that the host gives to guests. This is kept across reboots, in
+the hook leaves it floating. With --release it may use all CPUs and nodes that guests
+may use on this host, at once. This override is kept across reboots, in
 /var/lib/nova-numa-pmc/guests, until "unpin".
 
 examples:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Without a command: show this host's state and which moves would pay, and ask.
 
-It asks only root, and only on a terminal; otherwise it ends after the plan.
+It asks only when run by root on a terminal; otherwise it exits after printing the plan.
 
 examples:
   nova-numa-rebalance

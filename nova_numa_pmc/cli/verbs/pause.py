@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the agent from moving guests, until "resume" or a reboot.
 
-It ends the moves in progress (kept where most of the memory has moved, else taken back)
-at its next tick, and plans none. It still measures, publishes and holds guests to
-their places. The operator's commands still move guests.
+At its next tick the agent ends the moves in progress (kept where most of the memory has
+moved, else taken back), and it plans no new ones. It still measures, publishes and holds
+guests to their places. The operator's commands still move guests.
 
 examples:
-  nova-numa-rebalance pause --reason 'memory is replaced until 15:00'
+  nova-numa-rebalance pause --reason 'replacing memory until 15:00'
   nova-numa-rebalance resume
 
 exit codes: 0 done; 1 a problem; 64 usage error
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_reason,
         default='',
         metavar='TEXT',
-        help='the reason, which status, check and systemctl status show',
+        help='reason to show in "status", "check" and "systemctl status"',
     )
     options.add_common(parser)
 

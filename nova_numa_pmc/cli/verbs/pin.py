@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep a guest where it is: the agent holds it to its place and never moves it.
 
-Neither do apply and undo. With --node it is moved there first. This is kept across
-reboots, in /var/lib/nova-numa-pmc/guests: at its next start the guest is placed as any
-other, and stays there.
+Nor do apply and undo. With --node the guest is moved to that node first. This override is
+kept across reboots, in /var/lib/nova-numa-pmc/guests: at its next start the guest is
+placed like any other, and stays there.
 
 examples:
   nova-numa-rebalance pin instance-0000002a
   nova-numa-rebalance pin instance-0000002a --node 1
   nova-numa-rebalance unpin instance-0000002a
 
-exit codes: 0 done; 1 a problem: it is not pinned; 3 pinned, but its memory has
-followed partly; 64 usage error
+exit codes: 0 done; 1 a problem, the guest is not pinned; 3 pinned, but only part of
+its memory has followed; 64 usage error
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE = 16 << 20, 0.01
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     options.add_guest(parser)
-    parser.add_argument('--node', type=int, metavar='N', help='move it there first')
+    parser.add_argument('--node', type=int, metavar='N', help='move the guest to this node first')
     options.add_wait(parser, 'with --node: ')
 
 

@@ -3,7 +3,7 @@
 
 A move pays when it gains more than it costs within --horizon, if the load stays as
 it is now. The agent's budgets do not apply, and CPUs are not widened: only the
-agent does that. It need not be running.
+agent does that. The agent need not be running.
 
 examples:
   nova-numa-rebalance plan

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record samples of this host to a file, for days.
 
-Each sample is appended whole: a recorder that is killed loses at most the one it
-was writing, and the next one goes on in the same file. A full file is renamed to
-FILE.1, FILE.2 … and the oldest is dropped, so the recording never takes more than
+Each sample is appended whole: a recorder that is killed loses at most the sample it
+was writing, and the next recorder continues the same file. A full file is renamed to
+FILE.1, FILE.2 … and the oldest is deleted, so the recording never takes more than
 --max-size times --keep. `report FILE` and `top --replay FILE` read all of them.
 
 examples:
@@ -52,27 +52,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=intervals.seconds,
         default=10.0,
         metavar='SECONDS',
-        help='what a sample spans (default: 10)',
+        help='length of a sample (default: 10)',
     )
     parser.add_argument(
         '--duration',
         type=_duration,
         metavar='TIME',
-        help='end after this: 90, 15m, 2h, 7d (default: when interrupted)',
+        help='how long to record: 90, 15m, 2h, 7d (default: until interrupted)',
     )
     parser.add_argument(
         '--max-size',
         type=_whole(1, _PART_MAX_MIB),
         default=64,
         metavar='MIB',
-        help='size at which the file is renamed and a new one begun (default: 64)',
+        help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
         type=_whole(1, recording.PARTS_MAX),
         default=8,
         metavar='N',
-        help='files kept, the current one included (default: 8)',
+        help='number of files to keep, including the current one (default: 8)',
     )
 
 

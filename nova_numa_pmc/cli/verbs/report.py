@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up a recording: per node and per guest, and one window beside another.
+"""Sum up a recording per node and per guest, or compare two windows of it.
 
 Times are 2026-11-21T14:00 (local), +2h (after the start of the
 recording), -30m (before its end) or @EPOCH; a window is A..B and either side may be
@@ -69,9 +69,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('file', metavar='FILE', help='a recording; its rotated parts are read too')
     parser.add_argument(
-        '--from', dest='from_', default='', metavar='TIME', help='leave out everything earlier'
+        '--from', dest='from_', default='', metavar='TIME', help='leave out earlier samples'
     )
-    parser.add_argument('--to', default='', metavar='TIME', help='leave out everything later')
+    parser.add_argument('--to', default='', metavar='TIME', help='leave out later samples')
     parser.add_argument('--before', metavar='A..B', help='compare this window …')
     parser.add_argument('--after', metavar='C..D', help='… with this one')
     parser.add_argument(
@@ -104,7 +104,7 @@ def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[Window]], list[s
     except ImportError:
         raise NumaPmcError(
             '--plot needs matplotlib, which is not installed: pip install '
-            '"nova-numa-pmc[plots]", or run report where it is'
+            '"nova-numa-pmc[plots]", or run report on a machine that has it'
         ) from None
     return plots.draw
 
@@ -123,7 +123,7 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[Window]
         if span is None:
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
         raise NumaPmcError(
-            '%s: nothing was recorded then; it spans %s to %s'
+            '%s: nothing was recorded at that time; the recording spans %s to %s'
             % (args.file, intervals.clock_time(span[0], True), intervals.clock_time(span[1], True))
         )
     return recorded, windows
@@ -274,7 +274,7 @@ def as_lines(
     ]
     if recorded.repeated:
         lines.append(
-            'left out %d samples of times that were already recorded: the clock was set back'
+            'left out %d samples whose times had already been recorded: the clock was set back'
             % recorded.repeated
         )
     lines += [

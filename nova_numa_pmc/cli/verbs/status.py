@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=intervals.seconds,
         default=None,
         metavar='SECONDS',
-        help='how long to measure',
+        help='measure for this long (default: show the published load)',
     )
     options.add_common(parser)
 

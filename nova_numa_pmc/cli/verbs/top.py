@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show live the pressure on each node, and where its guests run and access memory.
+"""Show a live view of the pressure on each node and of where guests run and access memory.
 
 On a terminal the tables are redrawn each interval (keys: s sorts by the next
 column, q or Ctrl-C ends). Anywhere else, and with --once, they are printed.
@@ -44,14 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=intervals.seconds,
         default=5.0,
         metavar='SECONDS',
-        help='what a sample spans; with --replay, the time between two (default: 5)',
+        help='length of a sample; with --replay, time between two samples (default: 5)',
     )
     parser.add_argument(
         '--once',
         action='store_true',
         help='show one interval and exit; with --replay, the last sample',
     )
-    options.add_json(parser, 'print one JSON object per sample and line')
+    options.add_json(parser, 'print one JSON object per sample, each on its own line')
     parser.add_argument(
         '--guest',
         action='append',
@@ -62,19 +62,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         '--sort',
         choices=_SORT_KEYS,
         default='name',
-        help='sort guests by this, the highest first (default: name)',
+        help='column to sort guests by, highest first (default: name)',
     )
     parser.add_argument(
         '--replay',
         metavar='FILE',
-        help='show a recording instead of this host, or what "top --json" or '
-        '"perf stat -x, -I" wrote',
+        help='show a recording, or the output of "top --json" or "perf stat -x, -I", instead of '
+        'this host',
     )
     parser.add_argument(
         '--cpu',
         metavar='MODEL',
-        help='with --replay: the CPU that perf counted on, which determines what its raw events '
-        'are (see "events --help")',
+        help='with --replay: CPU on which perf counted, which determines the meaning of raw '
+        'events (see "events --help")',
     )
 
 

@@ -3,8 +3,8 @@
 
 Guests that have been running since before it, and are still where the move left them,
 go back to where they were, with their memory; others are named and left alone. An
-undo can be undone. The agent's moves are taken back with --move: it may make them again, once
-they have paid again, unless the guest is pinned or the agent paused.
+undo can be undone. To take back one of the agent's moves, use --move; the agent may repeat the
+move once it pays again, unless the guest is pinned or the agent is paused.
 
 examples:
   nova-numa-rebalance undo
@@ -12,8 +12,8 @@ examples:
   nova-numa-rebalance history --last 5
   nova-numa-rebalance undo --move 5f1c09ab
 
-exit codes: 0 all was taken back; 2 you said no; 3 some was taken back; 1 a problem,
-nothing was; 64 usage error, such as no --yes without a terminal
+exit codes: 0 everything was taken back; 2 you said no; 3 some moves were taken back; 1 a
+problem, nothing was taken back; 64 usage error, such as no --yes without a terminal
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Undo pin or ignore: the guest is held and may be moved again.
 
-Its threads that were pinned since it started, with virsh vcpupin, emulatorpin, iothreadpin or by
-hand, are given back through virsh, and the agent holds them with the others. A guest whose CPUs
-ignore --release has given back floats until it is restarted.
+Threads that were pinned after the guest started, with virsh vcpupin, emulatorpin, iothreadpin or
+by hand, are unpinned through virsh, and the agent holds them like the others. After
+"ignore --release" the guest floats until it is restarted.
 
 examples:
   nova-numa-rebalance unpin instance-0000002a
-  nova-numa-rebalance unpin 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # one that has gone
+  nova-numa-rebalance unpin 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # no longer on this host
 
 exit codes: 0 done, or it was neither pinned nor ignored; 1 a problem, such as
 libvirt refusing; 64 usage error
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     elif not restored:
         print('%s %s: neither pinned nor ignored' % (name, uuid))
     if restored and not args.json:
-        print('%s %s: given back: %s' % (name, uuid, ', '.join(restored)))
+        print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(restored)))
     return exits.OK
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show the plan again and again: which moves of guests would pay now. Nothing is moved.
+"""Show the plan repeatedly: which moves of guests would pay now. Nothing is moved.
 
 On a terminal it is redrawn each interval, with the nodes (q or Ctrl-C ends); anywhere
 else it is printed.

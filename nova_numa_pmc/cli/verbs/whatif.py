@@ -3,8 +3,8 @@
 
 Takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
 weigher and once without it, and shows which choices differ and the pressure that each guest would
-find. Of Nova's weighers, those of free vCPUs, RAM, disk and of instances being built take part;
-of its filters, only the check for room. Runs on any machine; nothing is queried or changed.
+find. Nova's weighers for free vCPUs, RAM, disk and instances being built are simulated; of its
+filters, only the check for room is. It runs on any machine and queries and changes nothing.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -39,10 +39,10 @@ _SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        '--hosts', required=True, metavar='FILE', help='rows of compute_nodes as JSON'
+        '--hosts', required=True, metavar='FILE', help='file with rows of compute_nodes as JSON'
     )
     parser.add_argument(
-        '--requests', required=True, metavar='FILE', help='create requests as JSON'
+        '--requests', required=True, metavar='FILE', help='file with create requests as JSON'
     )
     parser.add_argument('--multiplier', type=float, metavar='M', help='override weight_multiplier')
     parser.add_argument('--floor', type=float, metavar='P', help='override penalty_floor')
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action='append',
         default=[],
         metavar='FILE',
-        help="the scheduler's file (default: the options' defaults)",
+        help="the scheduler's configuration file (default: none, all options at their defaults)",
     )
     parser.add_argument('--json', action='store_true', help='print one JSON object')
 
@@ -102,7 +102,7 @@ def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     lines = [
         '%d instances; %d would get another host (%.1f %%)'
         % (len(choices), len(changed), 100 * len(changed) / max(1, len(choices))),
-        'mean of the pressure that they would leave on their hosts: %s, without the weigher %s'
+        'mean pressure left on their hosts: %s with the weigher, %s without'
         % (
             tables.number(_mean(choice.pressure for choice in choices)),
             tables.number(_mean(choice.pressure_without for choice in choices)),

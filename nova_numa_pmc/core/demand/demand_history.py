@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand of each guest, and of all else on each node, over minutes and over a day.
+"""Histories of the demand of each guest, and of all else on each node, over minutes and a day.
 
-Their clock is the time in which the host was measured: while the agent is stopped nothing ages.
+Their clock counts measured time only: while the agent is stopped, nothing ages.
 A guest that is paused, or unknown in an interval, keeps what is known of it.
 """
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 #: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
-#: What a node is wanted for in all intervals of this time is sustained, whatever came before [s].
+#: The least demand on a node within this time counts as sustained, whatever came before [s].
 SUSTAINED_S = 120.0
-#: No interval counts for more: what came before it is not to vanish behind one figure [s].
+#: No interval counts for longer than this, lest one figure outweigh everything before it [s].
 MAX_INTERVAL_S = 600.0
-#: A guest that was measured for less says nothing about others of its flavor: it boots [s].
+#: A guest measured for less than this is still booting and not representative of its flavor [s].
 KNOWN_S = 300.0
-#: Guests that are gone are remembered for this long [s], as they may come back, and this many.
+#: How long guests that are gone are remembered, as they may come back [s]; how many at most.
 KEEP_S, GUESTS_MAX = 86400.0, 1024
-#: Flavors remembered of forgotten guests, and how many such guests one counts for at most.
+#: Most flavors kept of forgotten guests; most forgotten guests that count in one flavor.
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
 #: Where the bins of quantiles begin.
 CORES_UNIT, BYTES_UNIT = 0.01, 1e6
@@ -46,7 +46,7 @@ class Series:
         self.minutes, self.day = minutes or Stream(), day or Stream()
 
     def add(self, value: float, weights: tuple[float, float]) -> None:
-        """Add an interval's mean; ``weights`` by the two horizons."""
+        """Add an interval's mean, with its weights over minutes and over a day."""
         value = max(0.0, value)
         index = bin_of(value, self.unit)
         self.minutes.add(value, weights[0], index)
@@ -73,8 +73,8 @@ class Series:
 class UsageHistory:
     """Demand of one guest, or of all else on one node.
 
-    :ivar demand: [cores], what ran and waited
-    :ivar traffic: [bytes/s] of DRAM
+    :ivar demand: CPU time that it ran and waited for [cores]
+    :ivar traffic: DRAM traffic [bytes/s]
     """
 
     __slots__ = ('demand', 'traffic')
@@ -92,11 +92,11 @@ class GuestHistory(UsageHistory):
     """Demand of one guest.
 
     :ivar flavor: name of its flavor, None: not reported
-    :ivar vcpus: as it was seen last
-    :ivar seen_s: when it was seen last, by the histories' clock
-    :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs
-        of its own, which says nothing about guests that share theirs
-    :ivar ran: {node id: weight} of where it ran since it has its place, over minutes
+    :ivar vcpus: its vCPUs when it was last seen
+    :ivar seen_s: when it was last seen, by the clock of the histories [s]
+    :ivar measured_s: total time for which its demand was measured [s], without the time on CPUs of
+        its own, which says nothing about guests that share theirs
+    :ivar ran: {node id: weight} of where it ran since it got its place, over minutes
     """
 
     __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_place')
@@ -118,7 +118,7 @@ class GuestHistory(UsageHistory):
 
     @property
     def is_representative(self) -> bool:
-        """Return whether it was measured for long enough to stand for others of its flavor."""
+        """Return whether it was measured for long enough to represent its flavor."""
         return self.cores_per_vcpu is not None
 
     @property
@@ -132,7 +132,7 @@ class GuestHistory(UsageHistory):
         )
 
     def take_place(self, promise: model.Promise | None) -> bool:
-        """Note its promised place; return whether it had another one when the interval began."""
+        """Record its promised place; return whether the place has changed since the last call."""
         moved = self._place is not None and self._place != _place(promise)
         self._place = _place(promise)
         if moved:
@@ -147,11 +147,11 @@ class GuestHistory(UsageHistory):
 class Histories:
     """The histories of one host.
 
-    :ivar clock_s: how long the host was measured in all [s]
-    :ivar guests: by uuid, of those that are gone, too
-    :ivar others: by node id, of all but guests
-    :ivar recent: the last intervals, (when it ended, by the clock; {node id: cores};
-        {node id: bytes/s}), the newest last; not kept over a restart
+    :ivar clock_s: total time for which the host was measured [s]
+    :ivar guests: {uuid: history}, including guests that are gone
+    :ivar others: {node id: history} of all but guests
+    :ivar recent: (end of the interval by ``clock_s``, {node id: cores}, {node id: bytes/s}) of the
+        last intervals, the newest last; not kept over a restart
     :ivar flavors: {name: (guests, sum of their cores per vCPU)} of forgotten guests; the name
         None: of all of them
     """
@@ -211,7 +211,7 @@ class Histories:
         self._forget()
 
     def sustained_demand(self, node: int) -> tuple[float | None, float | None]:
-        """Return the least cores and bytes/s that a node was wanted for in the last minutes.
+        """Return the least demand on a node in the last minutes: (cores, bytes/s).
 
         None: unknown in one of the intervals, or not measured for this long.
         """
@@ -298,18 +298,18 @@ def demand_of(sample: GuestSample) -> float | None:
 
 
 def counts(promise: model.Promise | None) -> bool:
-    """Return whether a guest is among those that load its nodes: not on CPUs of its own."""
+    """Return whether a guest loads the floating pool, rather than CPUs of its own."""
     return promise is None or promise.vcpus > 0
 
 
 def others_of(
     sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
-    """Return (node id, cores, bytes/s) of what was not guests' in an interval.
+    """Return (node id, cores, bytes/s) of the load that was not the guests' in an interval.
 
-    It is what is left of a node's when that of the guests is taken off. None: unknown, as it is
-    of all nodes where a guest's traffic, or where it ran, is not known; a guest whose CPU time
-    is not known is among the others.
+    It is the load of the node less that of the guests. None: unknown; unknown for all nodes if it
+    is unknown where a guest ran, or what its traffic was. A guest whose CPU time is unknown counts
+    among the others.
     """
     cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}

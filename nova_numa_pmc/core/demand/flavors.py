@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand per vCPU of a flavor's guests, from the histories of those that are and were there."""
+"""Demand per vCPU of a flavor's guests, from the histories of present and past guests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIN_CORES = 0.5
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
 
-    A guest that was not measured for long enough is not among them.
+    Guests that were not measured for long enough are left out.
     """
     sums = dict(histories.flavors)
     for history in histories.guests.values():
@@ -47,11 +47,11 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
 
 
 def of_all_guests(histories: Histories) -> model.DemandHistory:
-    """Return the demand history of all guests, for decisions, in the units of Nova's metrics.
+    """Return the demand history of all guests that decisions use, rounded as in Nova's metrics.
 
-    Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
-    so that those of one host don't decide for all. Flavors are left out: Nova's metrics have no
-    room for them, and hook and scheduler are to expect the same.
+    That is to whole guests and 0.01 cores. At most :data:`demand_history.FLAVOR_GUESTS_MAX` guests
+    count, so that one host doesn't decide for all. Flavors are left out: Nova's metrics have no
+    room for them, and the hook and the scheduler have to expect the same.
     """
     count, total = per_vcpu(histories).get(None, (0, 0.0))
     guests = min(FLAVOR_GUESTS_MAX, round(count))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories as plain data, for a file that outlasts a reboot.
+"""Turn histories into plain data and back, for a file that outlasts a reboot.
 
 Where guests ran is left out: the first intervals show it again.
 """
@@ -33,7 +33,7 @@ _AMOUNT_MAX = 1e30
 
 
 def to_data(histories: Histories) -> dict[str, Any]:
-    """Return histories as dicts, lists, text and numbers; of too many guests the last seen."""
+    """Return histories as plain data; of too many guests only those seen last are kept."""
     scales = histories.minutes.scale, histories.day.scale
     latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
     return {
@@ -103,7 +103,7 @@ def _wants(wants: UsageHistory, scales: tuple[float, float]) -> dict[str, list[l
 def _stream(stream: Stream, scale: float) -> list[float]:
     """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …].
 
-    []: nothing was observed, or so long ago that it weighs nothing.
+    []: nothing was observed, or only so long ago that it has no weight left.
     """
     weight, mean, variance = _brief(stream.weight / scale), stream.mean, stream.variance
     if not weight or mean is None or variance is None:

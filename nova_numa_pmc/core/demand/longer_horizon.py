@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demand for the nodes of a host over the longer horizon.
 
-Composed of the histories of the guests that are there and of all else, so that it moves with a
-guest. What new guests and hosts are decided by; moves go by the interval.
+It is composed of the histories of the present guests and of all else, so that a guest's demand
+moves with the guest. Placements and choices of hosts use it; moves use the last interval.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.measurement import GuestSample, PoolSample, Sample
 
-    #: What a guest counts for.
+    #: Demand or traffic that a guest is charged with.
     Amount: TypeAlias = 'demand_history.Series | ExpectedDemand'
 
-#: Minutes count beside the day where they are above it by more than this many standard errors.
+#: The mean over minutes counts where it exceeds the day's by more than this many standard errors.
 SIGNIFICANT = 2.0
-#: How long a burst lasts, to estimate how far a mean over minutes may be from the day's by chance:
-#: an assumption [s].
+#: Assumed length of a burst, to estimate by how much a mean over minutes may differ from the day's
+#: by chance [s].
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
 #: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
@@ -41,7 +41,7 @@ _CHANCE = _BURST_S / (_BURST_S + demand_history.MINUTES_S)
 
 
 class Level:
-    """A sum of what was wanted: means over minutes and over a day, and the day's variance."""
+    """A sum of demands: their means over minutes and over a day, and the day's variance."""
 
     __slots__ = ('minutes', 'day', 'variance')
 
@@ -49,7 +49,7 @@ class Level:
         self.minutes = self.day = self.variance = 0.0
 
     def add(self, series: demand_history.Series, share: float) -> None:
-        """Add a share of a series; if it has no mean over minutes, the day's stands for it."""
+        """Add a share of a series; the day's mean replaces a missing mean over minutes."""
         day = series.day.mean or 0.0
         minutes = series.minutes.mean
         self.minutes += share * (day if minutes is None else minutes)
@@ -57,22 +57,22 @@ class Level:
         self.variance += share**2 * (series.day.variance or 0.0)
 
     def add_constant(self, amount: float) -> None:
-        """Add an amount that is taken to stay."""
+        """Add an amount that is assumed not to vary."""
         self.minutes += amount
         self.day += amount
 
     def charge(self, amount: Amount, share: float) -> None:
-        """Add a share of what a guest counts for: a series or :class:`ExpectedDemand`."""
+        """Add a share of a guest's charge: of a series or of :class:`ExpectedDemand`."""
         if isinstance(amount, ExpectedDemand):
             self.add_constant(share * amount.most)
         else:
             self.add(amount, share)
 
     def longer(self) -> float:
-        """Return the mean over the day, or that over minutes less chance if this is higher.
+        """Return the mean over the day, or the mean over minutes less its error if that is higher.
 
-        A guest's load that has come counts within minutes, one that has gone within a day: it
-        may come back.
+        A load that has appeared counts within minutes. One that has vanished counts for up to a
+        day, as it may come back.
         """
         chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
         return self.day + max(0.0, self.minutes - self.day - chance)
@@ -103,11 +103,14 @@ def _compose(
     others: demand_history.Series,
     parts: Sequence[tuple[Amount | None, float]],
 ) -> float | None:
-    """Add up what is there; None where nothing was measured.
+    """Return a node's demand: that of its guests and of the rest; None: nothing was measured.
 
-    What others want counts over minutes: it comes and goes with the host's own work.
+    The rest counts over minutes, as it comes and goes with the host's own work.
 
-    :param sustained: it is no less, None: unknown
+    :param measured: the demand in the interval; None: unknown
+    :param sustained: a lower bound of the result; None: unknown
+    :param others: the history of all but guests
+    :param parts: (amount, share of it on this node) of each guest; amount None: unknown
     """
     if measured is None:
         return None
@@ -125,9 +128,9 @@ def _compose(
 
 
 class ExpectedDemand:
-    """Demand that a young guest counts for: what it is expected to want or has wanted, if more.
+    """The charge of a young guest: the larger of its expected and its measured demand.
 
-    :ivar most: that; ``excess``: by how much it is more than what has been measured
+    :ivar most: the larger of the two; ``excess``: how much of it exceeds the measured demand
     """
 
     __slots__ = ('most', 'excess')
@@ -138,7 +141,7 @@ class ExpectedDemand:
 
 
 class LongerHorizon:
-    """Composes what a host is wanted for of the demand that each of its guests counts for."""
+    """Composes the demand on a host's nodes from the charges of its guests."""
 
     def __init__(
         self,
@@ -165,12 +168,12 @@ class LongerHorizon:
         self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
 
     def node_loads(self) -> dict[int, model.NodeLoad]:
-        """Return {node id: what it is wanted for} over the longer horizon.
+        """Return {node id: load} over the longer horizon.
 
-        What is unknown of the interval is unknown. Where it is unknown what part of it is the
-        guests' (the source in use does not say their traffic), the interval's stands for it, with
-        what young guests are expected to want beside it. It is no less than what was sustained in
-        the last minutes: a load that has come and stays counts, however short its history is.
+        A figure that is unknown in the interval stays unknown. Where the guests' part of it is
+        unknown (the source in use does not report their traffic), the interval's figure is taken,
+        plus what young guests are expected to add. A figure is never below what was sustained in
+        the last minutes: a load that has come and stays counts, however short its history.
         """
         charges = self._charges()
         loads = {}
@@ -239,7 +242,7 @@ class LongerHorizon:
         return charges
 
     def _beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
-        """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
+        """Return {node id: cores} by which guests' histories exceed the interval's demand."""
         levels: dict[int, Level] = {}
         now: dict[int, float] = {}
         for uuid in sorted(uuids):
@@ -290,7 +293,7 @@ class LongerHorizon:
     def _expected_demand(
         self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
-        """Return a young guest's charge, by its own history where it has been here before."""
+        """Return a young guest's charges (demand, traffic), from its own history if it has one."""
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
         if flavor not in self._flavors:
@@ -316,7 +319,7 @@ class LongerHorizon:
     def _where(
         self, nodes: Iterable[int] | None, ran: Mapping[int, float] | None = None
     ) -> dict[int, float]:
-        """Return {node id: share}: as it ran, else over the nodes promised by their cores."""
+        """Return {node id: share}: where the guest ran, else the promised nodes by their cores."""
         weights = (
             ran
             if ran and sum(ran.values()) > 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean, variance and quantiles of a quantity over a horizon, in bounded memory.
 
-What was a time t ago weighs exp(-t / horizon). Instead of making old weights smaller, new ones
-are made larger: G. Cormode, V. Shkapenyuk, D. Srivastava, B. Xu, "Forward decay", ICDE 2009, so
-that an observation costs the same whatever is remembered.
+An observation made a time t ago weighs exp(-t / horizon). Instead of reducing the old weights, the
+new ones are increased, so that adding an observation takes constant time: G. Cormode,
+V. Shkapenyuk, D. Srivastava, B. Xu, "Forward decay", ICDE 2009.
 
 Mean and variance: D. H. D. West, "Updating mean and variance estimates", CACM 22(9), 1979.
 Quantiles: bins that grow geometrically, as in C. Masson, J. E. Rim, H. K. Lee, "DDSketch",
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-#: A quantile is at most this part of it off, above its series' unit.
+#: Relative error of a quantile, above the unit of its series.
 RELATIVE_ERROR = 0.1
 #: Bins of one series; with the unit 0.01 the last one ends at 3,000.
 BINS = 64
@@ -27,10 +27,10 @@ _MIN_SHARE = 1e-4
 
 
 class Horizon:
-    """Weight of an observation of now beside the earlier ones of the same horizon.
+    """The weight of a new observation relative to earlier ones of the same horizon.
 
     :ivar horizon_s: after this time an observation weighs 1/e of a new one [s]
-    :ivar scale: what a second of now weighs
+    :ivar scale: weight of one second of new observation
     """
 
     __slots__ = ('horizon_s', 'scale')
@@ -39,7 +39,7 @@ class Horizon:
         self.horizon_s, self.scale = horizon_s, 1.0
 
     def advance(self, seconds: float) -> float:
-        """Let time pass; return what the observation of that time weighs.
+        """Advance the time; return the weight of an observation over that time.
 
         It is the integral of the weights of its moments, so that an interval that is cut in
         two weighs as much as the whole.
@@ -79,7 +79,7 @@ class Stream:
     def add(self, value: float, weight: float, index: int) -> None:
         """Add an observation.
 
-        :param index: of the value's bin, as :func:`bin_of` says
+        :param index: the bin of the value, from :func:`bin_of`
         """
         if self.mean is None:
             self.mean = value
@@ -97,8 +97,8 @@ class Stream:
     def quantile(self, share: float, unit: float) -> float | None:
         """Return the value that this share of the time does not exceed; None: unknown.
 
-        It is at most :data:`RELATIVE_ERROR` of it off, or the unit where that is more; beyond
-        the last bin's end it is that end.
+        Its error is at most :data:`RELATIVE_ERROR` of it, or the unit if that is more; a value
+        beyond the last bin is returned as the end of that bin.
 
         :param share: 0.95 for the 95th percentile
         :param unit: as given to :func:`bin_of`
@@ -113,7 +113,7 @@ class Stream:
         return _middle(index) * unit
 
     def rescale(self, factor: float) -> None:
-        """Multiply all weights; what has hardly any is forgotten."""
+        """Multiply all weights; forget bins that have hardly any left."""
         self.weight *= factor
         if not self.weight:  # it was observed so long ago that no float is small enough
             self.mean, self._squares, self._bins = None, 0.0, {}
@@ -142,5 +142,5 @@ def bin_of(value: float, unit: float) -> int:
 
 
 def _middle(index: int) -> float:
-    """Return the value of a bin that is nowhere further off than the relative error."""
+    """Return a value that is within the relative error of every value in a bin."""
     return 2 * _GROWTH**index / (_GROWTH + 1) if index else 0.0

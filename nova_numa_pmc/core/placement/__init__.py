@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the CPUs and the memory of one guest belong."""
+"""Decide which nodes a guest's CPUs and memory are placed on."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Candidate:
-    """Positions for the CPUs, positions for the memory (empty: anywhere), whether to bind."""
+    """A place: positions of the CPUs and of the memory (empty: anywhere), and whether to bind."""
 
     __slots__ = ('cpus', 'mems', 'bind')
 
@@ -26,10 +26,10 @@ class Candidate:
 
 
 class PlacementInput:
-    """Input of a decision: a host by memory domain, a request, by position what is there for it.
+    """Input of a decision: a host by memory domain, a request, and the resources it finds there.
 
-    :ivar threads: how many CPUs the guest may use
-    :ivar free_bytes: what is left to promise of the guest's kind of memory
+    :ivar threads: number of CPUs that the guest may use, by position
+    :ivar free_bytes: bytes left to promise of the guest's kind of memory, by position
     :ivar devices: positions of the guest's devices
     """
 
@@ -88,10 +88,10 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
 def tiers(
     inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
 ) -> Iterator[tuple[str, list[Candidate]]]:
-    """Yield (code, candidates) from the best kind of place to the least.
+    """Yield (code, candidates) for each kind of place, the best kind first.
 
-    :param costs: function that returns what orders the positions when many sets of them hold the
-        guest, as :func:`node_sets.smallest` takes it
+    :param costs: returns the costs by position, for :func:`node_sets.smallest` to choose by
+        where many sets of positions hold the guest
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
@@ -134,8 +134,8 @@ def _everywhere(inputs: PlacementInput) -> list[Candidate]:
 def _maxima(inputs: PlacementInput) -> list[float | None]:
     """List each position's maximum bandwidth for the guest [bytes/s]; None: unknown.
 
-    0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
-    whose memory is kept from them, whatever that can deliver.
+    It is 0 where there is no such memory for guests: on a node with CPUs only, and on a node whose
+    memory is withheld from guests, whatever its bandwidth.
     """
     huge = inputs.request.page_bytes is not None
     return [
@@ -149,8 +149,8 @@ def _maxima(inputs: PlacementInput) -> list[float | None]:
 def _bandwidth_need(inputs: PlacementInput) -> float | None:
     """Return the bandwidth that a place must have [bytes/s]; None: unknown, so no constraint.
 
-    A guest that alone exceeds a node's maximum runs better over several nodes than local;
-    more than the host has for guests is not required.
+    A guest that alone exceeds a node's maximum runs better over several nodes than on one. No more
+    is required than the host has for guests.
     """
     wanted = inputs.request.bandwidth_bytes_per_sec
     if wanted is None:
@@ -209,7 +209,7 @@ def _spans(
     for chosen in node_sets.smallest(room, need, inputs.distance, costs):
         cpus = tuple(at for at in chosen if inputs.threads[at])
         mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
-        # Sets that differ in nodes with neither are one place.
+        # Sets that differ only in nodes with neither CPUs nor memory for it are the same place.
         places.setdefault(
             (cpus, mems), Candidate(cpus, mems, not any(is_memoryless(nodes[at]) for at in chosen))
         )

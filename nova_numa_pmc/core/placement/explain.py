@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for a placement's reasons, put together only where they are shown.
+"""Render a placement's reasons as text, only where they are shown.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """

@@ -19,11 +19,11 @@ SHARED, CROWDED = 'one_l3', 'l3_crowded'
 
 
 class Cache:
-    """An L3 cache with what the guests that are there may want of it.
+    """An L3 cache and the load promised to its CPUs.
 
-    :ivar cpus: all that are online
-    :ivar usable: those that the guest may use; ``cores`` is their capacity
-    :ivar vcpus, guests: promised there; guests that use several caches count in parts
+    :ivar cpus: its online CPUs
+    :ivar usable: the CPUs of it that the guest may use; ``cores``: their capacity [cores]
+    :ivar vcpus, guests: vCPUs and guests promised there; guests on several caches count in parts
     """
 
     __slots__ = ('cpus', 'usable', 'cores', 'vcpus', 'guests')
@@ -43,19 +43,18 @@ def choose(
 ) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
     """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
 
-    The cache with the fewest promised vCPUs per core, then guests, then the lowest CPU. Memory
-    isn't looked at: caches of one place reach it alike. A guest that could want more cores than
-    a cache has, and one that would leave a cache above ``limits.pressure_floor`` and more crowded
-    than the nodes are together, has all CPUs of its nodes: those that are held to less must not
-    wait beside idle CPUs. So a cache of which the guest may use a single core
-    is never chosen. What is wanted per vCPU is taken as on the nodes together, since nothing is
-    measured of a cache.
+    It is the one with the fewest promised vCPUs per core, then the fewest guests, then the lowest
+    CPU. Memory doesn't matter: all caches of a place reach it alike. A guest gets all CPUs of its
+    nodes if it could want more cores than the cache has, or if it would leave the cache above
+    ``limits.pressure_floor`` and more crowded than its nodes together: guests held to fewer CPUs
+    must not wait beside idle ones. A cache of which the guest may use a single core is therefore
+    never chosen. The demand per vCPU is that of the nodes together, as none is measured per cache.
 
     :param host: whose nodes' ``cpus`` are those of the guest's pool
-    :param view: of the same, without the guest
-    :param promises: without the guest's
-    :param nodes: node ids, one place
-    :returns: (all CPUs that the cache has online, ascending, empty: those of the nodes; why)
+    :param view: the same host without the guest
+    :param promises: the promises of the other guests
+    :param nodes: ids of the nodes of the guest's place
+    :returns: (online CPUs of the cache, ascending, empty: hold it to those of the nodes; reasons)
     """
     caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
     fitting = [
@@ -88,10 +87,10 @@ def choose(
 
 
 def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
-    """Return whether CPUs are of one physical core: no guest is held to so few by an L3 cache.
+    """Return whether CPUs belong to one physical core, which is too few to hold a guest to.
 
-    QEMU gives each socket of a guest a cache, so that a compute host that is a guest may have as
-    many caches as cores.
+    QEMU gives each socket of a guest an L3 cache, so a compute host that is itself a guest may
+    have as many caches as cores.
     """
     return len(cpus) < 2 or any(cpus <= core for core in host.cores)
 
@@ -121,7 +120,7 @@ def _caches(
 
 
 def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.Promise]) -> None:
-    """Add what is promised to the caches: a guest's vCPUs are spread over its CPUs."""
+    """Add the promised guests and vCPUs to the caches; a guest's are spread over its CPUs."""
     sums: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
     for promise in promises:
         key = promise.cpu_nodes, promise.cpus
@@ -139,7 +138,7 @@ def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.P
 
 
 def _demand(homes: Sequence[model.NodeView]) -> tuple[float, float]:
-    """Return (cores wanted per vCPU, cores wanted) on a place's nodes: measured, else assumed."""
+    """Return a place's (demand per vCPU, demand) [cores], measured or else assumed."""
     vcpus = sum(node.vcpus or 0 for node in homes)
     demands = [node.demand_cores for node in homes if node.cores]
     known = sum(demand or 0 for demand in demands)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest sets of nodes that together hold a guest too large for one.
+"""Find the smallest sets of nodes that together hold a guest too large for one node.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     #: Between two positions.
     Distances = Callable[[int, int], float]
-    #: What orders a position.
+    #: Sort key of a position.
     Cost = tuple[float, ...]
     Set = tuple[int, ...]
 
-#: Sets of one size that are tried one by one; beyond, they are looked for.
+#: Up to this many sets of one size are enumerated; beyond that a search finds some of them.
 MAX_ENUMERATED = 300
-#: Of more sets than this the cheapest are returned.
+#: At most this many sets are returned, the cheapest ones.
 MAX_RETURNED = 72
-#: About this many neighbourhoods are looked into, those of the first positions.
+#: About this many neighbourhoods are searched, those of the first positions.
 _MAX_NEIGHBOURHOODS = 32
-#: How much each of two resources counts when roomy nodes are looked for.
+#: Weights of the first of two resources when the roomiest nodes are searched for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
@@ -39,14 +39,15 @@ def smallest(
     """List the smallest sets of positions whose summed room covers the need.
 
     Exact while a size has at most 300 sets (any host of up to 10 nodes, or pairs on 25).
-    On larger hosts one set is looked for in each neighbourhood, of a socket and of the whole host
-    for instance, and one more of the roomiest nodes: of the nodes up to the lowest cost that hold
-    the guest, the roomiest by a blend of resources, exchanged for cheaper ones while they do.
+    On larger hosts one set is searched for in each neighbourhood, such as a socket or the whole
+    host, and one more among the roomiest nodes. The search takes the nodes up to the lowest cost
+    that suffices, chooses the roomiest of these by a blend of resources, and exchanges them for
+    cheaper ones as long as the set still holds the guest.
 
     :param room: per position, what it has of each resource
     :param need: what is wanted of each resource; all ≥ 0
     :param distances: ``distances(a, b)`` between two positions
-    :param costs: what orders the positions, the best first; None: all are equal
+    :param costs: sort keys of the positions, the lowest is the best; None: all are equal
     :returns: ascending tuples, all of one size; empty: even all don't suffice
     """
     everywhere = tuple(range(len(room)))
@@ -63,7 +64,7 @@ def smallest(
 
 
 def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
-    """Keep the sets of the lowest costs, then of the nearest positions; in their order."""
+    """Keep the sets of lowest cost, and among equals of nearest positions; preserve the order."""
 
     def key(chosen: Set) -> tuple[list[float], float, list[Cost]]:
         own = sorted([costs[at] for at in chosen], reverse=True)
@@ -115,7 +116,7 @@ def _find_sets(search: _Search, distances: Distances, least: int) -> list[Set]:
 
 
 def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]]:
-    """Return the sets of positions that are within a distance of one of them, and of all."""
+    """Return, for each position and distance, the positions within it; and all positions."""
     neighbourhoods = {frozenset(range(count)): None}
     for seed in range(count):
         apart = [distances(seed, at) for at in range(count)]
@@ -129,7 +130,7 @@ def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]
 
 
 class _Search:
-    """Find positions by what each has, as parts of the need, and by its cost."""
+    """Searches sets of positions by their room, as a share of the need, and by their cost."""
 
     __slots__ = ('room', 'need', 'costs', 'values')
 
@@ -157,7 +158,7 @@ class _Search:
         return None
 
     def best(self, positions: Iterable[int], size: int) -> Set | None:
-        """Return the set of the lowest costs that is found among some positions, else None."""
+        """Return the cheapest set found among some positions; None: none suffices."""
         costs = self.costs
         ordered = sorted(positions, key=costs.__getitem__)
         levels = [

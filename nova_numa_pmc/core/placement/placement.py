@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a guest's CPUs and memory belong on a host: the one decision.
+"""Decide which nodes of a host a guest's CPUs and memory belong on: the one decision.
 
 The hook, the weigher, the filter, the rebalancer and the simulator all ask
 :func:`place`. Imported by the libvirt hook at every guest start: light modules only.
@@ -27,7 +27,7 @@ def history(
 ) -> model.DemandHistory:
     """Return the host's demand history with its traffic rate.
 
-    :param known: of their demand, None: none
+    :param known: the demand history of its guests; None: there is none
     """
     merged, _ = memory_domains.merge(host_view)
     return (known or model.DemandHistory())._replace(
@@ -77,7 +77,7 @@ def place(
 
 
 class TierDecision:
-    """Which tier of candidates it is, and their order.
+    """The tier of candidates that was decided on, and their order.
 
     :ivar reason: the verdict's code alone where there are ``ranks``
     :ivar ranks: best first; empty: nowhere
@@ -175,10 +175,10 @@ def _placement(
 def _division(
     host_view: model.HostView, request: model.Request, mem_nodes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Divide a spanning guest's memory over what its nodes have left, in proportion.
+    """Divide a spanning guest's memory in proportion to what its nodes have left.
 
-    Recorded with the promise: divided again at each look, two guests whose nodes overlap
-    could seem to overfill one after a third has gone.
+    The division is recorded with the promise. If it were computed anew each time, two guests
+    with overlapping nodes could seem to overfill one of them once a third guest has gone.
     """
     free = candidates.free_bytes(
         [node for node in host_view.nodes if node.id in mem_nodes], request
@@ -227,7 +227,7 @@ def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None
 def _remarks(
     inputs: PlacementInput, code: str, assumed: tuple[str, ...]
 ) -> tuple[model.Reason, ...]:
-    """Add what the decision had to do without."""
+    """Return remarks on what the decision had to do without."""
     remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):
         remarks += (

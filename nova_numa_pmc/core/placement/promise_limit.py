@@ -41,12 +41,13 @@ def promisable_bytes(
 def limited(
     guest: model.Guest, host: model.Topology, limits: model.Limits
 ) -> tuple[model.Guest, str]:
-    """Return a guest that needs no more than its host could give, and a warning or ''.
+    """Return the guest, its memory limited to what its host could promise, and a warning.
 
-    What can't be plugged here doesn't count: the guest needs what it has. What it has counts
-    as far as the host could give it. Where the host has none of its pages, QEMU will say so.
+    Memory that could never be plugged on this host doesn't count: only what the guest has now
+    does, as far as the host could give it. Where the host has no huge pages of its size, the
+    guest is left as it is, and QEMU reports it.
 
-    :returns: the guest; the words, '' where it needs no more
+    :returns: (guest, warning); the warning is empty where nothing was limited
     """
     most = promisable_bytes(
         host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
@@ -55,7 +56,7 @@ def limited(
         return guest, ''
     has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
     promised = min(has, most)
-    words = 'it may grow to %d MiB, but the host could give it %d MiB: %d MiB are promised, %s' % (
+    words = 'it may grow to %d MiB, but the host has at most %d MiB: %d MiB are promised, %s' % (
         guest.memory_bytes >> 20,
         most >> 20,
         promised >> 20,

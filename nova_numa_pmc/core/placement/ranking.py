@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both don't compare.
     Key = tuple[Any, ...]
 
-#: What candidates are compared by, in this order; the lowest wins.
+#: Parts of the sort key of candidates, in order; the lowest key wins.
 KEY_PARTS = (
     'pressure above the floor',
     'distance',
@@ -32,7 +32,7 @@ KEY_PARTS = (
     'guests',
     'rotation',
 )
-#: Beyond any real pressure, and still countable in steps.
+#: A pressure beyond any real one, but small enough to count in steps.
 ABSURD = 1e6
 
 
@@ -73,7 +73,7 @@ def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
 def _rank_single(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
-    """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
+    """Rank a single node: the key of a set of one, computed without lists as the usual case."""
     view, wanted, at = inputs.view, inputs.request, candidate.cpus[0]
     node = nodes[at]
     mems = candidate.mems or candidate.cpus
@@ -192,7 +192,7 @@ def _traffic(wanted: Request) -> float:
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
     """Take the highest utilisation of a node with a guest's charge on it.
 
-    :param cores: what the guest wants of the node's CPUs; None: it doesn't use them, so they
+    :param cores: the guest's demand on the node's CPUs; None: it doesn't use them, and they
         don't count
     """
     return max(parts(node, cores, bytes_per_sec))
@@ -201,7 +201,7 @@ def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> floa
 def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
     """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
 
-    :param node: of :func:`missing.fill_in`: each part is known of all nodes or of none
+    :param node: a node after :func:`missing.fill_in`: each part is known of all nodes or of none
     """
     cpu = bandwidth = 0.0
     if node.cores and cores is not None:
@@ -219,9 +219,8 @@ def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[fl
 def steps(pressure: float, limits: Limits) -> float:
     """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
 
-    Where more is wanted than there is, a step of 16 cores is 0.8 cores that wait: by whole steps
-    a guest could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from being
-    14.99.
+    Above 1 a whole step would hide too much: on 16 cores it is 0.8 cores that wait, and a guest
+    could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from becoming 14.99.
     """
     pressure = min(ABSURD, pressure)  # NaN too: it compares as false
     if limits.pressure_step <= 0:
@@ -232,7 +231,7 @@ def steps(pressure: float, limits: Limits) -> float:
 
 
 def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
-    """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
+    """Return the mean distance of memory plus that of devices [SLIT units beyond local]."""
     if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not inputs.devices:
         return 0
     far = 0.0

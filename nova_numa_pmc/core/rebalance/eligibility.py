@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a guest may be touched: each reason why not has a code, a rule and a text."""
+"""Decide whether a guest may be held or moved; each reason against it has a code and a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Codes that are used by name.
 UNKNOWN, PINNED = 'unknown', 'pinned'
-#: Of a guest that a command was not given; nothing about the guest itself.
+#: Code for a guest that the command did not name; it says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
 _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
@@ -33,8 +33,8 @@ class _Case(Record):
 class Rule(Record):
     """Why a guest is left alone.
 
-    :param holds: whether it does, of what is known of the guest
-    :param words: for people
+    :param holds: returns whether the rule applies to a guest
+    :param words: the reason, as text
     """
 
     code: str
@@ -42,15 +42,15 @@ class Rule(Record):
     words: str
 
 
-#: Whatever was planned or requested: the operator has overridden it, or libvirt is working on it
-#: with the guest.
+#: Rules that apply even to a planned or requested move: the operator has overridden the guest, or
+#: libvirt is working on it.
 NOW = (
     Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
     Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
-    Rule('active_job', lambda case: case.guest.job, 'libvirt is working on it'),
+    Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
     Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
 )
-#: All; the first that holds is reported.
+#: All rules; the first that applies is reported.
 RULES = (
     *NOW,
     Rule(
@@ -98,7 +98,8 @@ def why_not(
     :param guest: the guest by its XML, None: that is not known
     :param promise: the guest's, None: it has none
     :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
-    :param measured_since_ns: when the interval began that was measured, None: not needed
+    :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the measured interval; None: the
+        guest's age doesn't matter
     """
     if guest is None:
         return UNKNOWN
@@ -107,7 +108,7 @@ def why_not(
 
 
 def why_not_now(guest: model.Guest) -> str:
-    """Return the code of why a guest must not be touched now, whatever was planned; '' it may."""
+    """Return the code of why a guest must not be touched even now, if planned; empty: it may."""
     return _first(NOW, _Case(guest))
 
 
@@ -129,7 +130,7 @@ def _first(rules: tuple[Rule, ...], case: _Case) -> str:
 def _is_new(case: _Case) -> bool:
     """Return whether a guest got its place since the measured interval began.
 
-    What was measured doesn't show it there: it was placed on this evidence.
+    The measurements don't show it at its place yet: it was placed by them.
     """
     began_ns = case.measured_since_ns
     return began_ns is not None and case.promise.since_ns > began_ns

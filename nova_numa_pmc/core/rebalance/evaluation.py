@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One candidate change: its gain, its cost, and its description."""
+"""Evaluate a candidate change: its gain, its cost and its sort order."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     #: Of each guest: its uuid and where it goes.
     Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]
 
-#: A widened guest's time away from home is taken to cost at least this part, as its new
-#: memory is allocated where it runs (assumed).
+#: A widened guest is assumed to lose at least this share of the time that it runs away from home,
+#: as it allocates new memory where it runs.
 AWAY_RATIO = 0.02
-#: Guests that may use several nodes take up bursts there of this part of what they want
-#: (assumed; simulated with a half, a quarter and an eighth).
+#: Guests that may use several nodes absorb bursts there up to this share of their demand (assumed;
+#: simulated with a half, a quarter and an eighth).
 TAKEN_UP = 0.25
 
 
 class MoveCandidate:
-    """A change and what it is worth.
+    """A candidate change with its gain and cost.
 
     :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
-    :ivar fresh: whether the gain is that of the balance as it is
+    :ivar fresh: whether the gain is up to date with the moves applied to the model
     """
 
     __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
@@ -43,7 +43,7 @@ class MoveCandidate:
         self.cost = sum([host_model.cost(mover, place) for mover, place in steps])
         self.bytes = sum([host_model.bytes_to_move(mover, place) for mover, place in steps])
         self.regret, self.fresh = 0.0, True
-        # Equals go to the emptiest target; names come last.
+        # Among equals the emptiest target comes first; names decide last.
         self._order = (
             self.bytes,
             round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in steps), 6),
@@ -69,7 +69,7 @@ def gain(host_model: HostModel, steps: Change) -> float:
 
 
 def key(host_model: HostModel, steps: Change) -> Key:
-    """Name a change in a way that holds over ticks."""
+    """Return a key of a change that is stable across ticks."""
     return tuple(
         sorted(
             (
@@ -183,7 +183,7 @@ def _step(host_model: HostModel, mover: Mover, place: Place) -> plan_records.Ste
 
 
 def _adjust_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
-    """Correct the gain of widening and of going home again."""
+    """Return the gain of a change, corrected where it widens a guest or lets it go home."""
     if set(mover.at) < set(place.cpus):
         return gain + _pooled_gain(host_model, mover, place)
     if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
@@ -222,7 +222,7 @@ def _pooled_gain(host_model: HostModel, mover: Mover, place: Place) -> float:
 
 
 def _homecoming_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
-    """Let a guest go home only where that leaves room; then even a small gain counts."""
+    """Return the gain of going home: none unless that leaves room, else at least a small one."""
     host_loss = host_model.host_loss
     others = dict(host_loss.wide)
     others[mover.at] = others.get(mover.at, 0.0) - mover.demand

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for moves and plans, put together only where they are shown."""
+"""Render the reasons of moves and plans as text, only where they are shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def explain_move(move: plan_records.Move) -> str:
 
 
 def explain_why(move: plan_records.Move) -> str:
-    """Return why a move is made, without what is moved where."""
+    """Return why a move is made, without its guests and nodes."""
     requested = [
         _values(reason)['why'] for reason in move.reasons if reason.code == plan_records.REQUESTED
     ]
@@ -64,12 +64,12 @@ def _cause(reason: Reason) -> str:
 
 
 def explain_remark(reason: Reason) -> str:
-    """Return one line on what held a plan back or was left out of it: a reason of a plan."""
+    """Return a reason of a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
     if reason.code == 'budget':
         return 'held back: %s are used up' % _BUDGET.get(values['of'], values['of'])
     if reason.code == 'demand_unknown':
-        return 'no CPU moves from or to %s: its CPU demand is unknown' % _nodes(values['nodes'])
+        return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
     if reason.code == 'bandwidth_dropped':
         return 'bandwidth left out: traffic or maximum is unknown on some nodes'
     return reason.code
@@ -82,7 +82,7 @@ def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has
 def _step(kind: str, step: plan_records.Step) -> str:
     size = ' (%s)' % _size(step.bytes) if step.bytes else ''
     if kind == plan_records.FETCH:
-        return '%s gets its memory%s to %s' % (step.name, size, _nodes(step.mem_nodes))
+        return '%s fetches its memory%s to %s' % (step.name, size, _nodes(step.mem_nodes))
     if kind == plan_records.WIDEN:
         return '%s widens from %s to %s' % (
             step.name,

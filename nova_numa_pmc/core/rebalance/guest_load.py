@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join what was measured, promised and read of each guest into the rebalancer's input."""
+"""Join each guest's sample, promise and definition into the rebalancer's input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def guest_loads(
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> tuple[plan_records.GuestLoad, ...]:
-    """Join what is known of each guest.
+    """Return the load of each guest.
 
     :param guests, promises: by uuid
     :param view: its nodes' ``cpus`` show where a guest may run
@@ -53,9 +53,9 @@ def guest_loads(
 
 
 def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
-    """Sum by node what guests waited there, for :class:`plan_records.Situation`.
+    """Return the cores that guests waited for on each node, for :class:`plan_records.Situation`.
 
-    A guest's waiting is divided as it ran. A node where that of a guest is unknown is left out.
+    A guest's waiting is divided over nodes as it ran; a node with unknown waiting is left out.
 
     :returns: (node id, cores), ascending ids
     """

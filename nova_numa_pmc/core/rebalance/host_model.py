@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model of a host: what a guest would add to another place, what that costs, if it fits."""
+"""Model of a host: whether a guest fits another place, and what the move gains and costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Steps = Sequence[tuple[Mover, 'Place']]
 
 PAGE_BYTES = 4096
-#: A move may use this part of the bandwidth that is left on either end, and at least this much.
+#: A move may use this share of the bandwidth that either end has left, or this rate if more.
 SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
 
 
@@ -62,18 +62,18 @@ class HostModel(Layout):
         return effect
 
     def bytes_to_move(self, mover: Mover, place: Place) -> int:
-        """Return M, its bytes that are not yet on the target."""
+        """Return M, the bytes of a guest that are not yet on the target."""
         if place.memory is None:
             return 0
         assert mover.bytes is not None  # else may() has refused it
         return sum(size for at, size in mover.bytes.items() if at != place.memory)
 
     def cost(self, mover: Mover, place: Place) -> float:
-        """Return K of one guest's change [core-seconds].
+        """Return K, the cost of moving one guest [core-seconds].
 
-        T · (1 + λ / 2) + pages · τ + the change of CPUs; T = M / r, r at most a quarter of
-        the bandwidth that is left on the ends; λ = its loss while all its memory is remote,
-        of which half, as the rest of the memory waits for its turn.
+        K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r, with r at most a
+        quarter of the bandwidth that either end has left. λ is the guest's loss while all its
+        memory is remote; half of it, since on average half of the memory has yet to follow.
         """
         options, size = self.options, self.bytes_to_move(mover, place)
         changed = options.change_core_sec if place.cpus != mover.at else 0.0
@@ -92,7 +92,7 @@ class HostModel(Layout):
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_sec + changed
 
     def may(self, mover: Mover, place: Place) -> bool:
-        """Return whether a guest may have a place at all, whatever else lies there."""
+        """Return whether a guest may have a place at all, ignoring how full it is."""
         if not mover.movable:
             return False
         if mover.allowed is not None and not mover.allowed.issuperset(place.cpus):
@@ -108,7 +108,10 @@ class HostModel(Layout):
         )
 
     def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
-        """Return whether a guest just placed would be placed there; see :mod:`placement_order`."""
+        """Return whether placement would agree to move a young guest there.
+
+        See :mod:`placement_order`.
+        """
         if cpus == mover.home or set(cpus) >= set(mover.at):
             return True  # it is there, goes home, or may run elsewhere, too
         return self._order.prefers(mover, cpus[0])
@@ -142,7 +145,7 @@ class HostModel(Layout):
                 or more <= self.free[at] - self.options.reserve_bytes
                 for at, more in arriving.items()
             )
-            # Guests that swap make room for one another in steps, of which the first needs some.
+            # Guests that swap make room for each other step by step; the first one needs some.
             and all(
                 at not in self.free or self.free[at] >= self.options.reserve_bytes + BATCH_BYTES
                 for at in targets
@@ -150,7 +153,7 @@ class HostModel(Layout):
         )
 
     def apply(self, steps: Steps) -> None:
-        """Go on as if the steps were made."""
+        """Change the model as if the steps were made."""
         for mover, place in steps:
             self.host_loss.put(mover.effect, -1)
             then = self.effect(mover, place)
@@ -199,8 +202,8 @@ class HostModel(Layout):
     def _cpu_shares(self, mover: Mover, cpus: tuple[int, ...]) -> Parts:
         """Return where its CPU time goes: over several nodes, in proportion to their cores.
 
-        The kernel's load balancer does not ask where a guest's memory lies: once widened for
-        moments in which its own node is full, it stays on the other after them.
+        The kernel's load balancer ignores where a guest's memory lies: a guest widened for the
+        moments in which its own node is full stays on the other node afterwards.
         """
         if len(cpus) == 1:
             return ((cpus[0], 1.0),)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's guests by position: what is there, before anything is moved.
+"""Lay out a host and its guests by memory domain, before anything is moved.
 
 Positions are those of memory domains (``core/memory_domains.py``): nodes that share their
-memory channels are one. Node ids come in and go out.
+memory channels share a position. Arguments and results are in node ids.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     Parts = tuple[tuple[int, float], ...]
     _Amount = TypeVar('_Amount', int, float)
 
-#: A starved guest's accesses are scaled up to what it wants to run, by at most this factor.
+#: The accesses of a guest that waits for CPUs are scaled up to its demand, at most by this factor.
 MAX_UNCLIPPED = 4.0
-#: Accesses per core that runs where they are not counted (assumed, and low: the remote ones alone
-#: of the measured host that this project began with were 1.3 million per second and core, and
-#: one miss in 2,500 instructions, of 2.5 · 10⁹ per second, makes a million). Memory that lies
-#: elsewhere then comes home, in hours; nothing else is concluded from it.
+#: DRAM accesses per second of a busy core, where they are not counted. Assumed, and low: on the
+#: host that this project began with the remote ones alone were 1.3 million, and one miss in 2,500
+#: instructions at 2.5 · 10⁹ instructions per second makes one million. It brings memory home
+#: within hours; nothing else is concluded from it.
 ASSUMED_LINES_PER_CORE_SEC = 1e6
-#: On small hosts, less than this part of all cores is noise.
+#: A gain below this share of the host's cores is noise, where that is less than min_gain_cores.
 SMALLEST_SHARE = 0.004
 
 
@@ -42,8 +42,9 @@ class Mover:
     :ivar promise: {position: bytes promised}
     :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, unclipped
     :ivar traffic: DRAM traffic [bytes/s], unclipped
-    :ivar counted: whether accesses were; else ``stalls_per_ns`` is assumed, for the distance only
-    :ivar effect: what it adds where it is
+    :ivar counted: whether its accesses were counted; otherwise ``stalls_per_ns`` is assumed, and
+        used for the distance only
+    :ivar effect: its effect on the host at its present place
     :ivar movable: whether it may be touched and enough of it is known
     """
 
@@ -186,7 +187,7 @@ class Layout:
     def _mem_shares(
         self, mover: Mover, lies: Mapping[int, int], remote_ratio: float | None
     ) -> Parts:
-        """Return where its accesses go: by where its pages lie, corrected by what was counted."""
+        """Return where a guest's accesses go: as its pages lie, corrected by the remote ratio."""
         shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in mover.cpu_shares)
         local = self.memory_at[mover.at[0]]
         elsewhere = {n: size for n, size in lies.items() if n != local and size > 0}
@@ -208,7 +209,7 @@ class Layout:
         return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
-        """Lay out what is there beside the guests: all that was measured, less theirs."""
+        """Lay out the load that is not the guests': all that was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
         having = [n for n in self.all if self.capacity[n] or nodes[n].cores]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a host's guests, kept so that a change of one guest costs a few additions.
+"""Losses of a host's guests, kept as sums so that changing one guest takes a few additions.
 
 L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss of
 ``core/pressure.py`` summed by the node of the *memory*:
@@ -93,12 +93,12 @@ def effect(
 
 
 def limit_loss(lost: float, most: float) -> float:
-    """Bound the loss to stalls by ``most`` cores; it still grows beyond half of them."""
+    """Bound a loss by ``most`` cores, which it approaches asymptotically from half of them on."""
     return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
 
 
 def waiting(demand: float, cores: float, burst: float) -> float:
-    """Return the cores that wait: max(0, D − C), rounded off by bursts.
+    """Return the cores that wait: max(0, D − C), smoothed by bursts.
 
     h = (x + √(x² + 4·v²)) / 2, x = D − C. Then h · (h − x) = v²: cores waiting times cores
     idle is kept while the demand changes, so v follows from one interval's measured waiting
@@ -113,12 +113,12 @@ def waiting(demand: float, cores: float, burst: float) -> float:
 
 
 def crowding(demand: float, cores: float) -> float:
-    """Return D·ln(D / C) less (D − C), where more is wanted than there is [cores].
+    """Return D·ln(D / C) − (D − C) where D exceeds C, else 0 [cores].
 
     Waiting alone doesn't show how it is distributed: six busy guests on two nodes of two cores
     wait for two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is
     what proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
-    1997); at D = C it grows as waiting does, beyond that crowded nodes count more.
+    1997). At D = C it grows as fast as waiting; beyond, more crowded nodes count more.
     """
     if demand <= cores or not cores:
         return 0.0
@@ -134,7 +134,7 @@ def burst(demand: float, cores: float, waited: float) -> float:
 def level_out(
     demand: list[float], cores: Sequence[float], nodes: Collection[int], amount: float
 ) -> None:
-    """Pour ``amount`` of cores over ``nodes`` so that it fills the lowest D / C first.
+    """Add ``amount`` cores of demand to ``nodes``, filling those with the lowest D / C first.
 
     :param demand: changed in place
     """
@@ -179,7 +179,7 @@ class HostLoss:
         traffic: Iterable[float],
         bursts: Sequence[float],
     ) -> None:
-        """Start with what is there beside the guests.
+        """Start with the load that is not the guests'.
 
         :param cores: C by position
         :param bandwidth_max: B by position; None: the part is left out
@@ -191,7 +191,7 @@ class HostLoss:
         self.wide: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
         self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
-        self._waits: float | None = None  # what waits now, once computed
+        self._waits: float | None = None  # cores that wait now; None: not computed yet
 
     def put(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or take it away with ``sign`` −1."""
@@ -211,9 +211,9 @@ class HostLoss:
     def parts(
         self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
     ) -> tuple[float, float, float, float]:
-        """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
+        """Return (waiting, distance, queueing, crowding) after exchanging effects [cores].
 
-        The first three are the loss, cores of no use to any guest; see :func:`crowding`.
+        The first three add up to the loss; for the last see :func:`crowding`.
         """
         then = self._copy()
         for sign, effects in ((-1, removed), (1, added)):

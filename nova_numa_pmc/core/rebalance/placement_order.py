@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check whether a move agrees with the order by which guests are placed.
 
-Where it wastes least is judged by the host's loss, and where a guest is to start by pressure: on
-the same figures the two may differ, where bandwidth decides on one node and CPU on another, or
-nodes are not of one size. A guest that has just been placed stays where it was put until that
-order itself prefers another node.
+Moves are judged by the host's loss, placements by pressure. On the same figures the two can
+disagree, if bandwidth is decisive on one node and CPU on another, or if nodes differ in size. A
+guest that has just been placed therefore stays where it is until that order, too, prefers another
+node.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.layout import Mover
 
-#: How long a guest's place is that of its placement: by then what it wants is known over the
-#: horizon of minutes [ns].
+#: A guest counts as just placed for this long: its demand over the horizon of minutes is known by
+#: then [ns].
 JUST_PLACED_NS = 900 * 10**9
-#: What sums of floats may differ by.
+#: Rounding error of sums of floats.
 _NOISE = 1e-6
 
 
 class NodeOrder:
-    """The order of nodes for guests of a host, on what was measured of it.
+    """Orders the nodes of a host for a guest as a placement would, by the measurements.
 
     :param nodes: the host's domains
-    :param memory_at: by position, where memory lies of guests that run there
+    :param memory_at: by position, the position of the memory of guests that run there
     :param latencies_ns: by position
     :param limits: with floor and step of pressure
     """
@@ -49,7 +49,7 @@ class NodeOrder:
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 
     def prefers(self, mover: Mover, n: int) -> bool:
-        """Return whether it would place a guest on position ``n`` rather than where it is."""
+        """Return whether a placement would prefer position ``n`` to where the guest is."""
         traffic = mover.guest.bandwidth_bytes_per_sec
         if traffic is None:
             traffic = mover.demand * (self._rate or 0.0)
@@ -78,7 +78,7 @@ class NodeOrder:
         )
 
     def _pressure(self, mover: Mover, n: int, traffic: float, runs: bool = True) -> float:
-        """Return a node's pressure; what it has of the guest already is in its figures."""
+        """Return a node's pressure with the guest, whose part there is already in the figures."""
         ran, lies = dict(mover.cpu_shares).get(n, 0.0), dict(mover.mem_shares).get(n, 0.0)
         return max(
             ranking.parts(

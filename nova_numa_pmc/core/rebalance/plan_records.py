@@ -26,18 +26,18 @@ ASSUMED = 'assumed'
 
 
 class GuestLoad(Record):
-    """One guest: where it is and what it does.
+    """One guest: its place, its load, and whether it may be moved.
 
     :param vcpus: the most it may have; a node needs a thread for each
     :param memory_bytes: what it may grow to: its promise
-    :param cpu_nodes: node ids that its CPUs are held to now; empty: floating over all
+    :param cpu_nodes: ids of the nodes that its CPUs are held to now; empty: it floats over all
     :param home_nodes: node ids that were promised; narrower than ``cpu_nodes`` while widened
     :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
     :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
     :param cores_by_node: (node id, cores it ran there); empty: unknown
-    :param demand_cores: cores wanted, run + wait; None: unknown, it is not moved
+    :param demand_cores: CPU time that it ran and waited for [cores]; None: unknown, not moved
     :param served_cores: cores that it got, None: unknown
-    :param lines_per_sec: DRAM accesses, None: unknown, a low rate is assumed for the distance
+    :param lines_per_sec: DRAM accesses; None: unknown, for the distance a low rate is assumed
     :param remote_ratio: remote accesses over all, None: taken from where its pages lie
     :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
     :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
@@ -76,7 +76,7 @@ class Situation(Record):
         while others may have idled; a node that is absent waits for what exceeds its cores
     :param free_bytes: (node id, bytes free now); absent: only promises are looked at
     :param mlp: misses that a core waits for together (``core/pressure.py``)
-    :param limits: by which guests are placed
+    :param limits: the limits of placements
     """
 
     view: HostView
@@ -98,7 +98,7 @@ class RebalanceOptions(Record):
     :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
         and the following plans wait until their shares have paid for it
     :param moves_per_hour: guests whose memory is moved
-    :param changes_per_hour: guests whose CPUs only are changed (widen, narrow)
+    :param changes_per_hour: guests of which only the CPUs are changed (widen, narrow)
     :param bytes_per_sec: rate of a move, the limit or what was measured
     :param page_sec: CPU time to move a page of 4 KiB [s] (assumed until measured)
     :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
@@ -106,7 +106,7 @@ class RebalanceOptions(Record):
     :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
         adds to the regret
     :param reserve_bytes: free memory that a move leaves on its target
-    :param longest_tick_s: a sample speaks for no longer than this, however late the next is
+    :param longest_tick_s: a sample counts for at most this long, however late the next one is
     :param narrow_below_ratio: a widened guest goes home only where it leaves less CPU
         wanted ÷ capacity than this
     :param widen: whether CPUs may be widened at all
@@ -130,7 +130,7 @@ class Step(Record):
 
     :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
     :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
-    :param bytes: what has to move for that
+    :param bytes: memory to be moved for that
     """
 
     uuid: str
@@ -142,13 +142,13 @@ class Step(Record):
 
 
 class Move(Record):
-    """One change that stands for itself: all of its steps or none.
+    """One change: all of its steps are made, or none.
 
     :param kind: one of :data:`KINDS`
     :param steps: of each guest; those of a swap are done together
     :param gain_cores: loss and crowding now − after (``core/rebalance/losses.py``)
-    :param cost_core_sec: what it costs once
-    :param regret_core_sec: what not having made it has cost so far
+    :param cost_core_sec: its one-time cost [core-seconds]
+    :param regret_core_sec: loss so far from not having made it [core-seconds]
     :param reasons: the largest part of the gain first:
         'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
         'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
@@ -172,7 +172,7 @@ def requested_move(kind: str, steps: tuple[Step, ...], why: str) -> Move:
 class Plan(Record):
     """The moves to make now.
 
-    :param moves: what is due, in order
+    :param moves: the due moves, in the order in which to make them
     :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
     :param reasons: about the whole: budgets that held moves
         back, parts that are unknown

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide which guests to move, and when a move pays.
 
-:func:`plan` is called once per interval with what was measured and what it remembers;
-:func:`propose` answers what could be gained now, whatever has been paid. Pure: no clock, no
-files; both arguments and results are records.
+:func:`plan` is called once per interval with the measurements and its memory of the last call.
+:func:`propose` lists what could be gained now, regardless of regret. Pure: no clock and no files;
+arguments and results are records.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 MAX_REGRETS = 256
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
-#: CPUs are not widened where a move is due within this time: it would only delay the cure [s].
+#: CPUs are not widened where a move is due within this time, which widening would only delay [s].
 BRIDGE_S = 60.0
-#: Moves that :func:`propose` lists at most.
+#: The most moves that :func:`propose` lists.
 MAX_PROPOSED = 200
 
 
@@ -63,11 +63,11 @@ def plan(
     with the largest G · 600 s − K comes first; the others are weighed again as if it were made
     and keep the share of their regret that they would still gain.
 
-    :param regrets: that the last plan returned; an empty one at first
+    :param regrets: the memory that the last call returned; at first an empty one
     :param elapsed_s: length of the interval that was measured [s]
     :param now_s: a clock that does not jump [s]
-    :returns: (the plan, the next regrets, on the assumption that the moves are made; else call
-        :func:`regrets.without_guests`)
+    :returns: (the plan, the memory for the next call). The memory presumes that the moves are
+        made; call :func:`regrets.without_guests` for those that are not
     """
     elapsed_s = min(max(0.0, elapsed_s), options.longest_tick_s)
     host_model = HostModel(situation, options)
@@ -101,10 +101,10 @@ def propose(
     options: plan_records.RebalanceOptions,
     horizon_s: float = HORIZON_S,
 ) -> plan_records.Plan:
-    """List the moves that gain more than they cost within a time, best first, one by one.
+    """List the moves that gain more than they cost within a time, the best first.
 
-    For an operator who asks now: no regret is needed, no budget applies. No guest is changed
-    twice.
+    This is for an operator who asks now: no regret is needed and no budget applies. No guest is
+    changed twice.
 
     :param horizon_s: for how long the load is taken to stay as it is [s]
     """
@@ -146,7 +146,7 @@ def propose(
 def _with_regrets(
     host_model: HostModel, regrets: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
-    """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
+    """Weigh the proposals and the changes with regrets; keep those nearest to being due."""
     recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in regrets.regrets]
     known = {}
     for steps, core_sec in recalled:
@@ -170,7 +170,7 @@ def _weigh(
     known: Mapping[Identity, float],
     elapsed_s: float,
 ) -> list[MoveCandidate]:
-    """Weigh changes and add the interval's regret to what is known; drop those without any."""
+    """Weigh changes and add the interval's regret to the known one; drop those without any."""
     candidates = []
     for identity, steps in changes.items():
         now = gain(host_model, steps)
@@ -207,12 +207,11 @@ def _best_due(
     regrets: RebalanceMemory,
     held: set[str],
 ) -> MoveCandidate | None:
-    """Return the best candidate that has paid and is within the budgets; None: there is none.
+    """Return the best candidate that is due and within the budgets; None: there is none.
 
-    Gains that moves of this plan have made out of date are looked at again only where they
-    could come first.
+    A gain that is outdated by moves of this plan is computed again only if it could come first.
 
-    :param held: gets the names of the budgets that held one back
+    :param held: the names of the budgets that held candidates back; added to
     """
     factors, options = caution_factors(regrets), host_model.options
     while True:
@@ -237,7 +236,7 @@ def _best_due(
 
 
 def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
-    """Return whether it gains more than noise; where no gain is too small, more than nothing."""
+    """Return whether a candidate gains more than noise, or, if any gain counts, more than 0."""
     return candidate.gain > 0 and candidate.gain >= host_model.min_gain
 
 
@@ -252,7 +251,7 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
 def _cures_soon(
     host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
-    """Return {place: gain} of the best move from it that is due, or will be shortly."""
+    """Return {positions: gain} of the best move away from them that is due now or soon."""
     factors = caution_factors(regrets)
     return _cures(
         candidate
@@ -284,7 +283,7 @@ def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], flo
 def _budget_exceeded(
     candidate: MoveCandidate, regrets: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
-    """Name the budget that a candidate would exceed; '' none."""
+    """Return the name of the budget that a candidate would exceed; empty: none."""
     count = len(candidate.steps)
     if not candidate.bytes:
         return (
@@ -301,7 +300,7 @@ def _budget_exceeded(
 
 
 def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
-    """Look again at a candidate after a move; its regret shrinks as its gain has.
+    """Weigh a candidate again after a move; scale its regret with its gain.
 
     :returns: whether it is still to be considered
     """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that are worth weighing, out of the many that could be made.
+"""Choose the changes that are worth weighing, out of the many that could be made.
 
 A thousand guests on eight nodes have 7,000 moves and half a million swaps. What a guest's
-absence would spare bounds the gain of moving it, and costs one look at it; only the best of
-each node by that bound are weighed against every other node, and swapped with a few partners
-that fit what is missing there. Everything is tried on a host with few guests.
+absence would spare is a bound of the gain of moving it, and cheap to compute. Only the best guests
+of each node by that bound are weighed against every other node, and swapped with a few partners
+that fit the room there. On a host with few guests everything is tried.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def proposals(host_model: HostModel) -> list[Change]:
     for mover in movable:
         home = Place(mover.home, None)
         if set(mover.home) < set(mover.at) and host_model.may(mover, home):
-            changes.append(((mover, home),))  # what it left elsewhere is fetched later
+            changes.append(((mover, home),))  # memory that it leaves elsewhere is fetched later
     changes.extend(_swaps(host_model, movable, sources, bounds, few))
     if host_model.options.widen:
         changes.extend(_widenings(host_model, movable))
@@ -100,7 +100,7 @@ def _swaps(
     bounds: Mapping[str, float],
     few: bool,
 ) -> Iterator[Change]:
-    """Pair guests that lose where they are with guests elsewhere."""
+    """Yield swaps of guests that lose at their place with guests elsewhere."""
     pools = {at: _Pool(movers) for at, movers in _by_place(movable).items() if len(at) == 1}
     seen = set()
     for at in sorted(sources):
@@ -129,7 +129,7 @@ def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
 
 
 class _Pool:
-    """The guests of one node in the orders in which partners are looked for."""
+    """Guests of one node, sorted in the orders in which swap partners are searched."""
 
     def __init__(self, movers: Iterable[Mover]) -> None:
         self.movers = sorted(movers, key=lambda mover: (mover.demand, mover.guest.uuid))
@@ -154,7 +154,7 @@ class _Pool:
 
 
 def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Change]:
-    """Let the calmest guests of a node that waits also run where cores idle."""
+    """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.wide else host_loss.demand
     # Bursts leave cores idle where more is wanted on average than there is.
@@ -174,7 +174,7 @@ def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Chan
         wanting.sort(key=lambda mover: (mover.stalls_per_ns / mover.demand, -mover.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
-                # What bursts leave would not pay for distances that were not counted.
+                # Cores idle between bursts would not pay for a distance that was not counted.
                 worth = demand[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of the rebalancer between ticks: regrets, budgets, whether moves paid.
+"""The rebalancer's memory between ticks: regrets, trials of moves, cautions and budgets.
 
 Immutable; a plan takes one and returns the next. All fields are numbers, strings and tuples
 of them, so that it can be kept over a restart. Times are seconds of a clock that does not
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     TrialStep = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
-#: A guest's moves cost at most this many times what they cost.
+#: Upper bound of a caution factor.
 MAX_FACTOR = 64.0
 
 
 class Regret(Record):
-    """Cost so far of not having made a move.
+    """The loss so far from not having made a move.
 
     :param key: (uuid, node ids for the CPUs, node ids for the memory), one per guest
     :param core_sec: R [core-seconds]
@@ -43,7 +43,7 @@ class Trial(Record):
 
     :param steps: (uuid, node ids it was on, ((node id, share of accesses), …),
         node ids it went to)
-    :param credit_core_sec: what it has spared so far; paid when that covers the cost
+    :param credit_core_sec: loss that it has spared so far; it has paid when this covers the cost
     """
 
     steps: tuple[TrialStep, ...]
@@ -53,7 +53,7 @@ class Trial(Record):
 
 
 class Caution(Record):
-    """By how much a guest's next move has to be cheaper than its regret."""
+    """A factor on the cost of a guest's next moves, raised by each move."""
 
     uuid: str
     factor: float
@@ -63,8 +63,8 @@ class Caution(Record):
 class RebalanceMemory(Record):
     """The rebalancer's memory.
 
-    :param moved_s, changed_s: when guests' memory was moved, CPUs only were changed, within
-        the last hour
+    :param moved_s, changed_s: times within the last hour at which a guest's memory was moved, or
+        only its CPUs were changed
     :param owed_bytes: by how much a large guest has exceeded the bytes of a tick
     """
 
@@ -83,13 +83,13 @@ def after_interval(
     now_s: float,
     options: RebalanceOptions,
 ) -> RebalanceMemory:
-    """Return the regrets after an interval: trials credited or closed, budgets refilled.
+    """Return the memory after an interval: trials credited or closed, budgets refilled.
 
-    A move's credit grows by what its reverse would lose now. One that has covered its cost
-    restores its guests' trust; one whose guest has gone or was moved by others is dropped; so
-    is what is older than an hour.
+    The credit of a trial grows by what reversing its move would lose now. A trial whose credit
+    has covered the cost halves its guests' caution. One whose guest has gone or was moved by
+    others is dropped, and so is one that is older than an hour.
 
-    :param host_model: of now
+    :param host_model: the host as it is now
     """
     trials, cautions = [], {caution.uuid: caution for caution in regrets.cautions}
     for trial in regrets.trials:
@@ -120,12 +120,12 @@ def caution_factors(regrets: RebalanceMemory) -> dict[str, float]:
 def with_move_recorded(
     regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float
 ) -> RebalanceMemory:
-    """Return the regrets after a move.
+    """Return the memory after a move.
 
-    Its guests' next move costs twice as much until this one has paid for itself: a load that
-    changes faster than moves pay would else be followed forever.
+    Its guests' next move counts twice its cost until this one has paid for itself: otherwise
+    guests would be moved for ever after a load that changes faster than moves pay.
 
-    :param trial: to open
+    :param trial: the trial of the move
     """
     factors = {caution.uuid: caution for caution in regrets.cautions}
     uuids = {step.uuid for step in made.steps}
@@ -171,7 +171,7 @@ def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceM
 
 
 def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
-    """Return the loss [cores] if the move were reversed; None: it is no longer in force."""
+    """Return what reversing the move would lose now [cores]; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
         mover = host_model.movers.get(uuid)
@@ -193,7 +193,7 @@ def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
 
 
 def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> tuple[Caution, ...]:
-    """Halve what is an hour old; drop what is back at 1 or about guests that have gone."""
+    """Halve cautions an hour old; drop those back at 1 and those of guests that have gone."""
     kept = []
     for caution in cautions:
         if not 0 <= now_s - caution.since_s <= HOUR_S:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.regrets import TrialStep
 
-#: Raised when the meaning of a field changes; fields that are new are ignored by older readers.
+#: Incremented when the meaning of a field changes; older readers ignore new fields.
 VERSION = 1
 
 
@@ -34,10 +34,10 @@ def to_data(regrets: RebalanceMemory) -> dict[str, Any]:
 
 
 def from_data(data: Any) -> RebalanceMemory:
-    """Return the regrets that :func:`to_data` wrote, or a newer writer of the same version.
+    """Return the memory that :func:`to_data`, or a newer writer of the same version, wrote.
 
-    :raises ValueError: malformed or of another version. An empty one is a safe substitute: the
-        gain of moves is then counted from zero
+    :raises ValueError: it is malformed, or of another version. An empty memory is a safe
+        substitute: regrets then accumulate from zero
     """
     try:
         if data['version'] != VERSION:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what a guest would leave of a host, from the little that the scheduler knows of it."""
+"""Estimate the pressures that a guest would leave on a host, from what the scheduler knows."""

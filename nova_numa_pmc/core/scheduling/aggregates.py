@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host as columns: one list per quantity, one entry per memory domain.
 
-What the scheduler decides on, a thousand hosts a request: making records of nodes costs as
-much as the decision itself.
+The scheduler decides on these, for a thousand hosts per request: creating records of nodes would
+take as long as the decision itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Column = list[float | None] | None
 
     class Usual(Protocol):
-        """Aggregates with ``usual``: a column is None, or nothing in it is."""
+        """Aggregates where ``usual`` is true: a column is None, or has no None in it."""
 
         cores: list[float]
         threads: list[int]
@@ -89,10 +89,10 @@ class Aggregates:
         usual: bool | None = None,
         rotation: int = 0,
     ) -> None:
-        """Take columns.
+        """Take the columns.
 
-        :param usual: what the caller knows of them, None: to be found out; with True, a column
-            of which nothing is known is None
+        :param usual: the attribute, if the caller knows it, else None; if it is true, a column
+            without any known value has to be None
         """
         self.cores, self.threads = cores, threads
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
@@ -123,7 +123,7 @@ class Aggregates:
                     * sum(bandwidth)  # type: ignore[arg-type]  # usual: no None in it
                     / hundredths
                 )
-        else:  # what a node hasn't isn't unknown
+        else:  # a missing resource is not an unknown one
             self.rate = traffic_rate(
                 [value for value, has in zip(demand, cores) if has],
                 [value for value, has in zip(bandwidth, capacity_mib) if has or value is not None],
@@ -180,14 +180,14 @@ class Aggregates:
 
 
 def is_usual(host: Aggregates) -> TypeGuard[Usual]:
-    """Return whether a host is as usual."""
+    """Return whether :attr:`Aggregates.usual` is true, for type checkers."""
     return host.usual
 
 
 def aggregate(view: model.HostView) -> Aggregates:
     """Turn a view of nodes into columns of memory domains.
 
-    Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
+    Memory is in whole MiB, as in Nova: promised memory is rounded up, capacity down.
     """
     merged, groups = memory_domains.merge(view)
     nodes = merged.nodes

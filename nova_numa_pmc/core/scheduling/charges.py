@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correct a host's figures for guests that arrived since the measurement, and one that moves."""
+"""Correct a host's figures for guests that arrived after the measurement, or that will move."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def add_new_guests(
     have gone where that would have gone.
 
     :param host: left as it is
-    :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left
-        had used isn't known before the next measurement
+    :param vcpus, memory_mib: sums over these guests. Below 0 counts as 0: what a guest that left
+        has freed isn't known before the next measurement
     :param cores_per_vcpu: what is expected of any guest of this host
     """
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
@@ -63,8 +63,8 @@ def add_new_guests(
 def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
-    On which nodes it is isn't known to the scheduler: its size is taken off all
-    domains in proportion to their vCPUs.
+    The scheduler doesn't know on which nodes the guest is, so its size is taken off all domains in
+    proportion to their vCPUs.
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores
     host, total = host.copy(), sum(borne)
@@ -81,7 +81,7 @@ def _add(host: Aggregates, guest: ExpectedGuest, shares: Mapping[int, float]) ->
         host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * guest.memory_mib))
         wanted = host.demand[at] if host.demand else None
         if host.demand and wanted is not None:
-            # As rounded as where nodes are merged, so that a tie falls the same way.
+            # Rounded as in merging nodes, so that ties are broken alike.
             host.demand[at] = max(0, round(wanted + share * guest.demand_cores, 6))
         served = host.bandwidth[at] if host.bandwidth else None
         if host.bandwidth and served is not None:

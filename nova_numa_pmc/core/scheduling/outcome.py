@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what a guest would leave of a host: the decision as the scheduler needs it.
+"""Compute the pressures that a guest would leave on a host, as the scheduler needs them.
 
 The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
 case, a single node of a host that knows what it knows of all its nodes, is computed here
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
 
-#: What rounding may be in a difference of pressures.
+#: Rounding error of a difference of pressures.
 _NOISE = 1e-6
-#: Policies by which a guest goes to one node where one has room.
+#: Policies by which a guest is placed on one node if one has room.
 _ONE_NODE_POLICIES = model.AUTO, model.ONE_NODE
 
 
@@ -148,8 +148,8 @@ def _best(
 ) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
-    Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
-    pressure never has the higher floored one), and so does distance.
+    Two parts of ranking.KEY_PARTS drop out: the floored pressure, as steps are monotone and the
+    lower pressure never has the higher floored one, and the distance.
     """
     vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
     capacity = host.capacity_mib
@@ -166,7 +166,7 @@ def _best(
     if len(fits) < 2:
         return fits[0] if fits else None
     step = limits.pressure_step
-    # What is lower by more than a step is so in steps, too.
+    # A pressure lower by more than a step is lower in steps, too.
     if len(fits) == 2:
         one, two = fits
         apart = charged[one] - charged[two]
@@ -198,7 +198,7 @@ def traffic(host: Aggregates, guest: ExpectedGuest) -> float | None:
 
 
 def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
-    """Turn it into what :func:`placement.place` takes, as it is on this host."""
+    """Return the request that :func:`placement.place` takes, for a guest on this host."""
     return model.Request(
         guest.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
         guest.memory_mib * MIB,
@@ -222,7 +222,7 @@ def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits
         best = decided.ranks[0].candidate
     else:
         cpus = tuple(at for at, cores in enumerate(host.cores) if cores)
-        if not cpus:  # the guest can't run there at all
+        if not cpus:  # no CPU that the guest may use
             return Outcome(decided.reason.code, (ABSURD,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
     used, rest = ranking.pressures_with(ask, best)

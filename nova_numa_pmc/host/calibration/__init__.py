@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out what memory delivers and how far it is: measured, or from the firmware."""
+"""Bandwidth and latency of the nodes' memory, measured or from the firmware."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a node's memory delivers and how far it is, with libc alone.
+"""Measure the bandwidth and latency of a node's memory, with libc alone.
 
 Nothing is compiled and no page is made executable, so it runs on every architecture and
 under SELinux: the loops are functions that libc has, called without Python's lock.
@@ -80,12 +80,12 @@ class ProbeSizes(Record):
     slice_bytes: int
 
     def total_bytes(self, threads: int) -> int:
-        """Return the most that is in use on a node at one time."""
+        """Return the most memory in use on a node at any time [bytes]."""
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
 def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
-    """Return the sizes to use for a CPU's last cache, the sum of a node's, and some threads."""
+    """Return the sizes to use, given the sizes of a CPU's last-level cache and of a node's."""
     part = -(-4 * node_cache_bytes // threads)
     return ProbeSizes(
         _CHAIN_BYTES,
@@ -100,10 +100,10 @@ def _whole_pages(size: int) -> int:
 
 
 class Memory:
-    """Anonymous memory on a node, written once so that it is there.
+    """Anonymous memory on a node, written once so that its pages are allocated.
 
     :param node: node id, None: wherever the kernel puts it (a host without NUMA)
-    :raises CalibrationError: it can't be had there
+    :raises CalibrationError: it can't be allocated there
     """
 
     def __init__(self, size: int, node: int | None) -> None:
@@ -132,7 +132,7 @@ class Memory:
         return memoryview(self._map).cast('B').cast('Q')
 
     def close(self) -> None:
-        """Give it back."""
+        """Free the memory."""
         self._view = None
         self._map.close()
 
@@ -146,7 +146,7 @@ class Memory:
 def _syscall(which: int, *arguments: object) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
-        raise CalibrationError('memory cannot be put on a node by hand on %s' % platform.machine())
+        raise CalibrationError('the number of mbind is not known on %s' % platform.machine())
     if _libc.syscall(ctypes.c_long(numbers[which]), *arguments) == 0:
         return
     code = ctypes.get_errno()
@@ -183,8 +183,8 @@ def _check_node(address: int, size: int, node: int) -> None:
         )
         if actual.value != node:
             raise CalibrationError(
-                'node %d does not have %d MiB free (they went to node %d): stop what fills it, '
-                'or drop its page cache' % (node, size >> 20, actual.value)
+                'node %d does not have %d MiB free (the memory came from node %d): free memory '
+                'on it, or drop the page cache' % (node, size >> 20, actual.value)
             )
 
 
@@ -310,7 +310,7 @@ class PointerChain:
         return time.thread_time_ns() - began
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for memory in (self._memory, self._flush):
             if memory is not None:
                 memory.close()
@@ -326,8 +326,8 @@ class PointerChain:
 def order(size: int, lines: int, seed: int = 1) -> list[int]:
     """Return the offsets of a chain's lines in the order in which they are visited.
 
-    One line in each equal part of the memory, at a random place of it: the neighbour that a
-    prefetcher brings along is never wanted. Random within windows, which follow each other.
+    Each equal part of the memory has one line, at a random place, so that a line fetched by the
+    adjacent-line prefetcher is never used. The order is random within consecutive windows.
     """
     chance = random.Random(seed)
     stride = size // lines

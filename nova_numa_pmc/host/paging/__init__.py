@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running guest's pages: where they lie, and moving them."""
+"""Find out where a running guest's pages lie, and move them."""

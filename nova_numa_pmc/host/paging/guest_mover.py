@@ -2,9 +2,9 @@
 """Move a running guest to other nodes: its CPUs at once, then its memory bit by bit.
 
 ``cpuset.mems`` stays wide meanwhile: narrowing it would let the kernel move everything in its
-one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead
-batches of pages go by move_pages(2), each when the rate allows it, and between two of them
-nothing is held or pending. Nothing is written down either: what is left to do is what lies
+one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead, pages
+are moved by move_pages(2) in batches, each when the rate limit allows it; between two batches
+nothing is locked or pending. Nothing is recorded either: the work left is the memory that lies
 elsewhere, so an interrupted move is resumed by starting it again.
 """
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 #: States of a move. MOVING is the only one that goes on.
 MOVING = 'moving'
-DONE = 'done'  # next to nothing lies elsewhere that could be moved
+DONE = 'done'  # next to no movable memory lies elsewhere
 PARTLY = 'partly'  # pages would not move: ``refused`` says why
 FULL = 'full'  # the nodes have no room for more
 CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
 
-_WALKS = 3  # through all of a guest's memory, while each moves something
-_FEW_SHARE = 0.01  # refused of what moved: QEMU and libvirt share a page or two
+_WALKS = 3  # most passes over a guest's memory; ends before if a pass moves nothing
+_FEW_SHARE = 0.01  # refused share that is ignored: QEMU and libvirt share a page or two
 _UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
 class PagingLimits(Record):
-    """Limits by which a guest's memory is moved.
+    """Limits on moving a guest's memory.
 
     :param bytes_per_sec: the rate limit
     :param batch_bytes: what one step looks at, and moves at most. Each call makes all CPUs of
@@ -62,13 +62,13 @@ class Progress(Record):
     """Progress of a move.
 
     :param state: one of the constants above
-    :param moved_bytes: moved by this mover
-    :param left_bytes: what lies elsewhere still, None: unknown. In the end that may include
+    :param moved_bytes: bytes moved by this mover
+    :param left_bytes: bytes that still lie elsewhere; None: unknown. At the end they may include
         memory that QEMU has not mapped
     :param refused: (errno's name, pages) that did not move in the last walk;
         :class:`page_mover.MovedPages` explains the names
     :param elapsed_s: since the first step
-    :param wait_s: how long to wait before the next step, which does nothing before
+    :param wait_s: how long to wait before the next step; an earlier step does nothing [s]
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
@@ -141,7 +141,7 @@ class GuestMove:
         self._steps = self._run()
 
     def step(self) -> Progress:
-        """Do the next part, for the time of one batch."""
+        """Move the next batch."""
         if self._began_s is None:
             self._began_s = self._clock()
         try:
@@ -156,7 +156,7 @@ class GuestMove:
         self._cancelled = True
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
-        """Give the CPUs back what they had before this move.
+        """Restore the CPU sets from before this move.
 
         :raises GuestGone, CpusetError: as :func:`cpuset.undo`
         """
@@ -182,7 +182,7 @@ class GuestMove:
         self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
 
     def _unseen(self) -> bool:
-        """Return whether much stayed that no walk has met: what it met not is no refusal."""
+        """Return whether much memory stayed that no walk has seen, and so was not refused."""
         self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.brought_bytes)
@@ -193,7 +193,7 @@ class GuestMove:
                 self._groups, self._cpus, ours=self._ours, write=self._port.write
             )
             self._ours = self._ours._replace(cpus=self._cpus)
-        if self._ours.mems:  # A guest that is bound elsewhere is given no page here.
+        if self._ours.mems:  # a guest bound to other nodes gets no pages here
             cpuset.release_memory(self._groups, self._ours.mems, write=self._port.write)
             self._ours = self._ours._replace(mems=frozenset())
 
@@ -274,7 +274,7 @@ class GuestMove:
         presence: mappings.Presence,
     ) -> MovedPages:
         moved = self._pages.move(mapping, start, end, target, presence)
-        # What does not move has been tried, several times: it costs as well.
+        # Pages that did not move were tried several times, and count, too.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
@@ -301,7 +301,7 @@ class GuestMove:
         )
 
     def _narrow(self) -> str:
-        """Let one write bring over what is little, where move_pages is denied."""
+        """Move a small rest by writing ``cpuset.mems``, where move_pages(2) is denied."""
         off_bytes = self._off_bytes() or 0
         written = cpuset.confine(
             self._groups,

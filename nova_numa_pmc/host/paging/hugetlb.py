@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the huge pages of a process lie."""
+"""Read on which nodes the huge pages of a process lie."""
 
 from __future__ import annotations
 

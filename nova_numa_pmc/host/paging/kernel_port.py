@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to the kernel for code that moves guests; tests pass another that models it."""
+"""The interface to the kernel of code that moves guests; tests pass a model of the kernel."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class KernelPort:
         move_pages.touch(pid, addresses, cpus)
 
 
-#: That of this host.
+#: The port to this host's kernel.
 HOST = KernelPort()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process's mappings that may hold a guest's memory, and which parts of them are there.
+"""Read the mappings of a process that may hold guest memory, and which of their pages exist.
 
 ``/proc/PID/maps`` names them without a look at page tables, which ``smaps`` and
 ``numa_maps`` walk for each mapping at once, with the address space's lock held.
@@ -28,8 +28,8 @@ _PRESENT = 0x80  # in the last byte of a pagemap entry
 class Mapping(Record):
     """A range of addresses that a process may write.
 
-    :param shared: pages that other processes map move as well (memfd and files of the
-        guest's own: vhost-user). Not so in /dev/shm, where guests share memory (ivshmem)
+    :param shared: also move pages that other processes map, as in a memfd or a file of the guest's
+        own (vhost-user); not in /dev/shm, where guests share memory (ivshmem)
     """
 
     start: int
@@ -85,10 +85,10 @@ def start_ticks(pid: int, root: str = '/') -> int:
 
 
 class Presence:
-    """Skip what a guest never touched: a range without a page costs a hundredth to look up."""
+    """Finds the pages that exist: looking a range up takes a hundredth of locating its pages."""
 
     def __init__(self, pid: int, root: str = '/') -> None:
-        """Open a process's pagemap; where that is denied, all of it may be present."""
+        """Open a process's pagemap; if that is denied, any page counts as possibly present."""
         try:
             self._fd: int | None = os.open(
                 os.path.join(root, 'proc/%d/pagemap' % pid), os.O_RDONLY | os.O_CLOEXEC
@@ -109,7 +109,7 @@ class Presence:
         return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
 
     def are_present(self, addresses: Sequence[int]) -> list[bool]:
-        """Return for each page of a range whether it is present; where that is denied, for none.
+        """Return for each page of a range whether it is present; all False if that is denied.
 
         :param addresses: of pages one after the other
         """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change the node of a process's pages: move_pages(2), and what it fails to see.
+"""Read and change the nodes of a process's pages: move_pages(2), and a remedy for its gaps.
 
-libnuma's ``move_pages`` through py-libnuma's handle where that is installed (it has no function
-of its own for this), which knows the call on every machine that libnuma is built for; else the
-system call, whose numbers are here for those that hosts commonly are, and which needs nothing
-installed. libnuma without py-libnuma would serve no host that these two don't, but for a rare
-machine, where py-libnuma can be installed.
+If py-libnuma is installed, libnuma's ``move_pages`` is called through its handle (py-libnuma has
+no function for it), which works on every architecture that libnuma supports. Otherwise the system
+call is made directly, which needs nothing installed; its numbers are listed here for the common
+architectures. libnuma without py-libnuma is not used: it would only add rare architectures, on
+which py-libnuma can be installed.
 
 Nothing else of py-libnuma is called: its functions take masks that they don't check, and an
 absent node ends the process. Here the kernel checks the node, and answers ENODEV.
@@ -35,7 +35,7 @@ _MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 #: Pages that one call touches: IOV_MAX of limits.h.
 _TOUCHED = 1024
-#: No kernel gives it: the page's status was not written.
+#: Initial status of a page, which no kernel returns: the status was not written.
 UNREPORTED = -(1 << 31)
 
 _REMEDIES = {
@@ -82,7 +82,7 @@ def move(
 
 
 def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None:
-    """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
+    """Read a byte of each page, so that pages waiting for a NUMA hinting fault are seen.
 
     Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
     and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
@@ -90,8 +90,8 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
     stays as it is: nothing is raised.
 
     :param addresses: array('Q') of pages that are present: others would be allocated
-    :param cpus: CPUs of the node where pages belong: the fault may bring them to the node of the
-        CPU that touches them. It is done on one of these where this process may use it
+    :param cpus: CPUs to do this on, if this process may use any of them: those of the node where
+        the pages belong, as a fault may bring a page to the node of the CPU that touches it
     """
     read_part = _process_vm_readv()
     with _on(cpus):
@@ -105,7 +105,7 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
 
 @contextlib.contextmanager
 def _on(cpus: Set[int]) -> Iterator[None]:
-    """Hold this thread to those of the CPUs that it may use, if any."""
+    """Run the block on those of the CPUs that this thread may use, if any."""
     before = os.sched_getaffinity(0)
     if before.isdisjoint(cpus):
         yield

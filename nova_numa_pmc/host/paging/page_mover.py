@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move what lies elsewhere of one range of a process's addresses; report why the rest stays.
+"""Move the pages of one address range that lie elsewhere; report why others stay.
 
-A page's node is looked up before it is moved: to a page that is there already, or absent,
-the call pays four times as much as to ask, and each breaks the kernel's batch in two.
+Pages are located before they are moved: trying to move a page that is in place already, or absent,
+takes four times as long as locating it, and splits the kernel's batch.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class PageMover:
             now = self._port.locate(self._pid, wanted) if why else statuses
             tried = self._count_tried(wanted, statuses) if why == errno.EAGAIN else len(wanted)
             for node, status in zip(now[:tried], statuses):
-                # One that is gone or swapped out since we looked has not refused.
+                # A page that has vanished or was swapped out since it was located was not refused.
                 if node in self._homes or node == -errno.ENOENT:
                     continue
                 code = why if status == move_pages.UNREPORTED or status >= 0 else -status

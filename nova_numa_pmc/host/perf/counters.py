@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep counters open on what comes and goes: CPUs, threads, control groups."""
+"""Keep counters open on targets that come and go: CPUs, threads, control groups."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _K = TypeVar('_K')
 class Counters(Generic[_K]):
     """Counters on any number of targets, opened and closed as these change.
 
-    It degrades instead of failing: what can't be opened is None in every
-    reading and is named once in what :meth:`update` returns.
+    It degrades instead of failing: a counter that can't be opened reads as None, and
+    :meth:`update` reports it once.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Counters(Generic[_K]):
         return sum(len(group.fds) for _, _, groups, _ in self._open.values() for group in groups)
 
     def update(self, wanted: Mapping[_K, Wanted]) -> tuple[exceptions.CounterError, ...]:
-        """Open and close so that just the wanted targets are counted.
+        """Open and close counters so that exactly the wanted targets are counted.
 
         A target that changed under its key (a thread id used again, a control
         group created again under its name) is closed and opened again.
@@ -88,8 +88,8 @@ class Counters(Generic[_K]):
         if isinstance(target.id, int) and perf_event.thread(target.id) != target:
             for group in groups:
                 group.close()
-            return  # it ended, and another thread may have got its id
-        # The usual: all in one group, whose counts are the reading.
+            return  # the thread has ended, and its id may be reused
+        # Usually all events are in one group, whose counts are the reading.
         places = None if len(groups) == 1 and not missing else _places(events, missing)
         self._open[key] = (target, events, groups, places)
         for event, error in missing:

@@ -58,7 +58,7 @@ class Entry(Record):
     :param caveats: what the number leaves out or adds
     :param pmu: the kernel's PMU, a shell pattern (several boxes are added up)
     :param bytes_per_count: how many bytes a count stands for, None: not an amount of data
-    :param minus: a role whose count is subtracted
+    :param minus: a role whose count is to be subtracted; None: none
     """
 
     role: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the events to count on this CPU: what each means, its code, where that comes from.
+"""Choose the events to count on this CPU, with their meanings, codes and sources.
 
-For every role (:data:`counter_roles.ROLES`) the first of these that has it:
+For every role (:data:`counter_roles.ROLES`), the first of these sources that has an event is used:
 the operator's override, names that the kernel exports, libpfm4, our table.
 """
 
@@ -39,7 +39,7 @@ class Cpu(Record):
     """A CPU model.
 
     :param cpuid: ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`); '': unknown
-    :param name: what the CPU calls itself
+    :param name: its model name, from /proc/cpuinfo
     """
 
     cpuid: str

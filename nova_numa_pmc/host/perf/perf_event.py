@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open, read and close hardware counters: a thin binding of perf_event_open(2).
 
-PyPI has no kept-up binding that reads groups and counts control groups
+PyPI has no maintained binding that reads groups and counts control groups
 (performance-features: 2023, whole processes only; perfmon: unmaintained, per
 thread; python3-libpfm is not packaged for Debian), so this is one, with ctypes.
 
@@ -115,7 +115,7 @@ def pack_attr(event: Event, disabled: bool = False) -> bytes:
 def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool = False) -> int:
     """Open one counter and return its descriptor.
 
-    :raises CounterError: one of its subclasses, by what can be done about it
+    :raises CounterError: the subclass shows what can be done about it
     """
     number = _SYSCALLS.get(platform.machine())
     if number is None or event.type is None:
@@ -242,7 +242,7 @@ def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
         return nothing
     words = _words(len(data) // 8).unpack(data)
     number, enabled, running = words[:3]
-    # running > enabled can't be; a leader in error or of another format reads like that
+    # running > enabled is impossible; a leader in an error state or of another format reads so
     if len(words) != 3 + 2 * number or running > enabled:
         return nothing
     if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
@@ -288,7 +288,7 @@ class EventGroup:
     def read(self) -> Counts:
         """Return the counts so far, in the order of ``events``.
 
-        It is the same object as before while the target has not run.
+        The same object is returned as long as the target has not run.
         """
         try:
             data = os.read(self.fds[0], 24 + 16 * len(self.fds))
@@ -332,7 +332,7 @@ def open_groups(
 
     A group that could never be counted at once is refused by the kernel
     (EINVAL): the event then begins the next group, and the kernel rotates. So does one of
-    :data:`counter_roles.GUEST_ROLES`, that it keeps no counter from the others.
+    :data:`counter_roles.GUEST_ROLES`, so that it takes no counter from the others.
     An event that this machine doesn't have is left out of the groups.
 
     :returns: (groups, (event left out, its error) of each)

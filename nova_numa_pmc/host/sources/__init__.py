@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder of evidence: ways to tell whether guests reach their memory locally, best first.
+"""The ladder of evidence: sources that show how local guests' memory accesses are, best first.
 
 ``guest_counters``   counters on each guest's vCPU threads, or on its control group
 ``cpu_counters``     counters on each CPU, shared out by where the guests ran
@@ -11,9 +11,9 @@
 ``ladder``           tries the sources in order, leaves one that fails, comes back to it
 
 A source has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and
-``close()`` (:class:`ladder.Source`). It raises
-:class:`SourceUnavailable`, with the remedy, while it can't be used on this host. A guest it
-can measure nothing of in this tick is absent, and the next source is tried.
+``close()`` (:class:`ladder.Source`). While it can't be used on this host, ``sample()`` raises
+:class:`SourceUnavailable`, with the remedy. A guest without evidence in a tick is absent from
+the result, and the next source is tried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Evidence(Record):
     """Evidence of one guest by a source; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
 
-    Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it is of execution only.
+    An idle guest has rates of 0 and no ratio. Without either, the evidence is of execution only.
     """
 
     source: str

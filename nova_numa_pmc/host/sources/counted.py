@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of owners (a guest, a node) that are made of several targets (threads, CPUs)."""
+"""Count by owner (a guest, a node) on several targets (threads, CPUs), and sum up."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _O = TypeVar('_O')
 _K = TypeVar('_K')
 
-#: In this order they are opened, as far as the hardware can in one group: what is divided by
-#: another is to be of the same time.
+#: Core events in the order in which they are opened, in one group as far as the hardware allows:
+#: counts that are divided by each other have to be of the same time.
 ROLES = (
     counter_roles.LOCAL_DRAM,
     counter_roles.REMOTE_DRAM,
@@ -51,7 +51,7 @@ def core_events(selection: Selection) -> tuple[Event, ...]:
 
 
 def guest_events(selection: Selection) -> tuple[Event, ...]:
-    """Return the events to count on guests beside those."""
+    """Return the events to count on guests in addition to :func:`core_events`."""
     return tuple(
         event
         for role in counter_roles.GUEST_ROLES
@@ -84,8 +84,7 @@ def refuse_mediated(root: str) -> None:
 class OwnerCounters(Generic[_O, _K]):
     """Counters on owners, differenced from one reading to the next.
 
-    An owner of which targets came or went is unknown for that tick: what they did is lost in
-    part.
+    An owner whose targets came or went is unknown for that tick, as part of their counts is lost.
     """
 
     def __init__(self) -> None:
@@ -114,7 +113,7 @@ class OwnerCounters(Generic[_O, _K]):
             for key, target in targets.items()
         }
         errors = self._counters.update(flat)
-        # What the hardware lacks is reported once, what is refused or used up at every try.
+        # Missing events are reported once, refusals and exhaustion at each attempt.
         self._lacking.update(
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters on each CPU: what nodes did, shared out to guests by how long they ran there."""
+"""Counters on each CPU; a node's counts are attributed to guests by their run time there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CpuCounters:
     """Counts what ran on each node's CPUs; not a source itself.
 
     :param select: returns what can be counted on this host
-    :ivar roles: what it counts at most
+    :ivar roles: the roles that it may count
     """
 
     name = 'CPUs'
@@ -70,7 +70,7 @@ class CpuCounters:
 
     @property
     def with_prefetch(self) -> bool:
-        """Return whether the accesses counted have prefetches in them."""
+        """Return whether the counted accesses include prefetches."""
         return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
 
     def close(self) -> None:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     _Key = tuple[int | None, int | None]
 
 THREAD, CGROUP = 'thread', 'cgroup'
-#: A guest that ran this much and of which nothing was counted was starved of counters.
+#: A guest that ran this much without any count was starved of counters [cores].
 _RAN_CORES = 0.01
-#: What to count on CPUs beside guests, the most first.
+#: Roles to count on CPUs beside the guests, in the order tried: the most first.
 _ROOMS = (counted.ROLES, counted.ROLES[:2], ())
 
 
@@ -126,7 +126,7 @@ class GuestCounters:
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
-            deltas = {}  # it was not sampled in the tick before: its counts are of a longer time
+            deltas = {}  # not sampled in the last tick: the counts are over a longer time
         self._last_ns = tick.now_ns
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Source = Measuring[[SourceTick], dict[str, Evidence]]
 
-#: Ticks for which a source that failed is left alone: a minute at the default interval.
+#: Ticks for which a failed source is skipped: a minute at the default interval.
 RETRY_TICKS = 12
 
 
@@ -50,8 +50,8 @@ class LadderResult(Record):
     """Evidence that the ladder found in one tick.
 
     :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
-    :param problems: sources above the best in use, and what these lack
-    :param source: name of the best source in use, '' none
+    :param problems: problems of the sources above the best one in use, with their remedies
+    :param source: name of the best source in use; empty: none
     """
 
     evidence: dict[str, Evidence]
@@ -60,11 +60,11 @@ class LadderResult(Record):
 
 
 class SourceRetries:
-    """Leave what fails alone for a while."""
+    """Skips a failed source for some ticks."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
         self._retry_ticks = retry_ticks
-        #: What failed: ticks until it is tried again, and why.
+        #: {failed measurement: (ticks until it is tried again, why it failed)}.
         self._left: dict[object, tuple[int, str]] = {}
 
     def sample(
@@ -74,9 +74,9 @@ class SourceRetries:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T | None:
-        """Return what ``measuring`` measures; None if it failed now (it is closed then) or lately.
+        """Return the measurement; None if it failed, and was closed, now or in the last ticks.
 
-        :param problems: is added to
+        :param problems: the problems so far; those of this measurement are added
         """
         ticks, why = self._left.get(measuring, (0, ''))
         if ticks > 0:
@@ -104,10 +104,10 @@ class Ladder:
         self._trials = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
-        """Return the evidence found. It does not raise for what a source can't read.
+        """Return the best evidence of each guest; problems of sources are not raised.
 
-        The first evidence of memory accesses of a guest is taken; execution (cycles,
-        instructions) may be of a source above.
+        A guest's memory accesses are taken from the first source that has them; its execution
+        (cycles, instructions) may come from a source above that one.
         """
         evidence: dict[str, Evidence] = {}
         partial: dict[str, Evidence] = {}

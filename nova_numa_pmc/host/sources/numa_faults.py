@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMA balancing's own record: on which nodes each vCPU thread hit pages lately.
+"""The kernel's record of NUMA hinting faults: on which nodes each vCPU thread hit pages lately.
 
-The kernel takes the mapping of some pages away and notes for each thread on which node it
-then met them (``numa_faults node=N task_private=… task_shared=…`` in
+NUMA balancing unmaps some pages and counts for each thread on which nodes it then accessed
+them (``numa_faults node=N task_private=… task_shared=…`` in
 ``/proc/PID/task/TID/sched``: kernel/sched/debug.c). The counts decay with each scan. Only
 they are per thread *and* by node: ``/proc/vmstat`` has ``numa_hint_faults_local`` of the whole
 host, and a control group's ``memory.stat`` (6.12) has ``numa_hint_faults`` without where. A

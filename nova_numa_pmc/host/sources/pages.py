@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which nodes a guest's pages lie, by where its vCPUs ran: the last resort."""
+"""Infer the remote ratio from where a guest's pages lie and its vCPUs ran: the last resort."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pages:
-    """The source: as if a guest reached all of its pages equally often."""
+    """The source; assumes that a guest accesses all of its pages equally often."""
 
     name = 'pages'
     problems: tuple[str, ...] = ()

@@ -84,7 +84,7 @@ class Resctrl:
         moved = {group: _moved_bytes(before[1].get(group), now) for group, now in readings.items()}
         homes = self._homes(tick.topology)
         own = {group: tids for group, tids in groups.items() if tids}
-        # A group that was made or removed meanwhile took part of the sums with it.
+        # A group that was created or removed meanwhile has taken part of the sums with it.
         same = controls == self._controls
         domains = _sum([moved[group] for group in controls]) if same else {}
         self._controls = controls
@@ -270,7 +270,7 @@ def _moved_bytes(before: Mapping[int, MonitoredBytes | None] | None, now: Domain
 
 
 def _sum(parts: Iterable[Domains]) -> Domains:
-    """Return the bytes of all groups; unknown in one is unknown in all."""
+    """Return the sum over groups; a domain that is unknown in one of them is unknown."""
     domains = {domain for part in parts for domain in part}
     total: Domains = {}
     for domain in domains:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count traffic of each node's memory controllers, links and I/O, by the packages' own PMUs."""
+"""Count the traffic of each node's memory controllers, links and I/O, by uncore PMUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     #: {node id: {(PMU, CPU): what to count there}}
     Plan = dict[int, dict[tuple[str, int], Wanted]]
 
-#: Those of which something follows here; a package has dozens of boxes for some of the others.
+#: Roles that are used here; a package has dozens of boxes for some of the others.
 _ROLES = (
     counter_roles.MEM_READ,
     counter_roles.MEM_WRITE,
@@ -118,7 +118,7 @@ class Uncore:
         if event.node is not None:
             return event.node if event.node in {node.id for node in topology.nodes} else None
         package = self._package(cpu)
-        # Of a package that the kernel does not say, each node is taken for one of its own.
+        # If the kernel does not report packages, each node counts as one.
         homes = [
             node.id
             for node in topology.nodes
