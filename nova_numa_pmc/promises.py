@@ -128,6 +128,7 @@ def decide(
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     from nova_numa_pmc.core.placement import (  # not where the decision is recalled
+        explain,
         placement,
         promise_limit,
     )
@@ -159,7 +160,13 @@ def decide(
                 request, promise, own_host, _followable_bytes(by_node, host, options.limits)
             )
         )
-        decision = followed or _decision_of(placed, promise, request)
+        decision = followed or Decision(
+            promise,
+            placed.cpus,
+            explain.explain(placed),
+            (),
+            promise.origin == model.FLOATING and request.policy != model.NONE,
+        )
         record.put(decision.promise)
         record.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
@@ -187,21 +194,6 @@ def _view_and_request(
         guest, limits, device_nodes, placement.history(view, evidence.history)
     )
     return host_view.charge_since(view, dict(evidence.vcpus), evidence.history), request
-
-
-def _decision_of(
-    placed: model.Placement, promise: model.Promise, request: model.Request
-) -> Decision:
-    """Return the decision made of a placement and its promise."""
-    from nova_numa_pmc.core.placement.explain import explain
-
-    return Decision(
-        promise,
-        placed.cpus,
-        explain(placed),
-        (),
-        promise.origin == model.FLOATING and request.policy != model.NONE,
-    )
 
 
 def _narrow_to_l3(
