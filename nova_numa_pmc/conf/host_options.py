@@ -303,7 +303,9 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     }
     problems: list[str] = []
     texts, broken = _option_lines(text)
-    problems.extend('%s: line %d: %s; ignored' % (source, number, why) for number, why in broken)
+    problems.extend(
+        '%s: line %d: %s; ignored' % (source, line_number, why) for line_number, why in broken
+    )
     for option in OPTIONS:
         key = (option.group, option.name)
         if key not in texts:
@@ -324,7 +326,7 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
     broken: list[tuple[int, str]] = []
     group: str | None = None
     key: tuple[str | None, str] | None = None
-    for number, line in enumerate(text.split('\n'), 1):
+    for line_number, line in enumerate(text.split('\n'), 1):
         line = line.rstrip()
         if not line:
             key = None
@@ -332,19 +334,19 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
             # oslo.config reads a continued value; none of ours has two lines, so it is
             # kept for convert() to refuse together with the line it continues.
             if key is None:
-                broken.append((number, 'a continuation line without an option'))
+                broken.append((line_number, 'a continuation line without an option'))
             else:
                 texts[key] += '\n' + line.strip()
         elif line[0] == '[':
             group, key = line[1:-1].lower(), None
             if line[-1] != ']' or not group:
                 group = None
-                broken.append((number, 'not a [group]'))
+                broken.append((line_number, 'not a [group]'))
         elif line[0] not in '#;':
             name, value = _split(line)
             if not name:
                 key = None
-                broken.append((number, 'not an assignment (option = value)'))
+                broken.append((line_number, 'not an assignment (option = value)'))
             else:
                 key = group, name
                 texts[key] = value

@@ -119,7 +119,7 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     :raises RowsError: says which row is wrong, and how
     """
     hosts, saved_s, names = [], [], set()
-    for number, row in enumerate(rows(text), 1):
+    for row_number, row in enumerate(rows(text), 1):
         try:
             hosts.append(host(row))
             if hosts[-1].host in names:
@@ -127,8 +127,8 @@ def read(text: str) -> tuple[list[SavedHost], float]:
             names.add(hosts[-1].host)
             saved_s.append(amount(row, 'saved_at', None))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RowsError('row %d: %s' % (number, error)) from None
-        if number > _HOSTS_MAX:
+            raise RowsError('row %d: %s' % (row_number, error)) from None
+        if row_number > _HOSTS_MAX:
             raise RowsError('more than %d rows' % _HOSTS_MAX)
     if not hosts:
         raise RowsError('no rows')

@@ -105,11 +105,11 @@ def read_hosts(text: str) -> list[WhatIfHost]:
     :raises RowsError: says which row is wrong, and how
     """
     hosts = []
-    for number, row in enumerate(saved_hosts.rows(text), 1):
+    for row_number, row in enumerate(saved_hosts.rows(text), 1):
         try:
             hosts.append(WhatIfHost(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise saved_hosts.RowsError('row %d: %s' % (number, error)) from None
+            raise saved_hosts.RowsError('row %d: %s' % (row_number, error)) from None
     if not hosts:
         raise saved_hosts.RowsError('no rows')
     return hosts
@@ -121,7 +121,7 @@ def read_requests(text: str) -> list[WhatIfRequest]:
     :raises RowsError: says which request is wrong, and how
     """
     requests = []
-    for number, row in enumerate(saved_hosts.rows(text), 1):
+    for request_number, row in enumerate(saved_hosts.rows(text), 1):
         try:
             specs = row.get('extra_specs') or {}
             requests.append(
@@ -136,7 +136,7 @@ def read_requests(text: str) -> list[WhatIfRequest]:
                 )
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise saved_hosts.RowsError('request %d: %s' % (number, error)) from None
+            raise saved_hosts.RowsError('request %d: %s' % (request_number, error)) from None
     if not requests:
         raise saved_hosts.RowsError('no requests')
     return requests
@@ -154,11 +154,11 @@ def choices(
     ours, others = read_hosts(text), read_hosts(text)
     neutral = {**conf, 'weight_multiplier': 0.0}
     chosen = []
-    for number, create in enumerate(creates, 1):
+    for request_number, create in enumerate(creates, 1):
         for _ in range(create.instances):
             host, pressure = _place(ours, create, conf, now_s)
             without, pressure_without = _place(others, create, neutral, now_s)
-            chosen.append(WhatIfChoice(number, host, without, pressure, pressure_without))
+            chosen.append(WhatIfChoice(request_number, host, without, pressure, pressure_without))
     return chosen
 
 

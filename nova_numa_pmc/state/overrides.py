@@ -51,13 +51,15 @@ def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
 def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
     overrides: dict[str, Override] = {}
     problems = []
-    for number, line in enumerate(data.decode('utf-8', 'surrogateescape').splitlines(), 1):
+    for line_number, line in enumerate(data.decode('utf-8', 'surrogateescape').splitlines(), 1):
         if not line or line[0] == '#':
             continue
         try:
             override = _override(*line.split(' ', 2))
         except (DomainError, TypeError):
-            problems.append('%s: line %d is not "UUID pin|ignore NAME": left out' % (path, number))
+            problems.append(
+                '%s: line %d is not "UUID pin|ignore NAME": left out' % (path, line_number)
+            )
         else:
             overrides[override.uuid] = override
     return overrides, problems
