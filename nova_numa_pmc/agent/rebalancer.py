@@ -15,10 +15,10 @@ from nova_numa_pmc.core.rebalance import (
     guest_load,
     plan_records,
     planner,
-    regrets_format,
+    rebalance_memory_format,
 )
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, without_guests
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory, without_guests
 from nova_numa_pmc.exceptions import PageMoveError, StateError
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.state import promises_file, state_files
@@ -56,7 +56,7 @@ _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancer:
-    """Plans moves from a tick, logs or begins them, and keeps the regrets."""
+    """Plans moves from a tick, logs or begins them, and keeps its memory."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Rebalancer:
     ) -> None:
         self.options, self._executor = options, move_executor
         self._root, self._log, self._problem_log = root, log, problem_log
-        self._regrets: RebalanceMemory | None = None
+        self._memory: RebalanceMemory | None = None
         #: The plan that was logged: each move's kind, and its guests with their nodes.
         self._logged: tuple[
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
@@ -84,14 +84,14 @@ class Rebalancer:
         :returns: the plan; None: none was made
         """
         assert tick.sample is not None and tick.record is not None
-        if self._regrets is None:
-            self._regrets = self._load()
+        if self._memory is None:
+            self._memory = self._load()
         if self._executor.failed:
-            self._regrets = without_guests(self._regrets, self._executor.failed)
+            self._memory = without_guests(self._memory, self._executor.failed)
             self._executor.failed.clear()
         if self._executor.busy or not tick.sample.elapsed_s:
             return None
-        plan, regrets = planner.plan(
+        plan, memory = planner.plan(
             situation(
                 tick,
                 sampler,
@@ -101,20 +101,20 @@ class Rebalancer:
                 tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
                 tick.now.boottime_ns,
             ),
-            self._regrets,
+            self._memory,
             self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
         if self.options.rebalance == agent_conf.DRY_RUN:
-            if not plan.moves:  # otherwise the regrets presume that the moves are made
-                self._regrets = regrets
+            if not plan.moves:  # otherwise the memory presumes that the moves are made
+                self._memory = memory
             self._log_plan(plan)
             return plan
         if not plan.moves:
-            self._regrets = regrets
-        self._save(regrets)
-        self._regrets = regrets  # a move that can't be saved is neither made nor counted
+            self._memory = memory
+        self._save(memory)
+        self._memory = memory  # a move that can't be saved is neither made nor counted
         self._problem_log.problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons
@@ -143,7 +143,7 @@ class Rebalancer:
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != promises_file.read_boot_id(self._root):
                 return RebalanceMemory()  # its times are those of another boot
-            return regrets_format.from_data(saved['ledger'])
+            return rebalance_memory_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
                 '%s: %s: what moves have gained is counted from zero again',
@@ -152,10 +152,10 @@ class Rebalancer:
             )
             return RebalanceMemory()
 
-    def _save(self, regrets: RebalanceMemory) -> None:
+    def _save(self, memory: RebalanceMemory) -> None:
         kept = {
             'boot_id': promises_file.read_boot_id(self._root),
-            'ledger': regrets_format.to_data(regrets),
+            'ledger': rebalance_memory_format.to_data(memory),
         }
         state_files.write(self._directory(), FILE, json.dumps(kept).encode())
 

@@ -3,7 +3,7 @@
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 
 GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
@@ -94,20 +94,20 @@ class Constant:
             ]
         return sum(move.bytes for move in plan.moves)
 
-    def run(self, terms, ticks, elapsed_s=5.0, noise=None, regrets=None):
-        """Plan and make moves; returns (plans, regrets).
+    def run(self, terms, ticks, elapsed_s=5.0, noise=None, memory=None):
+        """Plan and make moves; returns (plans, memory).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
         """
-        plans, regrets = [], regrets or RebalanceMemory()
+        plans, memory = [], memory or RebalanceMemory()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, regrets = planner.plan(
-                self.situation(seen), regrets, terms, elapsed_s, 1000.0 + tick * elapsed_s
+            plan, memory = planner.plan(
+                self.situation(seen), memory, terms, elapsed_s, 1000.0 + tick * elapsed_s
             )
             self.make(plan)
             plans.append(plan)
-        return plans, regrets
+        return plans, memory
 
     @staticmethod
     def _moved(guest, step):

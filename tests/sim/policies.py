@@ -3,7 +3,7 @@
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 
 GIB = 1 << 30
 
@@ -113,13 +113,13 @@ class Planned:
 
     def __init__(self, terms=None):
         self.terms = terms or plan_records.RebalanceOptions()
-        self.regrets = RebalanceMemory()
+        self.memory = RebalanceMemory()
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Look at one interval and apply the plan."""
-        plan, self.regrets = planner.plan(
-            situation(host, rng, noise), self.regrets, self.terms, elapsed_s, now_s
+        plan, self.memory = planner.plan(
+            situation(host, rng, noise), self.memory, self.terms, elapsed_s, now_s
         )
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses, plan_records
-from nova_numa_pmc.core.rebalance.regrets import Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
     from nova_numa_pmc.core.rebalance.layout import Mover
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key
+    from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
     #: Of each guest: its uuid and where it goes.
     Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]

@@ -22,7 +22,7 @@ from nova_numa_pmc.core.rebalance.evaluation import (
 )
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
-from nova_numa_pmc.core.rebalance.regrets import (
+from nova_numa_pmc.core.rebalance.rebalance_memory import (
     RebalanceMemory,
     Regret,
     after_interval,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key
+    from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
 #: Regrets kept between ticks.
 MAX_REGRETS = 256
@@ -49,7 +49,7 @@ MAX_PROPOSED = 200
 
 def plan(
     situation: plan_records.Situation,
-    regrets: RebalanceMemory,
+    memory: RebalanceMemory,
     options: plan_records.RebalanceOptions,
     elapsed_s: float,
     now_s: float,
@@ -63,37 +63,37 @@ def plan(
     with the largest G · 600 s − K comes first; the others are weighed again as if it were made
     and keep the share of their regret that they would still gain.
 
-    :param regrets: the memory that the last call returned; at first an empty one
+    :param memory: the memory that the last call returned; at first an empty one
     :param elapsed_s: length of the interval that was measured [s]
     :param now_s: a clock that does not jump [s]
     :returns: (the plan, the memory for the next call). The memory presumes that the moves are
-        made; call :func:`regrets.without_guests` for those that are not
+        made; call :func:`rebalance_memory.without_guests` for those that are not
     """
     elapsed_s = min(max(0.0, elapsed_s), options.longest_tick_s)
     host_model = HostModel(situation, options)
-    regrets = after_interval(regrets, host_model, elapsed_s, now_s, options)
-    candidates = _with_regrets(host_model, regrets, elapsed_s)
+    memory = after_interval(memory, host_model, elapsed_s, now_s, options)
+    candidates = _with_regrets(host_model, memory, elapsed_s)
     before, chosen = host_model.host_loss.loss(), []
     held: set[str] = set()
     while True:
-        best = _best_due(host_model, candidates, regrets, held)
+        best = _best_due(host_model, candidates, memory, held)
         if best is None:
             break
         chosen.append(to_move(host_model, best))
-        regrets = with_move_recorded(regrets, chosen[-1], trial(host_model, best, now_s), now_s)
+        memory = with_move_recorded(memory, chosen[-1], trial(host_model, best, now_s), now_s)
         host_model.apply(best.steps)
         candidates = [candidate for candidate in candidates if not best.shares(candidate)]
         for candidate in candidates:
             candidate.fresh = False
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
-    regrets = regrets._replace(
+    memory = memory._replace(
         regrets=tuple(
             Regret(key(host_model, candidate.steps), candidate.regret) for candidate in candidates
         )
     )
     return plan_records.Plan(
-        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, regrets, held)
-    ), regrets
+        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, memory, held)
+    ), memory
 
 
 def propose(
@@ -144,10 +144,10 @@ def propose(
 
 
 def _with_regrets(
-    host_model: HostModel, regrets: RebalanceMemory, elapsed_s: float
+    host_model: HostModel, memory: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Weigh the proposals and the changes with regrets; keep those nearest to being due."""
-    recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in regrets.regrets]
+    recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in memory.regrets]
     known = {}
     for steps, core_sec in recalled:
         if steps:
@@ -202,10 +202,7 @@ def _recall(host_model: HostModel, named: Key) -> Change | None:
 
 
 def _best_due(
-    host_model: HostModel,
-    candidates: list[MoveCandidate],
-    regrets: RebalanceMemory,
-    held: set[str],
+    host_model: HostModel, candidates: list[MoveCandidate], memory: RebalanceMemory, held: set[str]
 ) -> MoveCandidate | None:
     """Return the best candidate that is due and within the budgets; None: there is none.
 
@@ -213,13 +210,13 @@ def _best_due(
 
     :param held: the names of the budgets that held candidates back; added to
     """
-    factors, options = caution_factors(regrets), host_model.options
+    factors, options = caution_factors(memory), host_model.options
     while True:
-        soon = _cures_soon(host_model, candidates, regrets)
+        soon = _cures_soon(host_model, candidates, memory)
         due = []
         for candidate in candidates:
             if _gains(host_model, candidate) and _missing_regret(candidate, factors) <= 0:
-                over = _budget_exceeded(candidate, regrets, options)
+                over = _budget_exceeded(candidate, memory, options)
                 if over:
                     held.add(over)
                 else:
@@ -249,16 +246,16 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
 
 
 def _cures_soon(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
+    host_model: HostModel, candidates: Iterable[MoveCandidate], memory: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
     """Return {positions: gain} of the best move away from them that is due now or soon."""
-    factors = caution_factors(regrets)
+    factors = caution_factors(memory)
     return _cures(
         candidate
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
         and _missing_regret(candidate, factors) <= BRIDGE_S * candidate.gain
-        and _budget_exceeded(candidate, regrets, host_model.options) != 'moves_per_hour'
+        and _budget_exceeded(candidate, memory, host_model.options) != 'moves_per_hour'
     )
 
 
@@ -281,20 +278,20 @@ def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], flo
 
 
 def _budget_exceeded(
-    candidate: MoveCandidate, regrets: RebalanceMemory, options: plan_records.RebalanceOptions
+    candidate: MoveCandidate, memory: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty: none."""
     count = len(candidate.steps)
     if not candidate.bytes:
         return (
             'changes_per_hour'
-            if (len(regrets.changed_s) + count > options.changes_per_hour)
+            if (len(memory.changed_s) + count > options.changes_per_hour)
             else ''
         )
-    if len(regrets.moved_s) + count > options.moves_per_hour:
+    if len(memory.moved_s) + count > options.moves_per_hour:
         return 'moves_per_hour'
-    alone = candidate.bytes > options.bytes_per_tick and not regrets.owed_bytes
-    if not alone and regrets.owed_bytes + candidate.bytes > options.bytes_per_tick:
+    alone = candidate.bytes > options.bytes_per_tick and not memory.owed_bytes
+    if not alone and memory.owed_bytes + candidate.bytes > options.bytes_per_tick:
         return 'bytes_per_tick'
     return ''
 
@@ -315,15 +312,15 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _remarks(
-    host_model: HostModel, regrets: RebalanceMemory, held: Collection[str]
+    host_model: HostModel, memory: RebalanceMemory, held: Collection[str]
 ) -> tuple[model.Reason, ...]:
     """Return the budgets that held moves back, and the parts that are unknown."""
     remarks = []
     for name in sorted(held):
         value = {
-            'bytes_per_tick': regrets.owed_bytes,
-            'moves_per_hour': len(regrets.moved_s),
-            'changes_per_hour': len(regrets.changed_s),
+            'bytes_per_tick': memory.owed_bytes,
+            'moves_per_hour': len(memory.moved_s),
+            'changes_per_hour': len(memory.changed_s),
         }[name]
         remarks.append(model.Reason('budget', (('of', name), ('used', value))))
     unknown = host_model.node_ids(n for n in host_model.running if not host_model.cpu_known[n])

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, Constant, load
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
 
 INTERVAL_S = 5.0

@@ -5,8 +5,12 @@ import json
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, regrets_format
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, caution_factors, without_guests
+from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
+from nova_numa_pmc.core.rebalance.rebalance_memory import (
+    RebalanceMemory,
+    caution_factors,
+    without_guests,
+)
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
@@ -167,19 +171,19 @@ class WidenTest(unittest.TestCase):
 
     def test_it_goes_home_when_there_is_room(self):
         host = self.host()
-        _, regrets = host.run(TERMS, 20)
+        _, memory = host.run(TERMS, 20)
         host.guests[1:] = [
             guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
         ]
-        plans, _ = host.run(TERMS, 60, regrets=regrets)
+        plans, _ = host.run(TERMS, 60, memory=memory)
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].cpu_nodes)
 
     def test_it_stays_wide_where_home_would_be_crowded(self):
         host = self.host()
-        _, regrets = host.run(TERMS, 20)
+        _, memory = host.run(TERMS, 20)
         host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
-        plans, _ = host.run(TERMS, 60, regrets=regrets)
+        plans, _ = host.run(TERMS, 60, memory=memory)
         self.assertEqual([], kinds(plans))
 
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
@@ -260,15 +264,15 @@ class LeftAloneTest(unittest.TestCase):
         terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
         for ticks in (1, 40):
             with self.subTest(ticks=ticks):
-                plans, regrets = host.run(terms, ticks)
+                plans, memory = host.run(terms, ticks)
                 self.assertEqual([], kinds(plans))
-                self.assertTrue(regrets.regrets)
+                self.assertTrue(memory.regrets)
                 calm = [
                     guest._replace(demand_cores=0.0, served_cores=0.0) for guest in host.guests
                 ]
                 plan, later = planner.plan(
                     host.situation(calm),
-                    regrets,
+                    memory,
                     terms._replace(moves_per_hour=20, changes_per_hour=20),
                     TICK_S,
                     2000.0,
@@ -323,9 +327,9 @@ class BudgetTest(unittest.TestCase):
 
     def test_moves_of_an_hour(self):
         terms = TERMS._replace(moves_per_hour=1, widen=False)
-        plans, regrets = skewed().run(terms, 20)
+        plans, memory = skewed().run(terms, 20)
         self.assertEqual(['move'], kinds(plans))
-        self.assertEqual(1, len(regrets.moved_s))
+        self.assertEqual(1, len(memory.moved_s))
         host = skewed()
         plans, _ = host.run(terms, 130, elapsed_s=60.0)
         self.assertEqual([3, 3], count(host))
@@ -349,30 +353,30 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, regrets = host.run(TERMS, 2)
-        self.assertTrue(regrets.regrets)
-        kept = json.loads(json.dumps(regrets_format.to_data(regrets)))
-        self.assertEqual(regrets, regrets_format.from_data(kept))
+        _, memory = host.run(TERMS, 2)
+        self.assertTrue(memory.regrets)
+        kept = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
+        self.assertEqual(memory, rebalance_memory_format.from_data(kept))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()
-        plans, regrets = host.run(TERMS, 1)
+        plans, memory = host.run(TERMS, 1)
         moved = {step.uuid for move in plans[0].moves for step in move.steps}
-        self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(regrets))
+        self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(memory))
         # The load goes: what was moved spares nothing any more.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
-        _, later = host.run(TERMS, 5, regrets=regrets)
+        _, later = host.run(TERMS, 5, memory=memory)
         self.assertEqual(moved, set(caution_factors(later)))
 
     def test_a_move_that_pays_restores_trust(self):
-        _, regrets = skewed().run(TERMS, 20)
-        self.assertEqual({}, caution_factors(regrets))
-        self.assertEqual((), regrets.trials)
+        _, memory = skewed().run(TERMS, 20)
+        self.assertEqual({}, caution_factors(memory))
+        self.assertEqual((), memory.trials)
 
     def test_what_failed_can_be_forgotten(self):
-        plans, regrets = skewed().run(TERMS, 1)
+        plans, memory = skewed().run(TERMS, 1)
         moved = [step.uuid for move in plans[0].moves for step in move.steps]
-        self.assertEqual((), without_guests(regrets, moved).trials)
+        self.assertEqual((), without_guests(memory, moved).trials)
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()
@@ -380,10 +384,10 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, regrets = host.run(TERMS, 2)
+        _, memory = host.run(TERMS, 2)
         host.guests = host.guests[5:]
-        _, regrets = host.run(TERMS, 1, regrets=regrets)
-        self.assertEqual((), regrets.regrets)
+        _, memory = host.run(TERMS, 1, memory=memory)
+        self.assertEqual((), memory.regrets)
 
     def test_a_guest_that_must_not_be_touched_any_more_is_not_regretted(self):
         host = skewed()
@@ -391,17 +395,17 @@ class RegretsTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, regrets = host.run(TERMS, 2)
+        _, memory = host.run(TERMS, 2)
         host.guests = [guest._replace(fixed='pinned') for guest in host.guests]
-        plans, regrets = host.run(TERMS, 1, regrets=regrets)
-        self.assertEqual(((), []), (regrets.regrets, kinds(plans)))
+        plans, memory = host.run(TERMS, 1, memory=memory)
+        self.assertEqual(((), []), (memory.regrets, kinds(plans)))
 
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
-        _, regrets = skewed().run(TERMS, 1)
-        _, regrets = planner.plan(
-            skewed().situation(), regrets, TERMS._replace(widen=False), 0.0, 1.0
+        _, memory = skewed().run(TERMS, 1)
+        _, memory = planner.plan(
+            skewed().situation(), memory, TERMS._replace(widen=False), 0.0, 1.0
         )
-        self.assertEqual(((), ()), (regrets.moved_s, regrets.trials))
+        self.assertEqual(((), ()), (memory.moved_s, memory.trials))
 
 
 class DomainTest(unittest.TestCase):
@@ -415,6 +419,6 @@ class DomainTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
 
     def test_an_empty_host_has_an_empty_plan(self):
-        plans, regrets = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
+        plans, memory = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
         self.assertEqual([], kinds(plans))
-        self.assertEqual(RebalanceMemory(), regrets)
+        self.assertEqual(RebalanceMemory(), memory)

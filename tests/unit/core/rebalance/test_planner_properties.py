@@ -7,10 +7,10 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import plan_records, planner, regrets_format
+from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
-from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
+from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.sim.constant import GIB, MIB, Constant, load
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -108,8 +108,8 @@ class PropertyTest(unittest.TestCase):
     def test_on_constant_input_the_plan_becomes_empty_and_stays_so(self, drawn):
         # Ticks of a day, so that a gain just above what counts has paid for its move.
         terms, host = UNBOUNDED._replace(longest_tick_s=DAY_S), build(drawn)
-        _, regrets = host.run(terms, 40, DAY_S)
-        plans, _ = host.run(terms, 20, DAY_S, regrets=regrets)
+        _, memory = host.run(terms, 40, DAY_S)
+        plans, _ = host.run(terms, 20, DAY_S, memory=memory)
         self.assertEqual([], made(plans))
 
     @QUICK
@@ -140,7 +140,7 @@ class PropertyTest(unittest.TestCase):
     @given(HOSTS, st.integers(0, 99))
     def test_noise_moves_few_guests_and_those_only_where_it_pays(self, drawn, seed):
         host, rng = build(drawn), random.Random(seed)
-        _, regrets = host.run(UNBOUNDED, 100, MINUTE_S)
+        _, memory = host.run(UNBOUNDED, 100, MINUTE_S)
 
         def noisy(guest, tick):
             factor = rng.uniform(0.8, 1.2)
@@ -148,7 +148,7 @@ class PropertyTest(unittest.TestCase):
             lines = guest.lines_per_sec and guest.lines_per_sec * rng.uniform(0.8, 1.2)
             return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
-        plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, regrets=regrets)
+        plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, memory=memory)
         for move in made(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
@@ -204,10 +204,10 @@ class PropertyTest(unittest.TestCase):
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
             free_bytes=((0, GIB),) if waited else (),
         )
-        regrets = RebalanceMemory()
+        memory = RebalanceMemory()
         for tick in range(3):
-            plan, regrets = planner.plan(situation, regrets, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
-            regrets_format.from_data(regrets_format.to_data(regrets))
+            plan, memory = planner.plan(situation, memory, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
+            rebalance_memory_format.from_data(rebalance_memory_format.to_data(memory))
             for move in plan.moves:
                 explain_move(move)
                 self.assertTrue(all(step.to_nodes for step in move.steps))

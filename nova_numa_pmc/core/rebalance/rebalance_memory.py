@@ -77,7 +77,7 @@ class RebalanceMemory(Record):
 
 
 def after_interval(
-    regrets: RebalanceMemory,
+    memory: RebalanceMemory,
     host_model: HostModel,
     elapsed_s: float,
     now_s: float,
@@ -91,8 +91,8 @@ def after_interval(
 
     :param host_model: the host as it is now
     """
-    trials, cautions = [], {caution.uuid: caution for caution in regrets.cautions}
-    for trial in regrets.trials:
+    trials, cautions = [], {caution.uuid: caution for caution in memory.cautions}
+    for trial in memory.trials:
         spared = _spared_loss(trial, host_model)
         if spared is None or not 0 <= now_s - trial.since_s <= HOUR_S:
             continue
@@ -103,22 +103,22 @@ def after_interval(
         for uuid, *_ in trial.steps:
             if uuid in cautions:
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
-    return regrets._replace(
+    return memory._replace(
         trials=tuple(trials),
         cautions=_ease(cautions.values(), host_model, now_s),
-        moved_s=_within_hour(regrets.moved_s, now_s),
-        changed_s=_within_hour(regrets.changed_s, now_s),
-        owed_bytes=max(0, regrets.owed_bytes - options.bytes_per_tick),
+        moved_s=_within_hour(memory.moved_s, now_s),
+        changed_s=_within_hour(memory.changed_s, now_s),
+        owed_bytes=max(0, memory.owed_bytes - options.bytes_per_tick),
     )
 
 
-def caution_factors(regrets: RebalanceMemory) -> dict[str, float]:
+def caution_factors(memory: RebalanceMemory) -> dict[str, float]:
     """Return {uuid: factor} by which the cost of a guest's next move is multiplied."""
-    return {caution.uuid: caution.factor for caution in regrets.cautions}
+    return {caution.uuid: caution.factor for caution in memory.cautions}
 
 
 def with_move_recorded(
-    regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float
+    memory: RebalanceMemory, made: Move, trial: Trial, now_s: float
 ) -> RebalanceMemory:
     """Return the memory after a move.
 
@@ -127,45 +127,45 @@ def with_move_recorded(
 
     :param trial: the trial of the move
     """
-    factors = {caution.uuid: caution for caution in regrets.cautions}
+    factors = {caution.uuid: caution for caution in memory.cautions}
     uuids = {step.uuid for step in made.steps}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
         factors[uuid] = Caution(uuid, min(MAX_FACTOR, 2 * before), now_s)
     count = (now_s,) * len(made.steps)
-    return regrets._replace(
+    return memory._replace(
         regrets=tuple(
             regret
-            for regret in regrets.regrets
+            for regret in memory.regrets
             if not uuids.intersection(uuid for uuid, *_ in regret.key)
         ),
         trials=(
             *tuple(
                 opened
-                for opened in regrets.trials
+                for opened in memory.trials
                 if not uuids.intersection(uuid for uuid, *_ in opened.steps)
             ),
             trial,
         ),
         cautions=tuple(factors.values()),
-        moved_s=regrets.moved_s + (count if made.bytes else ()),
-        changed_s=regrets.changed_s + (() if made.bytes else count),
-        owed_bytes=regrets.owed_bytes + made.bytes,
+        moved_s=memory.moved_s + (count if made.bytes else ()),
+        changed_s=memory.changed_s + (() if made.bytes else count),
+        owed_bytes=memory.owed_bytes + made.bytes,
     )
 
 
-def without_guests(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
+def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
     """Return the memory without regrets and trials of guests whose move failed or was undone."""
     uuids = frozenset(uuids)
 
-    return regrets._replace(
+    return memory._replace(
         regrets=tuple(
             regret
-            for regret in regrets.regrets
+            for regret in memory.regrets
             if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
         ),
         trials=tuple(
-            trial for trial in regrets.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.steps)
+            trial for trial in memory.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.steps)
         ),
     )
 

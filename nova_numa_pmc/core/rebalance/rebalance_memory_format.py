@@ -6,30 +6,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nova_numa_pmc.core.rebalance.regrets import TrialStep
+    from nova_numa_pmc.core.rebalance.rebalance_memory import TrialStep
 
 #: Incremented when the meaning of a field changes; older readers ignore new fields.
 VERSION = 1
 
 
-def to_data(regrets: RebalanceMemory) -> dict[str, Any]:
+def to_data(memory: RebalanceMemory) -> dict[str, Any]:
     """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
     data = {
-        field: [record._asdict() for record in getattr(regrets, field)]
+        field: [record._asdict() for record in getattr(memory, field)]
         for field in ('regrets', 'trials', 'cautions')
     }
     return dict(
         data,
         version=VERSION,
-        moved_s=list(regrets.moved_s),
-        changed_s=list(regrets.changed_s),
-        owed_bytes=regrets.owed_bytes,
+        moved_s=list(memory.moved_s),
+        changed_s=list(memory.changed_s),
+        owed_bytes=memory.owed_bytes,
     )
 
 

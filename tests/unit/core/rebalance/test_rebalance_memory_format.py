@@ -4,8 +4,8 @@
 import json
 import unittest
 
-from nova_numa_pmc.core.rebalance import regrets_format
-from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance import rebalance_memory_format
+from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
 
 FULL = RebalanceMemory(
     (
@@ -22,17 +22,17 @@ FULL = RebalanceMemory(
 
 class RegretsFormatTest(unittest.TestCase):
     def test_round_trip(self):
-        for regrets in (RebalanceMemory(), FULL):
-            data = json.loads(json.dumps(regrets_format.to_data(regrets)))
-            self.assertEqual(regrets, regrets_format.from_data(data))
+        for memory in (RebalanceMemory(), FULL):
+            data = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
+            self.assertEqual(memory, rebalance_memory_format.from_data(data))
 
     def test_a_newer_writer_may_add_fields(self):
-        data = dict(regrets_format.to_data(FULL), more='?')
+        data = dict(rebalance_memory_format.to_data(FULL), more='?')
         data['regrets'] = [dict(each, why='?') for each in data['regrets']]
-        self.assertEqual(FULL, regrets_format.from_data(data))
+        self.assertEqual(FULL, rebalance_memory_format.from_data(data))
 
     def test_what_is_malformed_is_refused(self):
-        good = regrets_format.to_data(FULL)
+        good = rebalance_memory_format.to_data(FULL)
         for name, value in (
             ('version', 2),
             ('regrets', None),
@@ -46,7 +46,7 @@ class RegretsFormatTest(unittest.TestCase):
             ('owed_bytes', None),
         ):
             with self.subTest(name=name, value=value), self.assertRaises(ValueError):
-                regrets_format.from_data(dict(good, **{name: value}))
+                rebalance_memory_format.from_data(dict(good, **{name: value}))
         for data in (None, [], 'x', {}):
             with self.subTest(data), self.assertRaises(ValueError):
-                regrets_format.from_data(data)
+                rebalance_memory_format.from_data(data)

@@ -5,8 +5,8 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.core.rebalance import host_model, plan_records, regrets
-from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.core.rebalance import host_model, plan_records, rebalance_memory
+from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
 from tests.sim.constant import GIB, Constant, load
 
 TERMS = plan_records.RebalanceOptions()
@@ -29,7 +29,7 @@ def host_of(at=1, demand=4.0, guests='abcd'):
 
 
 def settled(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
-    return regrets.after_interval(known, laid_out or host_of(), elapsed_s, now_s, terms)
+    return rebalance_memory.after_interval(known, laid_out or host_of(), elapsed_s, now_s, terms)
 
 
 def move(*uuids, size=0):
@@ -85,8 +85,8 @@ class TrialTest(unittest.TestCase):
     def test_one_of_another_hour_or_of_the_future_is_dropped(self):
         for since_s, kept in (
             (NOW_S, True),
-            (NOW_S - regrets.HOUR_S, True),
-            (NOW_S - regrets.HOUR_S - 1, False),
+            (NOW_S - rebalance_memory.HOUR_S, True),
+            (NOW_S - rebalance_memory.HOUR_S - 1, False),
             (NOW_S + 1, False),
         ):
             with self.subTest(since_s):
@@ -103,7 +103,12 @@ class TrialTest(unittest.TestCase):
 
 class BudgetTest(unittest.TestCase):
     def test_moves_count_for_an_hour(self):
-        times = (NOW_S - regrets.HOUR_S, NOW_S - regrets.HOUR_S + 1, NOW_S, NOW_S + 1)
+        times = (
+            NOW_S - rebalance_memory.HOUR_S,
+            NOW_S - rebalance_memory.HOUR_S + 1,
+            NOW_S,
+            NOW_S + 1,
+        )
         known = settled(RebalanceMemory(moved_s=times, changed_s=times))
         self.assertEqual((times[1:3],) * 2, (known.moved_s, known.changed_s))
 
@@ -115,7 +120,7 @@ class BudgetTest(unittest.TestCase):
         self.assertEqual(0, settled(known).owed_bytes)
 
     def test_caution_is_halved_each_hour_and_ends_at_one(self):
-        old = NOW_S - regrets.HOUR_S - 1
+        old = NOW_S - rebalance_memory.HOUR_S - 1
         for before, after in (
             (Caution('a', 8.0, old), (Caution('a', 4.0, NOW_S),)),
             (Caution('a', 2.0, old), ()),
@@ -135,8 +140,8 @@ class BookedTest(unittest.TestCase):
     def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
         known, factors = RebalanceMemory(), []
         for _ in range(8):
-            known = regrets.with_move_recorded(known, move('a'), trial('a'), NOW_S)
-            factors.append(regrets.caution_factors(known)['a'])
+            known = rebalance_memory.with_move_recorded(known, move('a'), trial('a'), NOW_S)
+            factors.append(rebalance_memory.caution_factors(known)['a'])
         self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
         self.assertEqual(1, len(known.trials))  # the later one, not both
 
@@ -149,20 +154,20 @@ class BookedTest(unittest.TestCase):
         before = RebalanceMemory(
             tuple(Regret(key, 1.0) for key in (of_a, of_b, of_both)), (trial('b', 'a'), trial('b'))
         )
-        after = regrets.with_move_recorded(before, move('a'), trial('a'), NOW_S)
+        after = rebalance_memory.with_move_recorded(before, move('a'), trial('a'), NOW_S)
         self.assertEqual((Regret(of_b, 1.0),), after.regrets)
         self.assertEqual((trial('b'), trial('a')), after.trials)
 
     def test_each_guest_of_a_swap_counts(self):
-        after = regrets.with_move_recorded(
+        after = rebalance_memory.with_move_recorded(
             RebalanceMemory(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S
         )
         self.assertEqual(((NOW_S, NOW_S), ()), (after.moved_s, after.changed_s))
-        self.assertEqual({'a': 2.0, 'b': 2.0}, regrets.caution_factors(after))
+        self.assertEqual({'a': 2.0, 'b': 2.0}, rebalance_memory.caution_factors(after))
         self.assertEqual(2 * GIB, after.owed_bytes)
 
     def test_a_change_of_cpus_alone_has_a_budget_of_its_own(self):
-        after = regrets.with_move_recorded(
+        after = rebalance_memory.with_move_recorded(
             RebalanceMemory(moved_s=(1.0,)), move('a'), trial('a'), NOW_S
         )
         self.assertEqual(((1.0,), (NOW_S,)), (after.moved_s, after.changed_s))
@@ -177,7 +182,7 @@ def after_moves(made):
     """Return the regrets after moves of these guests, and a regret about each pair of them."""
     known = RebalanceMemory()
     for at, (uuids, size) in enumerate(made):
-        known = regrets.with_move_recorded(
+        known = rebalance_memory.with_move_recorded(
             known, move(*uuids, size=size), trial(*uuids), NOW_S + at
         )
         key = tuple((uuid, (1,), (1,)) for uuid in uuids)
@@ -192,14 +197,15 @@ class PropertyTest(unittest.TestCase):
         on_trial = [uuid for each in known.trials for uuid, *_ in each.steps]
         self.assertEqual(len(on_trial), len(set(on_trial)))
         self.assertEqual(
-            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution_factors(known))
+            {uuid for uuids, _ in made for uuid in uuids},
+            set(rebalance_memory.caution_factors(known)),
         )
         self.assertEqual(sum(size * len(uuids) for uuids, size in made), known.owed_bytes)
 
     @given(BOOKED, NAMES)
     def test_what_failed_is_forgotten_and_nothing_else(self, made, failed):
         known = after_moves(made)
-        after = regrets.without_guests(known, iter(failed))
+        after = rebalance_memory.without_guests(known, iter(failed))
         for before, kept, guests in (
             (known.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
             (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
@@ -210,12 +216,12 @@ class PropertyTest(unittest.TestCase):
             known._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
         )
 
-    @given(BOOKED, st.floats(0, 3 * regrets.HOUR_S))
+    @given(BOOKED, st.floats(0, 3 * rebalance_memory.HOUR_S))
     def test_time_adds_nothing(self, made, later_s):
         known = after_moves(made)
         after = settled(known, elapsed_s=0.0, now_s=NOW_S + later_s)
-        before = regrets.caution_factors(known)
-        for uuid, factor in regrets.caution_factors(after).items():
+        before = rebalance_memory.caution_factors(known)
+        for uuid, factor in rebalance_memory.caution_factors(after).items():
             self.assertTrue(1 < factor <= before[uuid])
         self.assertLessEqual(set(after.moved_s), set(known.moved_s))
         self.assertLessEqual(after.owed_bytes, known.owed_bytes)
