@@ -191,7 +191,7 @@ def _view_and_request(
 
     view = host_view.view(host, loading, limits, dict(evidence.loads), rotation)
     request = host_view.request(
-        guest, limits, device_nodes, placement.history(view, evidence.history)
+        guest, limits, device_nodes, placement.with_traffic_rate(evidence.history, view)
     )
     return host_view.charge_since(view, dict(evidence.vcpus), evidence.history), request
 

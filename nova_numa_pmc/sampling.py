@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.core.measurements import Counts
-    from nova_numa_pmc.host.sources import Running
+    from nova_numa_pmc.core.measurements import CpuRates
+    from nova_numa_pmc.host.sources import RunningGuest
     from nova_numa_pmc.measurement import NodeSample
 
     _T = TypeVar('_T')
@@ -71,7 +71,7 @@ class Sampler:
     ) -> None:
         self._options = options or counters_conf.CounterOptions()
         self._root = root
-        self._guests = running.Guests(root)
+        self._guests = running.GuestReader(root)
         self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
         self._cpus = cpu_counters.CpuCounters(self._select, root)
@@ -172,7 +172,11 @@ class Sampler:
         return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
 
     def _find_floating_pool(
-        self, host: model.Topology, guests: Iterable[Running], now_ns: int, problems: list[str]
+        self,
+        host: model.Topology,
+        guests: Iterable[RunningGuest],
+        now_ns: int,
+        problems: list[str],
     ) -> pools.Pool:
         """Return the floating pool; add a problem if Nova's CPU sets can't be read."""
         sets, unread = self._cpu_sets.read(now_ns)
@@ -184,7 +188,9 @@ class Sampler:
             sets.dedicated,
         )
 
-    def _cpu_use(self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int) -> CpuUse:
+    def _cpu_use(
+        self, host: model.Topology, guests: Sequence[RunningGuest], elapsed_ns: int
+    ) -> CpuUse:
         before, self._times = self._times, cpu_times.read(self._root)
         busy, stolen = (
             cpu_times.cores_between(*pair, elapsed_ns) for pair in zip(before, self._times)
@@ -211,7 +217,7 @@ class Sampler:
                     for node in host.nodes
                 ),
             )
-            for cpus in pools.own_sets(
+            for cpus in pools.other_pools(
                 tuple(running_guest.guest for running_guest in guests), host
             )
         )
@@ -224,7 +230,7 @@ class Sampler:
 
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
-    ) -> tuple[dict[int, Counts], dict[int, uncore.UncoreUse]]:
+    ) -> tuple[dict[int, CpuRates], dict[int, uncore.UncoreUse]]:
         """Return the counts of CPUs and of memory controllers by node; {}: nothing counted."""
         if not self._options.enabled:
             return {}, {}
@@ -324,7 +330,9 @@ def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple
     return tuple(values.get(node.id) for node in host.nodes)
 
 
-def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> dict[int, float]:
+def _at_least(
+    busy: Mapping[int, float | None], guests: Iterable[RunningGuest]
+) -> dict[int, float]:
     """Return busy cores by node, at least what the guests ran there.
 
     The host's times are in ticks of 10 ms, theirs are finer.
@@ -337,13 +345,13 @@ def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> di
 
 
 def _use(
-    node: model.Node, cpu_use: CpuUse, counts: Counts | None, use: uncore.UncoreUse
+    node: model.Node, cpu_use: CpuUse, counts: CpuRates | None, use: uncore.UncoreUse
 ) -> measurements.NodeUse:
     """Return the use of a node."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0
-        counts = measurements.Counts(none, none, None, None, None)
+        counts = measurements.CpuRates(none, none, None, None, None)
     incoming = None
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)

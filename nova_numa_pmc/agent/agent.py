@@ -86,7 +86,7 @@ class Agent:
         self._queue_changed_guests()
         tick = self._collect(now or Moment.read())
         # Before the promises are read, so that they include the moves of a finished command.
-        ours = self._move_lock.take(self._directory)
+        may_move = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
             tick = tick._replace(publication=self._publication(tick))
@@ -102,9 +102,9 @@ class Agent:
                         tick.publication.history,
                     ),
                 )
-        tick = self._record_and_hold(tick, ours)
+        tick = self._record_and_hold(tick, may_move)
         if (
-            ours
+            may_move
             and tick.record
             and tick.sample
             and not tick.paused
@@ -136,8 +136,8 @@ class Agent:
         tick = last._replace(now=now or Moment.read(), record=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
-            ours = self._move_lock.take(self._directory)
-            self._last_tick = self._record_and_hold(self._with_promises(tick), ours)
+            may_move = self._move_lock.take(self._directory)
+            self._last_tick = self._record_and_hold(self._with_promises(tick), may_move)
         self._release_move_lock()
         return None
 
@@ -156,30 +156,30 @@ class Agent:
         """Return descriptors that are readable when :meth:`handle_events` has something to do."""
         return self._guest_events.descriptors
 
-    def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
+    def _record_and_hold(self, tick: Tick, may_move: bool) -> Tick:
         """Bring the promises up to date and hold the guests to their places.
 
-        :param ours: the agent has the move lock: no command is moving guests
+        :param may_move: the agent has the move lock: no command is moving guests
         :returns: the tick with the updated promises
         """
         if tick.host is None or tick.record is None:
             return tick
         self._executor.observe(tick.guests, tick.record.promises)
-        if ours and not self._executor.busy:
+        if may_move and not self._executor.busy:
             with self._problem_log.stage('following guests'):
                 tick = tick._replace(
                     record=self._promises_upkeep.follow(tick.record, tick.guests, tick.host)
                 )
         if self.options.reassert:
-            if ours:
+            if may_move:
                 with self._problem_log.stage('finishing starts'):
                     tick = self._late_starts.finish(tick)
                 if tick.sample and not (self._executor.busy or tick.paused):
                     with self._problem_log.stage('widening guests'):
                         tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
-                self._hold(tick, ours)
-        if ours and tick.record and not (self._executor.busy or tick.paused):
+                self._hold(tick, may_move)
+        if may_move and tick.record and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._executor.begin(
                     self._late_starts.fetches(tick, self.options.rebalance_options),
@@ -187,8 +187,8 @@ class Agent:
                 )
         return tick
 
-    def _hold(self, tick: Tick, ours: bool) -> None:
-        if not ours:
+    def _hold(self, tick: Tick, may_move: bool) -> None:
+        if not may_move:
             self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_widen=True)
             return
         assert tick.record is not None

@@ -103,7 +103,7 @@ def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Prom
     if part.before == part.after:
         return _CHANGED
     if guest.override:
-        return '%s: unpin it first' % eligibility.WORDS[eligibility.why_not_now(guest)]
+        return '%s: unpin it first' % eligibility.TEXTS[eligibility.why_not_now(guest)]
     return ''
 
 

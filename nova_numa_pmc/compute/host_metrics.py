@@ -168,9 +168,9 @@ def _decode(metrics: object) -> HostMetrics | None:
     try:
         getters = _LINKED if 'pmc.l0' in current else _PLAIN
         maxima, now = getters[0][count](maximum), getters[1][count](current)
-        usual = 'pmc.i0' not in maximum
+        uniform = 'pmc.i0' not in maximum
     except KeyError:
-        maxima, now, usual = _BARE[0][count](maximum), _BARE[1][count](current), False
+        maxima, now, uniform = _BARE[0][count](maximum), _BARE[1][count](current), False
     known = _are_all_known(maxima, now, count)
     decoded = HostMetrics()
     decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = now[:_HEADER]
@@ -190,7 +190,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     rotation = whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, Distances, _Members, bool | None, int]
-    if usual and known:
+    if uniform and known:
         bandwidths: _Column = [value * MB for value in now[at : at + count] + maxima[3 * count :]]
         rest = (
             bandwidths[:count],

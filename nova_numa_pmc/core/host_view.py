@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy
-from nova_numa_pmc.core.missing import serves
+from nova_numa_pmc.core.missing import has_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -44,7 +44,7 @@ def view(
     topology: model.Topology,
     promises: Iterable[model.Promise],
     limits: model.Limits,
-    pressures: Mapping[int, model.NodeLoad | NodeSample] | None = None,
+    loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
     rotation: int = 0,
     now_ns: int | None = None,
 ) -> model.HostView:
@@ -56,7 +56,7 @@ def view(
     guests (:mod:`node_memory`) has none here. Huge pages count against
     their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
 
-    :param pressures: {node id: its measured load}; None, or a node that is absent: not measured
+    :param loads: {node id: its measured load}; None, or a node that is absent: not measured
     :param rotation: how many placements came before
     :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
         share to measured demand, which does not show them fully yet (an upper bound of
@@ -70,7 +70,7 @@ def view(
     guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
     views = []
     for at, node in enumerate(nodes):
-        load = (pressures or {}).get(node.id) or _UNMEASURED
+        load = (loads or {}).get(node.id) or _UNMEASURED
         demand = load.demand_cores
         cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores or 0.0))
         if demand is not None:
@@ -194,7 +194,7 @@ def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """
     return traffic_rate(
         [node.demand_cores for node in nodes if node.cores],
-        [node.bandwidth_bytes_per_sec for node in nodes if serves(node)],
+        [node.bandwidth_bytes_per_sec for node in nodes if has_memory(node)],
     )
 
 

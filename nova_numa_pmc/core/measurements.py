@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         def of_memory(self) -> bool: ...
 
     class RunningLike(Protocol):
-        """A guest in one tick (:class:`nova_numa_pmc.host.sources.Running`)."""
+        """A guest in one tick (:class:`nova_numa_pmc.host.sources.RunningGuest`)."""
 
         @property
         def guest(self) -> Guest: ...
@@ -99,8 +99,8 @@ class NodeUse(Record):
     stolen_cores: float | None = None
 
 
-class Counts(Record):
-    """Counts on CPUs; None: unknown. ``share`` is the smallest share of time that one counted.
+class CpuRates(Record):
+    """Rates on CPUs; None: unknown. ``share`` is the smallest share of time that one counted.
 
     The last two are counted on guests alone, in turns of their own: ``share`` is without them.
     """
@@ -217,8 +217,8 @@ def node_samples(
 
 def counts_of_guests(
     guests: Sequence[RunningLike], evidence: Mapping[str, EvidenceLike], nodes: Sequence[int]
-) -> dict[int, Counts]:
-    """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
+) -> dict[int, CpuRates]:
+    """Return {node id: :class:`CpuRates`}: what counted guests did, by where they ran.
 
     The host's own work is not included. A node is absent if a guest ran there that was not
     counted, or if it is unknown where some guest ran.
@@ -249,7 +249,7 @@ def counts_of_guests(
                 )
     return (
         {
-            node: Counts(local, remote, cycles, instructions, None)
+            node: CpuRates(local, remote, cycles, instructions, None)
             for node, (local, remote, cycles, instructions) in sums.items()
             if node not in unknown and local is not None
         }

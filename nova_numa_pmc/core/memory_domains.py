@@ -119,7 +119,7 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
     for node in nodes:
         for page_bytes, free in node.huge_free_bytes:
             huge[page_bytes] = huge.get(page_bytes, 0) + free
-    serving = [node for node in nodes if missing.serves(node)] or nodes
+    serving = [node for node in nodes if missing.has_memory(node)] or nodes
     links = [node.link_ratio for node in nodes if node.link_ratio is not None]
     cpus = [node.cpus for node in nodes if node.cpus is not None]
     return model.NodeView(

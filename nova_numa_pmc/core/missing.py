@@ -48,7 +48,7 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     return nodes, filled
 
 
-def serves(node: NodeView) -> bool:
+def has_memory(node: NodeView) -> bool:
     """Return whether a node has memory, as far as its figures show."""
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
@@ -76,14 +76,14 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
         for node in nodes
         if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
     ]
-    if not knowing or len(knowing) == sum(1 for node in nodes if serves(node)):
+    if not knowing or len(knowing) == sum(1 for node in nodes if has_memory(node)):
         return None
     assumed = upper_quartile([served / maximum for served, maximum in knowing])
     # The lowest, so that what a guest adds counts no less here than elsewhere.
     lowest = min(maximum for _, maximum in knowing)
     filled = []
     for node in nodes:
-        if serves(node) and not _knows_bandwidth(node):
+        if has_memory(node) and not _knows_bandwidth(node):
             maximum = node.bandwidth_max_bytes_per_sec or lowest
             node = node._replace(
                 bandwidth_bytes_per_sec=assumed * maximum, bandwidth_max_bytes_per_sec=maximum

@@ -32,7 +32,7 @@ IN_WORDS = {
 }
 
 #: At most this many pools are measured separately.
-_OWN_SETS_MAX = 32
+_OTHER_POOLS_MAX = 32
 
 
 class Pool(Record):
@@ -178,10 +178,12 @@ def cpus_of(host: model.Topology) -> frozenset[int]:
     return _union(node.cpus for node in host.nodes)
 
 
-def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
+def other_pools(
+    guests: tuple[model.Guest, ...], host: model.Topology
+) -> tuple[frozenset[int], ...]:
     """Return the pools of unpinned guests beside the floating one, by lowest CPUs.
 
-    Of more than :data:`_OWN_SETS_MAX` pools, those with most guests.
+    Of more than :data:`_OTHER_POOLS_MAX` pools, those with most guests.
     """
     pool = cpus_of(host)
     mine = _union(usable(node) for node in host.nodes)
@@ -191,7 +193,7 @@ def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[fro
             own = guest.allowed_cpus & mine
             if own and own != pool:
                 counts[own] = counts.get(own, 0) + 1
-    most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OWN_SETS_MAX]
+    most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OTHER_POOLS_MAX]
     return tuple(sorted(most, key=sorted))
 
 

@@ -21,7 +21,7 @@ _WRAP, _HALF = 1 << 64, 1 << 63
 CPI_MIN_BUSY = 0.05
 
 
-class Count(Record):
+class CounterReading(Record):
     """A counter as read: cumulative, unscaled.
 
     :param value: events since it was opened, modulo 2**64
@@ -47,7 +47,7 @@ class Delta(Record):
 
 
 def difference(
-    previous: Count | None, current: Count | None, idle_is_zero: bool = False
+    previous: CounterReading | None, current: CounterReading | None, idle_is_zero: bool = False
 ) -> Delta | None:
     """Return a counter's increase between two readings, None: unknown.
 

@@ -9,7 +9,7 @@ from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, quotas, threads
 from nova_numa_pmc.host.paging import hugetlb
-from nova_numa_pmc.host.sources import Running
+from nova_numa_pmc.host.sources import RunningGuest
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ GROUPS_MAX_AGE_NS = 60 * 10**9
 
 
 class ThreadUse(Record):
-    """Time that a guest's threads ran and waited; the fields are :class:`Running`'s."""
+    """Time that a guest's threads ran and waited; the fields are :class:`RunningGuest`'s."""
 
     cores: float | None = None
     waiting_cores: float | None = None
@@ -54,13 +54,13 @@ class _KeptThreads(Record):
     helpers: frozenset[tuple[int, int]]
 
 
-class Guests:
+class GuestReader:
     """Reads the running guests; caches their groups and the last times of their threads."""
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
         self._files = guests.StatusFiles(root)
-        self._threads = threads.Threads(root)
+        self._threads = threads.ThreadReader(root)
         self._kept: dict[_Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
         self._ran: dict[str, dict[int, threads.ThreadTimes]] = {}
@@ -73,7 +73,7 @@ class Guests:
 
     def read(
         self, topology: Topology, now_ns: int, elapsed_ns: int
-    ) -> tuple[tuple[Running, ...], list[str]]:
+    ) -> tuple[tuple[RunningGuest, ...], list[str]]:
         """Return (guests by name, problems).
 
         :param elapsed_ns: time since the last call, 0 in the first
@@ -92,7 +92,7 @@ class Guests:
             limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
             used = use_between(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
             running.append(
-                Running(
+                RunningGuest(
                     guest,
                     {tid: ran[uuid][tid] for tid in vcpus[uuid] if tid in ran[uuid]},
                     used.cores,

@@ -115,7 +115,7 @@ def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
         files.close()
 
 
-class Threads:
+class ThreadReader:
     """Reads the times of threads at each tick.
 
     Their files stay open, as opening and closing them takes twice as long as reading. An open file

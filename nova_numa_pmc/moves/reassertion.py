@@ -266,7 +266,7 @@ class Reassertion:
         elif covered is not None and not mems <= covered:
             why = 'more memory is promised there than fits'
         else:
-            why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
+            why = room.take(promise, cgroups.memory_by_node(groups) or {})
         if not why:
             if not only_widen and any(own.mems != mems for own in _own_sets(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
@@ -296,7 +296,7 @@ class _Room:
         self._reserve_bytes, self._root = reserve_bytes, root
         self._left: dict[int, int] = {}  # node id → bytes
 
-    def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
+    def take(self, promise: model.Promise, held: Mapping[int, int]) -> str:
         """Take a guest's untouched memory from its nodes' room; return why it doesn't fit, or ''.
 
         :param held: {node id: bytes} that it has

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     #: By role.
-    _Counts = dict[str, list[Delta | None]]
+    _DeltasByRole = dict[str, list[Delta | None]]
 
 MAX_BYTES = 1 << 30
 _MAX_LINE_BYTES = 16 << 20
@@ -210,8 +210,8 @@ def _to_sample(
     other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,
     are put on node 0, which is reported.
     """
-    nodes: dict[int, _Counts] = {}
-    guests: dict[str, _Counts] = {}
+    nodes: dict[int, _DeltasByRole] = {}
+    guests: dict[str, _DeltasByRole] = {}
     problems: dict[str, None] = {}
     for row in interval.rows:
         role = perf_stat.role_of(row.event, names)
@@ -245,7 +245,7 @@ def _to_sample(
     )
 
 
-def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
+def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:
     """Return {role: per second, None: unknown} of {role: deltas}."""
     return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
 
@@ -267,7 +267,7 @@ def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
     )
 
 
-def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
+def _guest(path: str, counts: _DeltasByRole, elapsed_ns: float) -> GuestSample:
     by_role = _rates(counts, elapsed_ns)
     local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic
 from nova_numa_pmc.core.placement import ranking
-from nova_numa_pmc.core.scheduling.aggregates import is_usual
+from nova_numa_pmc.core.scheduling.aggregates import is_uniform
 from nova_numa_pmc.core.scheduling.outcome import with_cores_per_vcpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, UniformAggregates
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.request import HostEstimate
 
@@ -102,7 +102,7 @@ def _median(values: list[float]) -> float:
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
     """Return whether a host knows each part, CPU, bandwidth, link, of any of its domains."""
-    if host.usual:
+    if host.uniform:
         return (
             host.demand is not None,
             host.bandwidth is not None and host.maximum is not None,
@@ -130,7 +130,7 @@ def _highest_part(
     :param traffic: of the guest [bytes/s]
     """
     at = outcome[3]
-    if is_usual(host) and len(at) == 1 and host.link is None:
+    if is_uniform(host) and len(at) == 1 and host.link is None:
         demand, bandwidth, maximum = host.demand, host.bandwidth, host.maximum
         if demand and bandwidth and maximum:  # _parts() in short: it is asked of each host
             (where,), cores, wanted = at, host.cores, guest[2]
@@ -205,12 +205,12 @@ def _node_parts(
 ) -> _Parts:
     """Return the highest utilisations of the domains that a guest would use."""
     at = outcome[3]
-    if is_usual(host) and len(at) == 1:
+    if is_uniform(host) and len(at) == 1:
         return _domain_parts(host, at[0], guest.demand_cores, traffic)
     cores = sum(host.cores[at] for at in outcome.cpus) or 1.0
     shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
     adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
-    if is_usual(host):
+    if is_uniform(host):
         by_domain = [_domain_parts(host, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     else:
         nodes, _ = missing.fill_in(host.view().nodes)
@@ -221,8 +221,8 @@ def _node_parts(
     return cpu, bandwidth, link
 
 
-def _domain_parts(host: Usual, at: int, cores: float | None, added: float) -> _Parts:
-    """Return a domain's utilisations as :func:`ranking.parts`, of a host that is as usual."""
+def _domain_parts(host: UniformAggregates, at: int, cores: float | None, added: float) -> _Parts:
+    """Return a domain's utilisations as :func:`ranking.parts`, of a uniform host."""
     cpu = bandwidth = 0.0
     if cores is not None:
         demand = host.demand[at] if host.demand else PRIOR_CORES_PER_VCPU * host.vcpus[at]
@@ -234,7 +234,7 @@ def _domain_parts(host: Usual, at: int, cores: float | None, added: float) -> _P
 
 def _host_parts(host: Aggregates, cores: float, traffic: float) -> tuple[float, float]:
     """Return the utilisations of a host's CPUs and of its memory with a guest, 0.0: unknown."""
-    if is_usual(host):
+    if is_uniform(host):
         demand = sum(host.demand) if host.demand else PRIOR_CORES_PER_VCPU * sum(host.vcpus)
         cpu = (demand + cores) / sum(host.cores)
         if host.maximum and host.bandwidth:

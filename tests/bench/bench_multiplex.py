@@ -80,7 +80,7 @@ def measure(chosen, work, slice_s, window_s, counters):
         turns.stop()
         after = dedicated.read()
         switched = turns.read(after[0].enabled_ns - before[0].enabled_ns)
-    nothing = rates.Count(0, 0, 0)
+    nothing = rates.CounterReading(0, 0, 0)
     return {
         event: (rates.difference(first, last), rates.difference(nothing, switched[event]))
         for event, first, last in zip(chosen, before, after)

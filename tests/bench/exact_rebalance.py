@@ -49,7 +49,7 @@ class Search:
         for n in self.host_model.running:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(mover, place)
-            if self.host_model.may(mover, place) and (size or place.cpus != mover.at):
+            if self.host_model.may_have(mover, place) and (size or place.cpus != mover.at):
                 found.append(
                     (
                         self.host_model.effect(mover, place),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.host.perf import perf_event
 
 if TYPE_CHECKING:
@@ -73,21 +73,21 @@ class Rotation:
             self._groups[self._current].disable()
             self._current = -1
 
-    def read(self, window_ns: int) -> dict[Event, Count | None]:
+    def read(self, window_ns: int) -> dict[Event, CounterReading | None]:
         """Return event → count (None: unknown) over a window in which the sets took turns.
 
         :param window_ns: time since the first step: every event was to count all
             of it, so that ``rates.difference`` scales by window over time counted
         """
-        totals: dict[Event, Count | None] = {}
+        totals: dict[Event, CounterReading | None] = {}
         for group in self._groups:
             for event, count in zip(group.events, group.read()):
                 if count is None:
                     totals[event] = None
                 else:
-                    so_far = totals.get(event, Count(0, 0, 0))
+                    so_far = totals.get(event, CounterReading(0, 0, 0))
                     if so_far is not None:
-                        totals[event] = Count(
+                        totals[event] = CounterReading(
                             so_far.value + count.value,
                             window_ns,
                             so_far.running_ns + count.running_ns,

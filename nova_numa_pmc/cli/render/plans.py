@@ -45,7 +45,7 @@ def lines(
     shown += [explain_remark(reason) for reason in plan.reasons]
     left: dict[str, list[str]] = {}
     for guest in situation.guests:
-        why = eligibility.WORDS.get(guest.fixed)
+        why = eligibility.TEXTS.get(guest.fixed)
         if why:
             left.setdefault(why, []).append(guest.name)
     shown += [

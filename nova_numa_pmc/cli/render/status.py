@@ -190,7 +190,7 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
             )
         )
     if status.fixed and status.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
-        parts.append(eligibility.WORDS[status.fixed])
+        parts.append(eligibility.TEXTS[status.fixed])
     return '; '.join(parts)
 
 

@@ -122,7 +122,7 @@ def _bring(
     fixed = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or fixed:
         raise PageMoveError(
-            'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
+            'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[fixed])
         )
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
     move = plan_records.requested_move(plan_records.MOVE, (step,), 'pinned there')

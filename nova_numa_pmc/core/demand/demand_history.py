@@ -244,7 +244,7 @@ class Histories:
         wanted = demand_of(sample)
         if wanted is None or (guest and guest.state == 'paused'):
             return
-        if counts(promise):
+        if loads_floating_pool(promise):
             history.measured_s += seconds
         history.demand.add(wanted, weights)
         if bytes_per_sec is not None:
@@ -297,7 +297,7 @@ def demand_of(sample: GuestSample) -> float | None:
     return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
 
 
-def counts(promise: model.Promise | None) -> bool:
+def loads_floating_pool(promise: model.Promise | None) -> bool:
     """Return whether a guest loads the floating pool, rather than CPUs of its own."""
     return promise is None or promise.vcpus > 0
 
@@ -314,7 +314,7 @@ def others_of(
     cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     for guest in sample.guests:
-        if not counts(promises.get(guest.uuid)):
+        if not loads_floating_pool(promises.get(guest.uuid)):
             continue
         wanted, bytes_per_sec = demand_of(guest), traffic.get(guest.uuid)
         ran = sum(part for _, part in guest.cores_by_node)

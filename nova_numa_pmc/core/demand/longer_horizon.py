@@ -40,7 +40,7 @@ _BURST_S = 60.0
 _CHANCE = _BURST_S / (_BURST_S + demand_history.MINUTES_S)
 
 
-class Level:
+class DemandSum:
     """A sum of demands: their means over minutes and over a day, and the day's variance."""
 
     __slots__ = ('minutes', 'day', 'variance')
@@ -61,14 +61,14 @@ class Level:
         self.minutes += amount
         self.day += amount
 
-    def charge(self, amount: Amount, share: float) -> None:
+    def add_charge(self, amount: Amount, share: float) -> None:
         """Add a share of a guest's charge: of a series or of :class:`ExpectedDemand`."""
         if isinstance(amount, ExpectedDemand):
             self.add_constant(share * amount.most)
         else:
             self.add(amount, share)
 
-    def longer(self) -> float:
+    def longer_horizon(self) -> float:
         """Return the mean over the day, or the mean over minutes less its error if that is higher.
 
         A load that has appeared counts within minutes. One that has vanished counts for up to a
@@ -119,12 +119,12 @@ def _compose(
         return measured + sum(
             share * amount.excess for amount, share in known if isinstance(amount, ExpectedDemand)
         )
-    level = Level()
-    level.add_constant(others.minutes.mean)
+    total = DemandSum()
+    total.add_constant(others.minutes.mean)
     for amount, share in known:
         if share:
-            level.charge(amount, share)
-    return max(level.longer(), sustained or 0.0)
+            total.add_charge(amount, share)
+    return max(total.longer_horizon(), sustained or 0.0)
 
 
 class ExpectedDemand:
@@ -175,7 +175,7 @@ class LongerHorizon:
         plus what young guests are expected to add. A figure is never below what was sustained in
         the last minutes: a load that has come and stays counts, however short its history.
         """
-        charges = self._charges()
+        charges = self._guest_charges()
         loads = {}
         for node in self._sample.nodes:
             others = self._histories.others.get(node.id) or demand_history.UsageHistory()
@@ -230,37 +230,37 @@ class LongerHorizon:
             )
         return tuple(pools)
 
-    def _charges(self) -> list[Charge]:
+    def _guest_charges(self) -> list[Charge]:
         """Return each guest's charge."""
         charges = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
-            if demand_history.counts(promise):
-                charge = self._charge(uuid, promise, self._samples.get(uuid))
+            if demand_history.loads_floating_pool(promise):
+                charge = self._guest_charge(uuid, promise, self._samples.get(uuid))
                 if charge:
                     charges.append(charge)
         return charges
 
     def _beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
         """Return {node id: cores} by which guests' histories exceed the interval's demand."""
-        levels: dict[int, Level] = {}
+        sums: dict[int, DemandSum] = {}
         now: dict[int, float] = {}
         for uuid in sorted(uuids):
             sample = self._samples.get(uuid)
-            charge = self._charge(uuid, self._promises.get(uuid), sample)
+            charge = self._guest_charge(uuid, self._promises.get(uuid), sample)
             if charge is None:
                 continue
             for node, share in charge.cpus.items():
-                levels.setdefault(node, Level()).charge(charge.demand, share)
+                sums.setdefault(node, DemandSum()).add_charge(charge.demand, share)
             wanted = demand_history.demand_of(sample) if sample else None
             if sample is None or not wanted:
                 continue
             ran = sum(cores for _, cores in sample.cores_by_node)
             for node, cores in sample.cores_by_node if ran else ():
                 now[node] = now.get(node, 0.0) + wanted * cores / ran
-        return {node: level.longer() - now.get(node, 0.0) for node, level in levels.items()}
+        return {node: total.longer_horizon() - now.get(node, 0.0) for node, total in sums.items()}
 
-    def _charge(
+    def _guest_charge(
         self, uuid: str, promise: model.Promise | None, sample: GuestSample | None
     ) -> Charge | None:
         history = self._histories.guests.get(uuid)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.ranking import Rank
 
 
-def history(
-    host_view: model.HostView, known: model.DemandHistory | None = None
+def with_traffic_rate(
+    history: model.DemandHistory | None, host_view: model.HostView
 ) -> model.DemandHistory:
-    """Return the host's demand history with its traffic rate.
+    """Return a demand history with the traffic rate of its host.
 
-    :param known: the demand history of its guests; None: there is none
+    :param history: of the host's guests; None: there is none
     """
     merged, _ = memory_domains.merge(host_view)
-    return (known or model.DemandHistory())._replace(
+    return (history or model.DemandHistory())._replace(
         bytes_per_core_sec=bytes_per_core_sec(merged.nodes)
     )
 

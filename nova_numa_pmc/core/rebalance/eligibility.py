@@ -33,18 +33,18 @@ class _Case(Record):
 class Rule(Record):
     """Why a guest is left alone.
 
-    :param holds: returns whether the rule applies to a guest
-    :param words: the reason, as text
+    :param applies: returns whether the rule applies to a guest
+    :param text: the reason, as text
     """
 
     code: str
-    holds: Callable[[_Case], object]
-    words: str
+    applies: Callable[[_Case], object]
+    text: str
 
 
 #: Rules that apply even to a planned or requested move: the operator has overridden the guest, or
 #: libvirt is working on it.
-NOW = (
+ALWAYS = (
     Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
     Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
     Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
@@ -52,7 +52,7 @@ NOW = (
 )
 #: All rules; the first that applies is reported.
 RULES = (
-    *NOW,
+    *ALWAYS,
     Rule(
         'other_pool',
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
@@ -83,8 +83,8 @@ RULES = (
     Rule('bound', lambda case: case.promise.bound, 'bound to its nodes'),
 )
 
-#: {code: words}
-WORDS = {**{rule.code: rule.words for rule in RULES}, NOT_NAMED: ''}
+#: {code: text}
+TEXTS = {**{rule.code: rule.text for rule in RULES}, NOT_NAMED: ''}
 
 
 def why_not(
@@ -104,12 +104,12 @@ def why_not(
     if guest is None:
         return UNKNOWN
     known = _NO_PROMISE if promise is None else promise
-    return _first(RULES, _Case(guest, known, host, measured_since_ns))
+    return _first_reason(RULES, _Case(guest, known, host, measured_since_ns))
 
 
 def why_not_now(guest: model.Guest) -> str:
     """Return the code of why a guest must not be touched even now, if planned; empty: it may."""
-    return _first(NOW, _Case(guest))
+    return _first_reason(ALWAYS, _Case(guest))
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
@@ -123,8 +123,8 @@ def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
     return not any(pools.usable(node) & own - node.cpus for node in host.nodes)
 
 
-def _first(rules: tuple[Rule, ...], case: _Case) -> str:
-    return next((rule.code for rule in rules if rule.holds(case)), '')
+def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:
+    return next((rule.code for rule in rules if rule.applies(case)), '')
 
 
 def _is_new(case: _Case) -> bool:

@@ -65,7 +65,7 @@ class HostModel(Layout):
         """Return M, the bytes of a guest that are not yet on the target."""
         if place.memory is None:
             return 0
-        assert mover.bytes is not None  # else may() has refused it
+        assert mover.bytes is not None  # else may_have() has refused it
         return sum(size for at, size in mover.bytes.items() if at != place.memory)
 
     def cost(self, mover: Mover, place: Place) -> float:
@@ -91,7 +91,7 @@ class HostModel(Layout):
         remote = min(mover.demand, mover.stalls_per_ns * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_sec + changed
 
-    def may(self, mover: Mover, place: Place) -> bool:
+    def may_have(self, mover: Mover, place: Place) -> bool:
         """Return whether a guest may have a place at all, ignoring how full it is."""
         if not mover.movable:
             return False
@@ -101,13 +101,13 @@ class HostModel(Layout):
             return False
         if place.cpus != mover.at and not all(self.cpu_known[n] for n in place.cpus + mover.at):
             return False
-        if mover.guest.young and not self._agrees(mover, place.cpus):
+        if mover.guest.young and not self._placement_agrees(mover, place.cpus):
             return False
         return place.memory is None or (
             mover.bytes is not None and self.capacity[place.memory] is not None
         )
 
-    def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
+    def _placement_agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
         """Return whether placement would agree to move a young guest there.
 
         See :mod:`placement_order`.
@@ -125,7 +125,7 @@ class HostModel(Layout):
             target = place.memory
             if target is None:
                 continue
-            assert mover.bytes is not None  # else may() has refused it
+            assert mover.bytes is not None  # else may_have() has refused it
             for at, size in mover.promise.items():
                 promised[at] = promised.get(at, 0) - size
             promised[target] = promised.get(target, 0) + mover.guest.memory_bytes
@@ -179,7 +179,7 @@ class HostModel(Layout):
         )
 
     def _bring(self, mover: Mover, target: int) -> None:
-        assert mover.bytes is not None  # else may() has refused it
+        assert mover.bytes is not None  # else may_have() has refused it
         for at, size in mover.promise.items():
             self.promised[at] -= size
         self.promised[target] += mover.guest.memory_bytes

@@ -193,7 +193,7 @@ def _recall(host_model: HostModel, named: Key) -> Change | None:
             host_model.positions(cpu_nodes),
             host_model.position[mem_nodes[0]] if mem_nodes else None,
         )
-        if not host_model.may(mover, place) or (
+        if not host_model.may_have(mover, place) or (
             place.cpus == mover.at and not host_model.bytes_to_move(mover, place)
         ):
             return None

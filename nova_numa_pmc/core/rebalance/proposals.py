@@ -45,7 +45,7 @@ def proposals(host_model: HostModel) -> list[Change]:
             changes.extend(((mover, place),) for place in single_places(host_model, mover))
     for mover in movable:
         home = Place(mover.home, None)
-        if set(mover.home) < set(mover.at) and host_model.may(mover, home):
+        if set(mover.home) < set(mover.at) and host_model.may_have(mover, home):
             changes.append(((mover, home),))  # memory that it leaves elsewhere is fetched later
     changes.extend(_swaps(host_model, movable, sources, bounds, few))
     if host_model.options.widen:
@@ -68,7 +68,7 @@ def single_places(host_model: HostModel, mover: Mover) -> list[Place]:
     return [
         place
         for place in places
-        if host_model.may(mover, place) and host_model.fits(((mover, place),))
+        if host_model.may_have(mover, place) and host_model.fits(((mover, place),))
     ]
 
 
@@ -101,25 +101,31 @@ def _swaps(
     few: bool,
 ) -> Iterator[Change]:
     """Yield swaps of guests that lose at their place with guests elsewhere."""
-    pools = {at: _Pool(movers) for at, movers in _by_place(movable).items() if len(at) == 1}
+    partners_by_place = {
+        at: _SwapPartners(movers) for at, movers in _by_place(movable).items() if len(at) == 1
+    }
     seen = set()
     for at in sorted(sources):
         if len(at) > 1:
             continue
         chosen = sources[at] if few else _best(host_model, sources[at], bounds, _SWAPPERS // 2)
         for mover in chosen:
-            for other in sorted(pools):
-                if other == at or not host_model.may(mover, _place(host_model, other)):
+            for other in sorted(partners_by_place):
+                if other == at or not host_model.may_have(mover, _place(host_model, other)):
                     continue
                 partners = (
-                    pools[other].movers
+                    partners_by_place[other].movers
                     if few
-                    else pools[other].partners(host_model, mover, other[0])
+                    else partners_by_place[other].partners(host_model, mover, other[0])
                 )
                 for partner in partners:
                     pair = frozenset((mover.guest.uuid, partner.guest.uuid))
                     steps = ((mover, _place(host_model, other)), (partner, _place(host_model, at)))
-                    if pair not in seen and host_model.may(*steps[1]) and host_model.fits(steps):
+                    if (
+                        pair not in seen
+                        and host_model.may_have(*steps[1])
+                        and host_model.fits(steps)
+                    ):
                         seen.add(pair)
                         yield steps
 
@@ -128,7 +134,7 @@ def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
     return Place(at, host_model.memory_at[at[0]])
 
 
-class _Pool:
+class _SwapPartners:
     """Guests of one node, sorted in the orders in which swap partners are searched."""
 
     def __init__(self, movers: Iterable[Mover]) -> None:
@@ -178,5 +184,5 @@ def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Chan
                 worth = demand[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
-                    if host_model.may(mover, place):
+                    if host_model.may_have(mover, place):
                         yield ((mover, place),)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     #: By position; None: nothing in it is known.
     Column = list[float | None] | None
 
-    class Usual(Protocol):
-        """Aggregates where ``usual`` is true: a column is None, or has no None in it."""
+    class UniformAggregates(Protocol):
+        """Aggregates where ``uniform`` is true: a column is None, or has no None in it."""
 
         cores: list[float]
         threads: list[int]
@@ -50,7 +50,7 @@ class Aggregates:
     :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
         doesn't change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
     :ivar rotation: how many placements came before, modulo their number; breaks ties
-    :ivar usual: each part of pressure is known on all domains or on none, and each domain
+    :ivar uniform: each part of pressure is known on all domains or on none, and each domain
         has CPUs and memory: the short way of :func:`outcome.outcome` holds
     """
 
@@ -67,7 +67,7 @@ class Aggregates:
         'link',
         'distances',
         'members',
-        'usual',
+        'uniform',
         'rotation',
         'rate',
     )
@@ -86,41 +86,43 @@ class Aggregates:
         link: Column,
         distances: tuple[tuple[float, ...], ...],
         members: tuple[tuple[int, ...], ...],
-        usual: bool | None = None,
+        uniform: bool | None = None,
         rotation: int = 0,
     ) -> None:
         """Take the columns.
 
-        :param usual: the attribute, if the caller knows it, else None; if it is true, a column
+        :param uniform: the attribute, if the caller knows it, else None; if it is true, a column
             without any known value has to be None
         """
         self.cores, self.threads = cores, threads
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
         self.guests, self.vcpus = guests, vcpus
-        if usual is None:
-            demand, bandwidth, maximum, link = map(_uniform, (demand, bandwidth, maximum, link))
-            usual = not (
+        if uniform is None:
+            demand, bandwidth, maximum, link = map(
+                _none_if_unknown, (demand, bandwidth, maximum, link)
+            )
+            uniform = not (
                 0 in cores
                 or 0 in capacity_mib
                 or (maximum and 0 in maximum)
                 or any(None in column for column in (demand, bandwidth, maximum, link) if column)
             )
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
-        self.distances, self.members, self.usual, self.rotation = (
+        self.distances, self.members, self.uniform, self.rotation = (
             distances,
             members,
-            usual,
+            uniform,
             rotation,
         )
         self.rate = None
         if not demand or not bandwidth:
             return
-        if usual:  # traffic_rate() in short: a call of it takes longer than this
-            hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # usual: no None in it
+        if uniform:  # traffic_rate() in short: a call of it takes longer than this
+            hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
             if hundredths >= LEAST_HUNDREDTHS:
                 self.rate = (
                     100
-                    * sum(bandwidth)  # type: ignore[arg-type]  # usual: no None in it
+                    * sum(bandwidth)  # type: ignore[arg-type]  # uniform: no None in it
                     / hundredths
                 )
         else:  # a missing resource is not an unknown one
@@ -172,16 +174,16 @@ class Aggregates:
             self.link,
             self.distances,
             self.members,
-            self.usual,
+            self.uniform,
             self.rotation,
         )
         copy.rate = self.rate
         return copy
 
 
-def is_usual(host: Aggregates) -> TypeGuard[Usual]:
-    """Return whether :attr:`Aggregates.usual` is true, for type checkers."""
-    return host.usual
+def is_uniform(host: Aggregates) -> TypeGuard[UniformAggregates]:
+    """Return whether :attr:`Aggregates.uniform` is true, for type checkers."""
+    return host.uniform
 
 
 def aggregate(view: model.HostView) -> Aggregates:
@@ -208,7 +210,7 @@ def aggregate(view: model.HostView) -> Aggregates:
     )
 
 
-def _uniform(column: Column) -> Column:
+def _none_if_unknown(column: Column) -> Column:
     """Return None for a column that knows nothing."""
     if column is None or (column[0] is None and column.count(None) == len(column)):
         return None

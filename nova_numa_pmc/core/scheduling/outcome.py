@@ -16,13 +16,13 @@ from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide
 from nova_numa_pmc.core.placement.ranking import ABSURD
-from nova_numa_pmc.core.scheduling.aggregates import MIB, is_usual
+from nova_numa_pmc.core.scheduling.aggregates import MIB, is_uniform
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, UniformAggregates
 
 #: Rounding error of a difference of pressures.
 _NOISE = 1e-6
@@ -70,7 +70,7 @@ class Outcome(Record):
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return the pressures of a host with one more guest."""
     _, _, wanted, policy, intensity = guest
-    if is_usual(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
+    if is_uniform(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         added = None
         if host.maximum and host.bandwidth and host.rate is not None:
@@ -119,7 +119,7 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
 
 
 def _pressures_with_guest(
-    host: Usual, present: Sequence[float], wanted: float, added: float
+    host: UniformAggregates, present: Sequence[float], wanted: float, added: float
 ) -> list[float]:
     """List each domain's pressure with the guest on it."""
     charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
@@ -131,7 +131,7 @@ def _pressures_with_guest(
     return list(map(max, charged, host.link)) if host.link else charged
 
 
-def _pressure_now(host: Usual, present: Sequence[float], at: int) -> float:
+def _pressure_now(host: UniformAggregates, present: Sequence[float], at: int) -> float:
     """Return a domain's pressure as it is."""
     pressure = present[at] / host.cores[at]
     if host.maximum and host.bandwidth:
@@ -140,7 +140,7 @@ def _pressure_now(host: Usual, present: Sequence[float], at: int) -> float:
 
 
 def _best(
-    host: Usual,
+    host: UniformAggregates,
     guest: ExpectedGuest,
     charged: Sequence[float],
     added: float | None,

@@ -97,9 +97,9 @@ class Counters(Generic[_K]):
                 self._reported.add((event, target.kind))
                 problems.append(error)
 
-    def read(self) -> dict[_K, perf_event.Counts]:
+    def read(self) -> dict[_K, perf_event.GroupReadings]:
         """Return key → counts, in the order of its events."""
-        readings: dict[_K, perf_event.Counts] = {}
+        readings: dict[_K, perf_event.GroupReadings] = {}
         dead = []
         for key, (target, _, groups, places) in self._open.items():
             if places is None:
@@ -113,7 +113,7 @@ class Counters(Generic[_K]):
             self._close(key)
         return readings
 
-    def _stands_still(self, key: _K, counts: perf_event.Counts) -> bool:
+    def _stands_still(self, key: _K, counts: perf_event.GroupReadings) -> bool:
         """Return whether a CPU's counters have stopped: it went offline since they were opened.
 
         The kernel removes the events from their group then, and does not bring

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.events import Event
 
     #: Of a group's events, in their order; None: not reported.
-    Counts = tuple[Count | None, ...]
+    GroupReadings = tuple[CounterReading | None, ...]
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
@@ -231,7 +231,7 @@ def _words(number: int) -> struct.Struct:
     return struct.Struct('=%dQ' % number)
 
 
-def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
+def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
     """Return a group's counts in the order of ``ids``; None where one is not in it.
 
     :param data: what read(2) gave: nr, enabled, running, then value and id of each
@@ -246,11 +246,14 @@ def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
     if len(words) != 3 + 2 * number or running > enabled:
         return nothing
     if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
-        # Not Count(...): a named tuple's own constructor takes twice the time.
-        return tuple([tuple.__new__(Count, (value, enabled, running)) for value in words[3::2]])
+        # Not CounterReading(...): a named tuple's own constructor takes twice the time.
+        return tuple(
+            [tuple.__new__(CounterReading, (value, enabled, running)) for value in words[3::2]]
+        )
     by_id = dict(zip(words[4::2], words[3::2]))
     return tuple(
-        Count(by_id[event_id], enabled, running) if event_id in by_id else None for event_id in ids
+        CounterReading(by_id[event_id], enabled, running) if event_id in by_id else None
+        for event_id in ids
     )
 
 
@@ -267,7 +270,7 @@ class EventGroup:
         self.fds: list[int] = []
         self.ids: list[int] = []
         #: What was read last, and its counts.
-        self._last: tuple[bytes | None, Counts] = None, ()
+        self._last: tuple[bytes | None, GroupReadings] = None, ()
         try:
             for event in self.events:
                 self.add(event, disabled and not self.fds)
@@ -285,7 +288,7 @@ class EventGroup:
             raise _explain(error.errno or 0, event, self.target) from error
         self.fds.append(fd)
 
-    def read(self) -> Counts:
+    def read(self) -> GroupReadings:
         """Return the counts so far, in the order of ``events``.
 
         The same object is returned as long as the target has not run.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.core.measurements import CpuRates
     from nova_numa_pmc.host.threads import ThreadTimes
     from nova_numa_pmc.model import Guest, Topology
 
@@ -52,7 +52,7 @@ class Evidence(Record):
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 
-class Running(Record):
+class RunningGuest(Record):
     """A guest in one tick.
 
     :param threads: {tid: its times} of its vCPUs
@@ -83,9 +83,9 @@ class SourceTick(Record):
     before_ns: int | None
     now_ns: int
     topology: Topology
-    guests: tuple[Running, ...]
+    guests: tuple[RunningGuest, ...]
     busy_cores: dict[int, float]
-    counts: dict[int, Counts]
+    counts: dict[int, CpuRates]
 
     @property
     def elapsed_ns(self) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import counter_roles, rates
-from nova_numa_pmc.core.measurements import Counts
+from nova_numa_pmc.core.measurements import CpuRates
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host.perf import counters, events
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.host.perf.events import Event, Selection
-    from nova_numa_pmc.host.perf.perf_event import Counts as Readings
+    from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
     #: What events of each role saw; None: unknown.
     Deltas = dict[str, rates.Delta | None]
@@ -89,7 +89,7 @@ class OwnerCounters(Generic[_O, _K]):
 
     def __init__(self) -> None:
         self._counters: counters.Counters[tuple[_O, _K]] = counters.Counters()
-        self._before: dict[_O, dict[_K, Readings]] = {}
+        self._before: dict[_O, dict[_K, GroupReadings]] = {}
         self._lacking: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class OwnerCounters(Generic[_O, _K]):
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
         problems = tuple(dict.fromkeys([*self._lacking, *map(str, errors)]))
-        readings: dict[_O, dict[_K, Readings]] = {owner: {} for owner in wanted}
+        readings: dict[_O, dict[_K, GroupReadings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
             readings[owner][key] = reading
         before, self._before = self._before, readings
@@ -145,8 +145,8 @@ class OwnerCounters(Generic[_O, _K]):
 def _add(
     totals: dict[str, list[float] | None],
     chosen: Iterable[Event],
-    before: Readings,
-    after: Readings,
+    before: GroupReadings,
+    after: GroupReadings,
     idle_is_zero: bool,
 ) -> None:
     """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
@@ -165,7 +165,7 @@ def _add(
 
 def add_up(
     chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
-) -> Counts:
+) -> CpuRates:
     """Return the counts; a role is unknown where one of its events is on one target.
 
     :param chosen: the events, of :func:`core_events`
@@ -179,4 +179,4 @@ def add_up(
         rates.per_sec(delta, elapsed_ns) for delta in totals.values()
     )
     share = min(known, default=None)
-    return Counts(local, remote, cycles, instructions, share, remote_cache, stalled)
+    return CpuRates(local, remote, cycles, instructions, share, remote_cache, stalled)

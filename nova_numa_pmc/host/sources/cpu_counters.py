@@ -14,7 +14,7 @@ from nova_numa_pmc.measurement import ATTRIBUTED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.core.measurements import CpuRates
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology
@@ -42,7 +42,7 @@ class CpuCounters:
             self.close()
             self.roles = roles
 
-    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, Counts]:
+    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
         """Return {node id: counts} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted on any CPU

@@ -27,10 +27,10 @@ from nova_numa_pmc.measurement import COUNTED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.core.measurements import CpuRates
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
-    from nova_numa_pmc.host.sources import Running, SourceTick
+    from nova_numa_pmc.host.sources import RunningGuest, SourceTick
     from nova_numa_pmc.model import Guest, Topology
 
     #: A thread's id and start time; or a control group's inode and a CPU.
@@ -146,7 +146,7 @@ class GuestCounters:
                 evidence[uuid] = self._evidence(counts)
         return evidence
 
-    def _evidence(self, counts: Counts) -> Evidence:
+    def _evidence(self, counts: CpuRates) -> Evidence:
         local, remote = counts.local_per_sec, counts.remote_per_sec
         if local is None or remote is None:
             local = remote = None
@@ -165,7 +165,7 @@ class GuestCounters:
         )
 
     def _threads(
-        self, running: Running, _: Topology, events: tuple[Event, ...]
+        self, running: RunningGuest, _: Topology, events: tuple[Event, ...]
     ) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, ran.since) for tid, ran in running.threads.items()]
@@ -176,7 +176,7 @@ class GuestCounters:
         }
 
     def _groups(
-        self, running: Running, topology: Topology, events: tuple[Event, ...]
+        self, running: RunningGuest, topology: Topology, events: tuple[Event, ...]
     ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.measurements import Counts
+from nova_numa_pmc.core.measurements import CpuRates
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.files import read_kernel_file
@@ -27,7 +27,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.host.sources import Running, SourceTick
+    from nova_numa_pmc.host.sources import RunningGuest, SourceTick
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not reported.
@@ -68,7 +68,7 @@ class Resctrl:
             {},
         )
         #: CLOCK_MONOTONIC, {node id: counts}.
-        self._nodes: tuple[int | None, dict[int, Counts]] = (None, {})
+        self._nodes: tuple[int | None, dict[int, CpuRates]] = (None, {})
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
@@ -97,16 +97,16 @@ class Resctrl:
             if evidence
         }
 
-    def nodes_at(self, now_ns: int) -> dict[int, Counts]:
+    def nodes_at(self, now_ns: int) -> dict[int, CpuRates]:
         """Return {node id: counts}, in lines, of the sample taken at this time; {} if none was."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
     def _evidence_of(
         self,
-        running: Running,
+        running: RunningGuest,
         groups: Mapping[str, frozenset[int]],
         moved: Mapping[str, Domains],
-        nodes: Mapping[int, Counts],
+        nodes: Mapping[int, CpuRates],
         tick: SourceTick,
     ) -> Evidence | None:
         """Return a guest's evidence, by its own groups or by its share of the nodes."""
@@ -288,7 +288,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
 
 def _by_node(
     domains: Domains, homes: Mapping[int, Mapping[int, float]], elapsed_ns: int
-) -> dict[int, Counts]:
+) -> dict[int, CpuRates]:
     """Return {node id: counts}, in lines; nodes in one domain share it evenly."""
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
@@ -303,7 +303,7 @@ def _by_node(
             local[node] = local.get(node, 0.0) + lines * min(moved.local, moved.total)
             remote[node] = remote.get(node, 0.0) + lines * max(0, moved.total - moved.local)
     return {
-        node: Counts(local[node], remote[node], None, None, None)
+        node: CpuRates(local[node], remote[node], None, None, None)
         for node in local
         if node not in unknown
     }

@@ -4,13 +4,13 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import measurements
 from nova_numa_pmc.core.measurements import NodeCapacities, NodeUse
-from nova_numa_pmc.host.sources import Evidence, Running
+from nova_numa_pmc.host.sources import Evidence, RunningGuest
 from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
 ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
 UNABLE = NodeCapacities((4.0, 4.0), (None, None), (None, None), None, 1)
-GUEST = Running(
+GUEST = RunningGuest(
     model.Guest('u', 'g', 2, 1, devices=('0000:3b:00.1',)),
     {},
     1.0,

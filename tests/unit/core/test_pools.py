@@ -189,10 +189,10 @@ class GuestsPoolTest(unittest.TestCase):
             guest(5, (77,)),
             guest(6, pins=(6, 7)),
         )
-        self.assertEqual((frozenset((4, 5)),), pools.own_sets(guests, self.host))
+        self.assertEqual((frozenset((4, 5)),), pools.other_pools(guests, self.host))
 
     def test_of_many_pools_those_of_most_guests(self):
         wide = model.Topology((model.Node(0, frozenset(range(99))),), (), ())
         guests = [guest(at, (at,)) for at in range(80)] + [guest(90, (70,))]
-        found = pools.own_sets(tuple(guests), wide)
+        found = pools.other_pools(tuple(guests), wide)
         self.assertEqual([*range(31), 70], [min(cpus) for cpus in found])

@@ -4,34 +4,39 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.rates import Count, Delta
+from nova_numa_pmc.core.rates import CounterReading, Delta
 
 U64 = st.integers(0, 2**64 - 1)
-COUNTS = st.builds(Count, U64, st.integers(0, 2**62), st.integers(0, 2**62))
+COUNTS = st.builds(CounterReading, U64, st.integers(0, 2**62), st.integers(0, 2**62))
 
 
 class TestDifference(unittest.TestCase):
     def test_counted_all_the_time(self):
         self.assertEqual(
-            Delta(70.0, 1.0), rates.difference(Count(30, 100, 100), Count(100, 200, 200))
+            Delta(70.0, 1.0),
+            rates.difference(CounterReading(30, 100, 100), CounterReading(100, 200, 200)),
         )
 
     def test_multiplexed_is_scaled_and_says_how_much_was_seen(self):
         self.assertEqual(
-            Delta(300.0, 0.25), rates.difference(Count(25, 1000, 500), Count(100, 1400, 600))
+            Delta(300.0, 0.25),
+            rates.difference(CounterReading(25, 1000, 500), CounterReading(100, 1400, 600)),
         )
 
     def test_wraps_at_64_bits(self):
-        self.assertEqual(Delta(8.0, 1.0), rates.difference(Count(2**64 - 3, 1, 1), Count(5, 2, 2)))
+        self.assertEqual(
+            Delta(8.0, 1.0),
+            rates.difference(CounterReading(2**64 - 3, 1, 1), CounterReading(5, 2, 2)),
+        )
 
     def test_unknown(self):
-        first = Count(100, 1000, 900)
+        first = CounterReading(100, 1000, 900)
         for name, second in (
-            ('went backwards', Count(99, 2000, 1900)),
-            ('opened anew', Count(5, 100, 100)),
-            ('did not run', Count(100, 2000, 900)),
-            ('ran longer than it was enabled', Count(200, 1100, 1200)),
-            ('stopped', Count(100, 1000, 900)),
+            ('went backwards', CounterReading(99, 2000, 1900)),
+            ('opened anew', CounterReading(5, 100, 100)),
+            ('did not run', CounterReading(100, 2000, 900)),
+            ('ran longer than it was enabled', CounterReading(200, 1100, 1200)),
+            ('stopped', CounterReading(100, 1000, 900)),
             ('unreadable', None),
         ):
             with self.subTest(name):
@@ -39,9 +44,11 @@ class TestDifference(unittest.TestCase):
         self.assertIsNone(rates.difference(None, first))
 
     def test_a_thread_that_did_not_run_did_nothing(self):
-        count = Count(100, 1000, 900)
+        count = CounterReading(100, 1000, 900)
         self.assertEqual(Delta(0.0, 1.0), rates.difference(count, count, idle_is_zero=True))
-        self.assertIsNone(rates.difference(count, Count(101, 1000, 900), idle_is_zero=True))
+        self.assertIsNone(
+            rates.difference(count, CounterReading(101, 1000, 900), idle_is_zero=True)
+        )
 
     @given(COUNTS, COUNTS, st.booleans())
     def test_never_a_wrong_number(self, first, second, idle):
@@ -53,7 +60,8 @@ class TestDifference(unittest.TestCase):
     @given(U64, st.integers(0, 2**40), st.integers(1, 2**40), st.integers(1, 100))
     def test_scaling_is_exact_for_a_steady_counter(self, start, events, running, factor):
         delta = rates.difference(
-            Count(start, 0, 0), Count((start + events) % 2**64, running * factor, running)
+            CounterReading(start, 0, 0),
+            CounterReading((start + events) % 2**64, running * factor, running),
         )
         self.assertAlmostEqual(events * factor, delta.value, delta=1e-9 * events * factor)
 

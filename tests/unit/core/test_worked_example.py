@@ -6,7 +6,7 @@ import pathlib
 import unittest
 
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.core.rates import CounterReading
 from nova_numa_pmc.host.perf import events
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
@@ -29,7 +29,10 @@ class TestDeck(unittest.TestCase):
         elapsed_ns = int(table['elapsed_sec'] * 1e9)
         return {
             name: rates.per_sec(
-                rates.difference(Count(0, 0, 0), Count(value, elapsed_ns, elapsed_ns)), elapsed_ns
+                rates.difference(
+                    CounterReading(0, 0, 0), CounterReading(value, elapsed_ns, elapsed_ns)
+                ),
+                elapsed_ns,
             )
             for name, value in table['counts'].items()
         }

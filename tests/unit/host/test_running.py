@@ -55,7 +55,7 @@ class GuestsTest(unittest.TestCase):
         self.host = measured.MeasuredHost(directory.name)
         self.addCleanup(self.host.close)
         self.topology = topology.read(directory.name)
-        self.guests = running.Guests(directory.name)
+        self.guests = running.GuestReader(directory.name)
         self.addCleanup(self.guests.close)
 
     def read(self, at_s, elapsed_s=5):

@@ -71,7 +71,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(before + 1, threads.count(os.getpid()))
 
     def test_kept_files_follow_their_thread_and_are_closed(self):
-        kept = threads.Threads(self.root)
+        kept = threads.ThreadReader(self.root)
         self.host.thread(50, 51, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
         self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
@@ -86,7 +86,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
 
     def test_where_it_runs_is_read_when_it_has_run(self):
-        kept = threads.Threads(self.root)
+        kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.thread(50, 51, 1, cpu=2, since=10)
         before = kept.read({(50, 51)})
@@ -98,7 +98,7 @@ class ThreadsTest(unittest.TestCase):
 
     def test_it_keeps_an_eighth_of_the_descriptors_at_most(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        kept = threads.Threads(self.root)
+        kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
         wanted = {(50, 51 + at) for at in range(20)}
         for pid, tid in wanted:
@@ -110,7 +110,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(descriptors + 20, len(os.listdir('/proc/self/fd')))
 
     def test_an_id_used_again_is_read_anew(self):
-        kept = threads.Threads(self.root)
+        kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.thread(50, 51, 5, since=10)
         kept.read({(50, 51)})

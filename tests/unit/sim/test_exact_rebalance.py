@@ -32,7 +32,7 @@ def enumerate_all(situation):
         host_model = HostModel(situation, TERMS)
         movers = [host_model.movers[guest.uuid] for guest in situation.guests]
         steps = [(mover, Place((n,), n)) for mover, n in zip(movers, homes) if n is not None]
-        if all(host_model.may(*step) for step in steps) and host_model.fits(steps):
+        if all(host_model.may_have(*step) for step in steps) and host_model.fits(steps):
             size = sum(host_model.bytes_to_move(*step) for step in steps)
             host_model.apply(steps)
             yield sum(host_model.host_loss.parts()), size

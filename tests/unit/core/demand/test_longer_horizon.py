@@ -405,13 +405,13 @@ HOST = st.tuples(
 )
 
 
-class LevelTest(unittest.TestCase):
+class DemandSumTest(unittest.TestCase):
     def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
         series = demand_history.Series(1.0)
         series.day.add(2.0, 1.0, 1)
-        level = subject.Level()
-        level.add(series, 0.5)
-        self.assertEqual(1.0, level.longer())
+        total = subject.DemandSum()
+        total.add(series, 0.5)
+        self.assertEqual(1.0, total.longer_horizon())
 
 
 class PropertyTest(unittest.TestCase):

@@ -117,17 +117,16 @@ class WhyNotTest(unittest.TestCase):
         told = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
         self.assertEqual(told, eligibility.why_not(one, promise if known else None, HOST))
         now = eligibility.why_not_now(one)
-        self.assertEqual(told if told in [rule.code for rule in eligibility.NOW] else '', now)
+        self.assertEqual(told if told in [rule.code for rule in eligibility.ALWAYS] else '', now)
 
 
 class WordsTest(unittest.TestCase):
     def test_each_code_has_words_of_its_own(self):
         codes = [rule.code for rule in eligibility.RULES] + [eligibility.NOT_NAMED]
-        self.assertEqual(codes, list(eligibility.WORDS))
-        self.assertEqual(len(codes), len(set(eligibility.WORDS.values())))
+        self.assertEqual(codes, list(eligibility.TEXTS))
+        self.assertEqual(len(codes), len(set(eligibility.TEXTS.values())))
 
     def test_who_was_not_named_is_not_worth_a_word(self):
         self.assertEqual(
-            [eligibility.NOT_NAMED],
-            [code for code, words in eligibility.WORDS.items() if not words],
+            [eligibility.NOT_NAMED], [code for code, text in eligibility.TEXTS.items() if not text]
         )

@@ -25,31 +25,31 @@ class PlaceTest(unittest.TestCase):
 
 
 class MayTest(unittest.TestCase):
-    def may(self, place, **fields):
+    def may_have(self, place, **fields):
         laid_out = host_of(load('g', 4, fields.pop('at', 0), 2.0, **fields))
-        return laid_out.may(laid_out.movers['g'], place)
+        return laid_out.may_have(laid_out.movers['g'], place)
 
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
-        self.assertTrue(self.may(Place((1,), 1)))
-        self.assertTrue(self.may(Place((0, 1), None)))
-        self.assertFalse(self.may(Place((1,), 1), allowed_nodes=(0, 2)))
+        self.assertTrue(self.may_have(Place((1,), 1)))
+        self.assertTrue(self.may_have(Place((0, 1), None)))
+        self.assertFalse(self.may_have(Place((1,), 1), allowed_nodes=(0, 2)))
         laid_out = host_of(load('g', 16, (0, 1), 2.0))
-        self.assertFalse(laid_out.may(laid_out.movers['g'], Place((2,), 2)))
+        self.assertFalse(laid_out.may_have(laid_out.movers['g'], Place((2,), 2)))
 
     def test_one_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
-            self.assertFalse(self.may(place, fixed='pinned'))
+            self.assertFalse(self.may_have(place, fixed='pinned'))
 
     def test_memory_of_which_nobody_knows_where_it_lies_stays(self):
-        self.assertFalse(self.may(Place((1,), 1), lies=()))
-        self.assertTrue(self.may(Place((1,), None), lies=()))
+        self.assertFalse(self.may_have(Place((1,), 1), lies=()))
+        self.assertTrue(self.may_have(Place((1,), None), lies=()))
 
     def test_one_just_placed_on_several_nodes_may_be_held_to_one_with_room(self):
-        self.assertTrue(self.may(Place((1,), None), at=(0, 1), home_nodes=(0,), young=True))
+        self.assertTrue(self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), young=True))
 
     def test_one_just_placed_stays_where_another_node_is_no_better(self):
-        self.assertFalse(self.may(Place((1,), 1), young=True))
-        self.assertTrue(self.may(Place((0, 1), None), young=True))
+        self.assertFalse(self.may_have(Place((1,), 1), young=True))
+        self.assertTrue(self.may_have(Place((0, 1), None), young=True))
 
 
 class WidenTest(unittest.TestCase):

@@ -58,7 +58,7 @@ def placed(view, new, *, young=False):
 
     None: one that wants more bandwidth than a node has spans.
     """
-    request = host_view.request(new, LIMITS, (), placement.history(view))
+    request = host_view.request(new, LIMITS, (), placement.with_traffic_rate(None, view))
     nodes = placement.place(view, request, LIMITS).nodes
     if len(nodes) > 1:
         return None

@@ -73,7 +73,7 @@ class OutcomeTest(unittest.TestCase):
 
     def test_an_ordinary_host_takes_the_short_way(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        self.assertTrue(columns.usual)
+        self.assertTrue(columns.uniform)
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
         self.assertEqual(('one_node', (0.25,), (0.0,), (0,), (0,), (0,)), tuple(found))
 

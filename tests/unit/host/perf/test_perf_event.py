@@ -11,7 +11,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.core.rates import Count, difference
+from nova_numa_pmc.core.rates import CounterReading, difference
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import rotation
 from tests.fixtures.working_child import Child, touch
@@ -319,14 +319,15 @@ class TestParseGroup(unittest.TestCase):
 
     def test_by_id_and_not_by_order(self):
         self.assertEqual(
-            (Count(30, 9, 8), Count(40, 9, 8)),
+            (CounterReading(30, 9, 8), CounterReading(40, 9, 8)),
             perf_event.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)),
         )
 
     def test_a_member_that_the_kernel_took_out(self):
         # A CPU that goes offline detaches its events: the leader is alone then.
         self.assertEqual(
-            (Count(30, 9, 8), None), perf_event.parse_group(self.data(1, 9, 8, 30, 1), (1, 2))
+            (CounterReading(30, 9, 8), None),
+            perf_event.parse_group(self.data(1, 9, 8, 30, 1), (1, 2)),
         )
 
     def test_garbage(self):

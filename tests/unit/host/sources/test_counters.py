@@ -9,11 +9,11 @@ from unittest import mock
 
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.core.rates import Count, Delta
+from nova_numa_pmc.core.rates import CounterReading, Delta
 from nova_numa_pmc.host import threads, topology
 from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import (
-    Running,
+    RunningGuest,
     SourceTick,
     counted,
     cpu_counters,
@@ -59,7 +59,7 @@ class Counting(unittest.TestCase):
         for pid in pids:
             ran = threads.read(pid, pid)
             guests.append(
-                Running(
+                RunningGuest(
                     model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
                     {pid: ran} if ran else {},
                     1.0,
@@ -231,18 +231,26 @@ class OwnersTest(unittest.TestCase):
 
     def test_sums_with_the_smallest_share(self):
         told = self.sample(
-            {0: [Count(0, 0, 0)] * 2, 1: [Count(5, 10, 10)] * 2},
-            {0: [Count(8, 20, 10), Count(1, 20, 20)], 1: [Count(9, 30, 30), Count(5, 30, 30)]},
+            {0: [CounterReading(0, 0, 0)] * 2, 1: [CounterReading(5, 10, 10)] * 2},
+            {
+                0: [CounterReading(8, 20, 10), CounterReading(1, 20, 20)],
+                1: [CounterReading(9, 30, 30), CounterReading(5, 30, 30)],
+            },
         )
         self.assertEqual(
             {'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}}, told
         )
 
     def test_backwards_not_run_or_absent_is_unknown(self):
-        base = {0: [Count(7, 10, 10), Count(0, 10, 10)]}
-        for bad in (Count(6, 20, 20), Count(9, 20, 10), Count(9, 9, 9), None):
+        base = {0: [CounterReading(7, 10, 10), CounterReading(0, 10, 10)]}
+        for bad in (
+            CounterReading(6, 20, 20),
+            CounterReading(9, 20, 10),
+            CounterReading(9, 9, 9),
+            None,
+        ):
             with self.subTest(bad=bad):
-                told = self.sample(base, {0: [bad, Count(4, 20, 20)]})
+                told = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
                 self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)}, told['n'])
                 counts = counted.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))

@@ -3,14 +3,14 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.sources import Evidence, Running, SourceTick, ladder
+from nova_numa_pmc.host.sources import Evidence, RunningGuest, SourceTick, ladder
 from nova_numa_pmc.measurement import COUNTED, INFERRED
 
 TICK = SourceTick(
     0,
     10**9,
     None,
-    tuple(Running(model.Guest(uuid, uuid, 1, 1), {}, 1.0, 0.0, {}, {}) for uuid in 'ab'),
+    tuple(RunningGuest(model.Guest(uuid, uuid, 1, 1), {}, 1.0, 0.0, {}, {}) for uuid in 'ab'),
     {},
     {},
 )

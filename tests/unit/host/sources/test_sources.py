@@ -7,11 +7,11 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.measurements import Counts
+from nova_numa_pmc.core.measurements import CpuRates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import (
-    Running,
+    RunningGuest,
     SourceTick,
     cpu_counters,
     numa_faults,
@@ -37,7 +37,7 @@ numa_faults node=1 task_private=%d task_shared=%d group_private=9 group_shared=9
 
 
 def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
-    return Running(
+    return RunningGuest(
         model.Guest('u%d' % number, 'g%d' % number, 2, 1, pid=4000 + number),
         {tid: ThreadTimes(0, 0, cpu, 1) for tid in tids},
         sum(cores_by_node.values()),
@@ -78,7 +78,7 @@ class PagesTest(unittest.TestCase):
 
 
 class CpuShareTest(unittest.TestCase):
-    COUNTS = {0: Counts(90.0, 10.0, None, None, 1.0), 1: Counts(0.0, 40.0, None, None, 0.5)}
+    COUNTS = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
 
     def sample(self, guests, busy, counts=COUNTS):
         return cpu_counters.CpuShare().sample(SourceTick(0, SECOND, None, guests, busy, counts))
@@ -102,7 +102,7 @@ class CpuShareTest(unittest.TestCase):
     def test_uncounted(self):
         with self.assertRaises(SourceUnavailable):
             self.sample((), {}, {})
-        unknown = {0: Counts(None, None, 5.0, 5.0, 1.0)}
+        unknown = {0: CpuRates(None, None, 5.0, 5.0, 1.0)}
         with self.assertRaises(SourceUnavailable):
             self.sample((guest(1, {0: 1.0}),), {0: 1.0}, unknown)
 
