@@ -123,7 +123,7 @@ def make(
         LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
         try:
-            mover = executor.MoveExecutor(
+            move_executor = executor.MoveExecutor(
                 command.options,
                 command.root,
                 LOG,
@@ -132,12 +132,12 @@ def make(
                 record=record,
                 port=command.port,
             )
-            mover.begin(plan, promised, targets)
+            move_executor.begin(plan, promised, targets)
             try:
-                signal = _run(command, mover, wait, shown)
+                signal = _run(command, move_executor, wait, shown)
             finally:
-                not_begun = mover.waiting
-                mover.abandon()
+                not_begun = move_executor.waiting
+                move_executor.abandon()
         finally:
             LOG.setLevel(former)
             LOG.removeHandler(printer)
@@ -146,27 +146,27 @@ def make(
 
 def _run(
     command: CommandContext,
-    mover: executor.MoveExecutor,
+    move_executor: executor.MoveExecutor,
     wait: Callable[[float], int | None],
     shown: progress.LineProgress,
 ) -> int | None:
     """Run the moves to the end; return the signal that ended them early, or None."""
     files, looked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
-        pause_s = mover.step()
+        pause_s = move_executor.step()
         if pause_s is None:
             return None
-        shown.show(mover.in_hand, mover.waiting)
+        shown.show(move_executor.in_hand, move_executor.waiting)
         signal = wait(pause_s)
         if signal:
             return signal
         if time.monotonic() - looked_s >= _CHECK_S:
             looked_s = time.monotonic()
-            _cancel_if_busy(command, mover, files)
+            _cancel_if_busy(command, move_executor, files)
 
 
 def _cancel_if_busy(
-    command: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles
+    command: CommandContext, move_executor: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
     """Cancel the move in progress if libvirt has begun to work on its guest."""
     try:
@@ -174,7 +174,7 @@ def _cancel_if_busy(
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return
-    mover.observe(files.read()[0], record.promises)
+    move_executor.observe(files.read()[0], record.promises)
 
 
 def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:

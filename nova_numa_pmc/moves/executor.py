@@ -107,12 +107,12 @@ class MoveExecutor:
     @property
     def in_hand(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
         """Return ((a guest's name, its progress), …) of the move in progress."""
-        return tuple((part.step.name, part.mover.progress) for part in self._parts)
+        return tuple((part.step.name, part.guest_move.progress) for part in self._parts)
 
     def _count(self, result: str, parts: Iterable[MovePart]) -> None:
         key = self._move.kind, result
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
-        self._moved_bytes += sum(part.mover.progress.moved_bytes for part in parts)
+        self._moved_bytes += sum(part.guest_move.progress.moved_bytes for part in parts)
 
     def begin(
         self,
@@ -147,14 +147,14 @@ class MoveExecutor:
             return 0.0
         try:
             waits = [
-                part.mover.step().wait_s
+                part.guest_move.step().wait_s
                 for part in self._parts
-                if part.mover.progress.state == guest_mover.MOVING
+                if part.guest_move.progress.state == guest_mover.MOVING
             ]
         except Exception as error:  # in any of its parts: a move succeeds or fails as a whole
             self._give_up(error)
             return 0.0
-        if all(part.mover.progress.state != guest_mover.MOVING for part in self._parts):
+        if all(part.guest_move.progress.state != guest_mover.MOVING for part in self._parts):
             self._end()
             return 0.0
         return min(waits)
@@ -172,7 +172,7 @@ class MoveExecutor:
 
     def _cancel(self) -> None:
         for part in self._parts:
-            part.mover.cancel()
+            part.guest_move.cancel()
 
     def _start(self, planned: PlannedMove) -> None:
         """Promise the new places and write the CPUs."""
@@ -181,7 +181,7 @@ class MoveExecutor:
         try:
             self._parts = self._promise_parts(planned)
             for part in self._parts:
-                part.mover.step()
+                part.guest_move.step()
         except Exception as error:
             self._give_up(error)
             return
@@ -202,15 +202,16 @@ class MoveExecutor:
 
     def _end(self) -> None:
         """Keep a move whose memory has followed, else take it back."""
-        left = [part for part in self._parts if not has_followed(part.mover.progress)]
+        left = [part for part in self._parts if not has_followed(part.guest_move.progress)]
         if left:
             words = ', '.join(
-                '%s: %s' % (part.step.name, progress_text(part.mover.progress)) for part in left
+                '%s: %s' % (part.step.name, progress_text(part.guest_move.progress))
+                for part in left
             )
             self._give_up(PageMoveError('most of its memory stays where it was (%s)' % words))
             return
         for part in self._parts:
-            progress = part.mover.progress
+            progress = part.guest_move.progress
             self._log.info(
                 'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s',
                 part.step.name,
@@ -225,9 +226,9 @@ class MoveExecutor:
         self._count(MADE, self._parts)
         parts, self._parts = self._parts, ()
         states = [
-            progress_text(part.mover.progress)
+            progress_text(part.guest_move.progress)
             for part in parts
-            if part.mover.progress.state != guest_mover.DONE
+            if part.guest_move.progress.state != guest_mover.DONE
         ]
         self._write_history(
             parts,
@@ -248,7 +249,7 @@ class MoveExecutor:
         for part in parts:
             try:
                 self.promises.take_back(part)
-                part.mover.undo_cpus()
+                part.guest_move.undo_cpus()
                 self.widened.take_back(part.step.uuid)
             except GuestGone:
                 pass
@@ -277,7 +278,7 @@ class MoveExecutor:
                         part.before.since_ns,
                         history.place(part.before),
                         history.place(part.after),
-                        part.mover.progress.moved_bytes,
+                        part.guest_move.progress.moved_bytes,
                     )
                     for part in parts
                 ],

@@ -95,7 +95,11 @@ class MovePromises:
                 )
             parts.append(
                 MovePart(
-                    step, before, after, self._mover(move, step, guest, host, after), self._clock()
+                    step,
+                    before,
+                    after,
+                    self._guest_move(move, step, guest, host, after),
+                    self._clock(),
                 )
             )
         return tuple(parts)
@@ -118,7 +122,7 @@ class MovePromises:
             if record.promises.get(part.step.uuid) == part.after:
                 record.put(part.before)
 
-    def _mover(
+    def _guest_move(
         self,
         move: plan_records.Move,
         step: plan_records.Step,

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class MovePart(Record):
     """One guest's part of a move in progress.
 
-    :param mover: moves its CPUs and its memory, or only the CPUs if no memory has to follow
+    :param guest_move: moves its CPUs and its memory, or only the CPUs if no memory has to follow
     """
 
     step: plan_records.Step
     before: model.Promise
     after: model.Promise
-    mover: guest_mover.GuestMove | CpuMove
+    guest_move: guest_mover.GuestMove | CpuMove
     began_s: float
 
 

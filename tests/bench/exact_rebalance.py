@@ -20,41 +20,41 @@ class Search:
         self.budget = budget
         self.expanded = 0
         self.host_loss = self.host_model.host_loss
-        self.movers = sorted(
-            (mover for mover in self.host_model.movers.values() if mover.movable),
+        self.guests = sorted(
+            (guest for guest in self.host_model.guests.values() if guest.movable),
             key=lambda each: -(each.demand + 4 * each.traffic * 1e-10),
         )
         self.left = [
-            sum(each.demand for each in self.movers[at:]) for at in range(len(self.movers) + 1)
+            sum(each.demand for each in self.guests[at:]) for at in range(len(self.guests) + 1)
         ]
         # A node that has promised more than it has may keep that, whoever has it.
         self.most = [
             max(capacity or 0, promised)
             for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)
         ]
-        for mover in self.movers:
-            self.host_loss.put(mover.effect, -1)
-            for at, size in mover.promise.items():
+        for guest in self.guests:
+            self.host_loss.put(guest.effect, -1)
+            for at, size in guest.promise.items():
                 self.host_model.promised[at] -= size
-        self.options = [self._options(mover) for mover in self.movers]
+        self.options = [self._options(guest) for guest in self.guests]
 
     @property
     def proven(self):
         """Whether the search was finished."""
         return self.expanded < self.budget
 
-    def _options(self, mover):
+    def _options(self, guest):
         """List (effect, bytes, {position: promise}); as it is first."""
-        found = [(mover.effect, 0, mover.promise)]
+        found = [(guest.effect, 0, guest.promise)]
         for n in self.host_model.running:
             place = Place((n,), self.host_model.memory_at[n])
-            size = self.host_model.bytes_to_move(mover, place)
-            if self.host_model.may_have(mover, place) and (size or place.cpus != mover.at):
+            size = self.host_model.bytes_to_move(guest, place)
+            if self.host_model.may_have(guest, place) and (size or place.cpus != guest.at):
                 found.append(
                     (
-                        self.host_model.effect(mover, place),
+                        self.host_model.effect(guest, place),
                         size,
-                        {place.memory: mover.guest.memory_bytes},
+                        {place.memory: guest.load.memory_bytes},
                     )
                 )
         return found
@@ -69,7 +69,7 @@ class Search:
         self.expanded += 1
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
-        if at == len(self.movers):
+        if at == len(self.guests):
             self.best = sum(self.host_loss.parts())
             return
         for option in self._cheapest_first(at):
@@ -88,7 +88,7 @@ class Search:
         self.expanded += 1
         if not self.proven or spent >= self.fewest or self._bound(at) > self.limit:
             return
-        if at == len(self.movers):
+        if at == len(self.guests):
             self.fewest = spent
             return
         for option in sorted(self.options[at], key=lambda option: option[1]):

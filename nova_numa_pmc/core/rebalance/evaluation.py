@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
-    from nova_numa_pmc.core.rebalance.layout import Mover
+    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
     from nova_numa_pmc.core.rebalance.proposals import Change
     from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
@@ -40,14 +40,14 @@ class MoveCandidate:
 
     def __init__(self, host_model: HostModel, steps: Change, gain: float) -> None:
         self.steps, self.kind, self.gain = steps, kind(steps), gain
-        self.cost = sum([host_model.cost(mover, place) for mover, place in steps])
-        self.bytes = sum([host_model.bytes_to_move(mover, place) for mover, place in steps])
+        self.cost = sum([host_model.cost(guest, place) for guest, place in steps])
+        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in steps])
         self.regret, self.fresh = 0.0, True
         # Among equals the emptiest target comes first; names decide last.
         self._order = (
             self.bytes,
             round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in steps), 6),
-            sorted((mover.guest.uuid, place.cpus) for mover, place in steps),
+            sorted((guest.load.uuid, place.cpus) for guest, place in steps),
         )
 
     def shares(self, other: MoveCandidate) -> bool:
@@ -62,8 +62,8 @@ class MoveCandidate:
 def gain(host_model: HostModel, steps: Change) -> float:
     """Return the gain of some steps [cores]."""
     gain_cores = host_model.host_loss.gain(
-        [mover.effect for mover, _ in steps],
-        [host_model.effect(mover, place) for mover, place in steps],
+        [guest.effect for guest, _ in steps],
+        [host_model.effect(guest, place) for guest, place in steps],
     )
     return _adjust_gain(host_model, *steps[0], gain_cores) if len(steps) == 1 else gain_cores
 
@@ -73,11 +73,11 @@ def key(host_model: HostModel, steps: Change) -> Key:
     return tuple(
         sorted(
             (
-                mover.guest.uuid,
+                guest.load.uuid,
                 host_model.node_ids(place.cpus),
                 () if place.memory is None else host_model.ids[place.memory],
             )
-            for mover, place in steps
+            for guest, place in steps
         )
     )
 
@@ -88,7 +88,7 @@ def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
     for sequence in sequences:
         for steps in sequence:
             identity = tuple(
-                [(mover.guest.uuid, place.cpus, place.memory) for mover, place in steps]
+                [(guest.load.uuid, place.cpus, place.memory) for guest, place in steps]
             )
             if len(identity) > 1 and not identity[0] < identity[1]:
                 identity = identity[::-1]
@@ -100,8 +100,8 @@ def kind(steps: Change) -> str:
     """Return the kind of a change, of :data:`plan_records.KINDS`."""
     if len(steps) > 1:
         return plan_records.SWAP
-    ((mover, place),) = steps
-    at, to = set(mover.at), set(place.cpus)
+    ((guest, place),) = steps
+    at, to = set(guest.at), set(place.cpus)
     if at == to:
         return plan_records.FETCH
     return plan_records.WIDEN if at < to else plan_records.NARROW if to < at else plan_records.MOVE
@@ -109,8 +109,8 @@ def kind(steps: Change) -> str:
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
-    removed = [mover.effect for mover, _ in candidate.steps]
-    added = [host_model.effect(mover, place) for mover, place in candidate.steps]
+    removed = [guest.effect for guest, _ in candidate.steps]
+    added = [host_model.effect(guest, place) for guest, place in candidate.steps]
     spared = [
         now - then
         for now, then in zip(
@@ -121,7 +121,7 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     reasons = sorted(
         zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')), reverse=True
     )
-    counted = all(mover.counted for mover, _ in candidate.steps)
+    counted = all(guest.counted for guest, _ in candidate.steps)
     ends = (
         ('from', host_model.node_ids(candidate.steps[0][0].at)),
         ('to', host_model.node_ids(candidate.steps[0][1].cpus)),
@@ -157,12 +157,12 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
     return Trial(
         tuple(
             (
-                mover.guest.uuid,
-                host_model.node_ids(mover.at),
-                tuple((host_model.ids[at][0], share) for at, share in mover.mem_shares),
+                guest.load.uuid,
+                host_model.node_ids(guest.at),
+                tuple((host_model.ids[at][0], share) for at, share in guest.mem_shares),
                 host_model.node_ids(place.cpus),
             )
-            for mover, place in candidate.steps
+            for guest, place in candidate.steps
         ),
         candidate.cost,
         0.0,
@@ -170,28 +170,27 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
     )
 
 
-def _step(host_model: HostModel, mover: Mover, place: Place) -> plan_records.Step:
-    guest = mover.guest
+def _step(host_model: HostModel, guest: LaidOutGuest, place: Place) -> plan_records.Step:
     return plan_records.Step(
-        guest.uuid,
-        guest.name,
-        tuple(guest.cpu_nodes),
+        guest.load.uuid,
+        guest.load.name,
+        tuple(guest.load.cpu_nodes),
         host_model.node_ids(place.cpus),
         () if place.memory is None else host_model.memory_ids[place.memory],
-        host_model.bytes_to_move(mover, place),
+        host_model.bytes_to_move(guest, place),
     )
 
 
-def _adjust_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
+def _adjust_gain(host_model: HostModel, guest: LaidOutGuest, place: Place, gain: float) -> float:
     """Return the gain of a change, corrected where it widens a guest or lets it go home."""
-    if set(mover.at) < set(place.cpus):
-        return gain + _pooled_gain(host_model, mover, place)
-    if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
-        return _homecoming_gain(host_model, mover, place, gain)
+    if set(guest.at) < set(place.cpus):
+        return gain + _pooled_gain(host_model, guest, place)
+    if set(place.cpus) < set(guest.at) and place.memory is None and place.cpus == guest.home:
+        return _homecoming_gain(host_model, guest, place, gain)
     return gain
 
 
-def _pooled_gain(host_model: HostModel, mover: Mover, place: Place) -> float:
+def _pooled_gain(host_model: HostModel, guest: LaidOutGuest, place: Place) -> float:
     """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
     Independent bursts add as squares, so that nodes which share their guests wait for
@@ -203,9 +202,9 @@ def _pooled_gain(host_model: HostModel, mover: Mover, place: Place) -> float:
         return 0.0
     nodes = place.cpus
     demand = host_loss.levelled_demand()
-    if len(mover.at) == 1:
-        demand[mover.at[0]] -= mover.demand
-        losses.level_out(demand, host_loss.cores, nodes, mover.demand)
+    if len(guest.at) == 1:
+        demand[guest.at[0]] -= guest.demand
+        losses.level_out(demand, host_loss.cores, nodes, guest.demand)
     apart = sum(
         host_loss.wait(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
         for n in nodes
@@ -216,21 +215,23 @@ def _pooled_gain(host_model: HostModel, mover: Mover, place: Place) -> float:
     shared = sum(
         wants
         for wide, wants in host_loss.wide.items()
-        if wide != mover.at and len(set(wide).intersection(nodes)) > 1
+        if wide != guest.at and len(set(wide).intersection(nodes)) > 1
     )
-    return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
+    return max(0.0, min(apart - together, TAKEN_UP * (shared + guest.demand)) - TAKEN_UP * shared)
 
 
-def _homecoming_gain(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
+def _homecoming_gain(
+    host_model: HostModel, guest: LaidOutGuest, place: Place, gain: float
+) -> float:
     """Return the gain of going home: none unless that leaves room, else at least a small one."""
     host_loss = host_model.host_loss
     others = dict(host_loss.wide)
-    others[mover.at] = others.get(mover.at, 0.0) - mover.demand
+    others[guest.at] = others.get(guest.at, 0.0) - guest.demand
     demand = host_loss.levelled_demand(wide=others)
     for n in place.cpus:
-        if demand[n] + mover.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
+        if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0
     if gain < 0:
         return gain
-    away = sum(part for n, part in mover.cpu_shares if n not in place.cpus)
-    return max(gain, host_model.min_gain + AWAY_RATIO * mover.demand * away)
+    away = sum(part for n, part in guest.cpu_shares if n not in place.cpus)
+    return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away)

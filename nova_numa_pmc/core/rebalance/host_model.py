@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.core.rebalance.layout import Mover, Parts
+    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest, Parts
 
     #: Guests and where they go.
-    Steps = Sequence[tuple[Mover, 'Place']]
+    Steps = Sequence[tuple[LaidOutGuest, 'Place']]
 
 PAGE_BYTES = 4096
 #: A move may use this share of the bandwidth that either end has left, or this rate if more.
@@ -51,85 +51,85 @@ class HostModel(Layout):
         super().__init__(situation, options)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
-    def effect(self, mover: Mover, place: Place) -> losses.Effect:
+    def effect(self, guest: LaidOutGuest, place: Place) -> losses.Effect:
         """Return a guest's effect at a place; its memory all there, or as it lies."""
-        if len(place.cpus) == 1 and place in mover.effects:
-            return mover.effects[place]
-        mem_shares = mover.mem_shares if place.memory is None else ((place.memory, 1.0),)
-        effect = self.effect_with_memory(mover, place.cpus, mem_shares)
+        if len(place.cpus) == 1 and place in guest.effects:
+            return guest.effects[place]
+        mem_shares = guest.mem_shares if place.memory is None else ((place.memory, 1.0),)
+        effect = self.effect_with_memory(guest, place.cpus, mem_shares)
         if len(place.cpus) == 1:
-            mover.effects[place] = effect
+            guest.effects[place] = effect
         return effect
 
-    def bytes_to_move(self, mover: Mover, place: Place) -> int:
+    def bytes_to_move(self, guest: LaidOutGuest, place: Place) -> int:
         """Return M, the bytes of a guest that are not yet on the target."""
         if place.memory is None:
             return 0
-        assert mover.bytes is not None  # else may_have() has refused it
-        return sum(size for at, size in mover.bytes.items() if at != place.memory)
+        assert guest.bytes is not None  # else may_have() has refused it
+        return sum(size for at, size in guest.bytes.items() if at != place.memory)
 
-    def cost(self, mover: Mover, place: Place) -> float:
+    def cost(self, guest: LaidOutGuest, place: Place) -> float:
         """Return K, the cost of moving one guest [core-seconds].
 
         K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r, with r at most a
         quarter of the bandwidth that either end has left. λ is the guest's loss while all its
         memory is remote; half of it, since on average half of the memory has yet to follow.
         """
-        options, size = self.options, self.bytes_to_move(mover, place)
-        changed = options.change_core_sec if place.cpus != mover.at else 0.0
+        options, size = self.options, self.bytes_to_move(guest, place)
+        changed = options.change_core_sec if place.cpus != guest.at else 0.0
         if not size:
             return changed
         target, row = place.memory, self.latencies_ns[place.cpus[0]]
         assert target is not None  # else there were no bytes to move
         rate, far, away = options.bytes_per_sec, 0.0, 0.0
-        for at, share in mover.mem_shares:
+        for at, share in guest.mem_shares:
             if at != target:
                 far += share * (row[at] - row[place.cpus[0]])
                 away += share
                 rate = min(rate, self._spare(at))
         rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
-        remote = min(mover.demand, mover.stalls_per_ns * max(0.0, far) / away) if away else 0.0
+        remote = min(guest.demand, guest.stalls_per_ns * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_sec + changed
 
-    def may_have(self, mover: Mover, place: Place) -> bool:
+    def may_have(self, guest: LaidOutGuest, place: Place) -> bool:
         """Return whether a guest may have a place at all, ignoring how full it is."""
-        if not mover.movable:
+        if not guest.movable:
             return False
-        if mover.allowed is not None and not mover.allowed.issuperset(place.cpus):
+        if guest.allowed is not None and not guest.allowed.issuperset(place.cpus):
             return False
-        if sum(self.nodes[n].threads for n in place.cpus) < mover.guest.vcpus:
+        if sum(self.nodes[n].threads for n in place.cpus) < guest.load.vcpus:
             return False
-        if place.cpus != mover.at and not all(self.cpu_known[n] for n in place.cpus + mover.at):
+        if place.cpus != guest.at and not all(self.cpu_known[n] for n in place.cpus + guest.at):
             return False
-        if mover.guest.young and not self._placement_agrees(mover, place.cpus):
+        if guest.load.young and not self._placement_agrees(guest, place.cpus):
             return False
         return place.memory is None or (
-            mover.bytes is not None and self.capacity[place.memory] is not None
+            guest.bytes is not None and self.capacity[place.memory] is not None
         )
 
-    def _placement_agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
+    def _placement_agrees(self, guest: LaidOutGuest, cpus: tuple[int, ...]) -> bool:
         """Return whether placement would agree to move a young guest there.
 
         See :mod:`placement_order`.
         """
-        if cpus == mover.home or set(cpus) >= set(mover.at):
+        if cpus == guest.home or set(cpus) >= set(guest.at):
             return True  # it is there, goes home, or may run elsewhere, too
-        return self._order.prefers(mover, cpus[0])
+        return self._order.prefers(guest, cpus[0])
 
     def fits(self, steps: Steps) -> bool:
         """Return whether promises and free memory hold the guests at their new places together."""
         promised: dict[int, int] = {}
         arriving: dict[int, int] = {}
         targets = set()
-        for mover, place in steps:
+        for guest, place in steps:
             target = place.memory
             if target is None:
                 continue
-            assert mover.bytes is not None  # else may_have() has refused it
-            for at, size in mover.promise.items():
+            assert guest.bytes is not None  # else may_have() has refused it
+            for at, size in guest.promise.items():
                 promised[at] = promised.get(at, 0) - size
-            promised[target] = promised.get(target, 0) + mover.guest.memory_bytes
-            for at, size in mover.bytes.items():
+            promised[target] = promised.get(target, 0) + guest.load.memory_bytes
+            for at, size in guest.bytes.items():
                 if at != target:
                     arriving[at] = arriving.get(at, 0) - size
                     arriving[target] = arriving.get(target, 0) + size
@@ -154,42 +154,42 @@ class HostModel(Layout):
 
     def apply(self, steps: Steps) -> None:
         """Change the model as if the steps were made."""
-        for mover, place in steps:
-            self.host_loss.put(mover.effect, -1)
-            then = self.effect(mover, place)
+        for guest, place in steps:
+            self.host_loss.put(guest.effect, -1)
+            then = self.effect(guest, place)
             if place.memory is not None:
-                self._bring(mover, place.memory)
-            mover.cpu_shares = self._cpu_shares(mover, place.cpus)
-            mover.at, mover.effect, mover.effects = place.cpus, then, {}
+                self._bring(guest, place.memory)
+            guest.cpu_shares = self._cpu_shares(guest, place.cpus)
+            guest.at, guest.effect, guest.effects = place.cpus, then, {}
             self.host_loss.put(then)
 
     def effect_with_memory(
-        self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts
+        self, guest: LaidOutGuest, cpus: tuple[int, ...], mem_shares: Parts
     ) -> losses.Effect:
         """Return a guest's effect at a place with these shares of its memory by node."""
         return losses.effect(
             cpus,
-            mover.demand,
-            self._cpu_shares(mover, cpus),
+            guest.demand,
+            self._cpu_shares(guest, cpus),
             mem_shares,
-            mover.stalls_per_ns,
-            mover.traffic,
+            guest.stalls_per_ns,
+            guest.traffic,
             self.latencies_ns,
-            queues=mover.counted,
+            queues=guest.counted,
         )
 
-    def _bring(self, mover: Mover, target: int) -> None:
-        assert mover.bytes is not None  # else may_have() has refused it
-        for at, size in mover.promise.items():
+    def _bring(self, guest: LaidOutGuest, target: int) -> None:
+        assert guest.bytes is not None  # else may_have() has refused it
+        for at, size in guest.promise.items():
             self.promised[at] -= size
-        self.promised[target] += mover.guest.memory_bytes
-        for at, size in mover.bytes.items():
+        self.promised[target] += guest.load.memory_bytes
+        for at, size in guest.bytes.items():
             for end, by in ((at, size), (target, -size)):
                 if end in self.free:
                     self.free[end] += by
-        mover.promise = {target: mover.guest.memory_bytes}
-        mover.bytes = {target: sum(mover.bytes.values())}
-        mover.mem_shares = ((target, 1.0),)
+        guest.promise = {target: guest.load.memory_bytes}
+        guest.bytes = {target: sum(guest.bytes.values())}
+        guest.mem_shares = ((target, 1.0),)
 
     def _spare(self, n: int) -> float:
         """Return the bandwidth of a node that a move may use; unknown: no bound."""
@@ -199,7 +199,7 @@ class HostModel(Layout):
         left = maximum - self.host_loss.traffic[n]
         return SPARE_SHARE * max(0.0, left)
 
-    def _cpu_shares(self, mover: Mover, cpus: tuple[int, ...]) -> Parts:
+    def _cpu_shares(self, guest: LaidOutGuest, cpus: tuple[int, ...]) -> Parts:
         """Return where its CPU time goes: over several nodes, in proportion to their cores.
 
         The kernel's load balancer ignores where a guest's memory lies: a guest widened for the
@@ -207,4 +207,4 @@ class HostModel(Layout):
         """
         if len(cpus) == 1:
             return ((cpus[0], 1.0),)
-        return mover.cpu_shares if cpus == mover.at else self.by_cores(cpus)
+        return guest.cpu_shares if cpus == guest.at else self.by_cores(cpus)

@@ -34,7 +34,7 @@ ASSUMED_LINES_PER_CORE_SEC = 1e6
 SMALLEST_SHARE = 0.004
 
 
-class Mover:
+class LaidOutGuest:
     """One guest of the host model.
 
     :ivar at, home: ascending positions of its CPUs now, and of those promised
@@ -49,7 +49,7 @@ class Mover:
     """
 
     __slots__ = (
-        'guest',
+        'load',
         'at',
         'home',
         'cpu_shares',
@@ -66,7 +66,7 @@ class Mover:
         'effects',
     )
 
-    guest: plan_records.GuestLoad
+    load: plan_records.GuestLoad
     at: tuple[int, ...]
     home: tuple[int, ...]
     cpu_shares: Parts
@@ -86,7 +86,7 @@ class Mover:
 class Layout:
     """A host with its guests.
 
-    :ivar movers: by uuid, of guests whose demand is known
+    :ivar guests: by uuid, of guests whose demand is known
     :ivar ids, memory_ids: by position, the node ids in it, and of these the ones with memory
     :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
@@ -119,13 +119,13 @@ class Layout:
         self.free = self._sum_by_position(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all]
-        self.movers: dict[str, Mover] = {}
-        for guest in situation.guests:
-            if guest.demand_cores is not None and self.running:
-                self.movers[guest.uuid] = self._mover(guest, guest.demand_cores, situation.mlp)
+        self.guests: dict[str, LaidOutGuest] = {}
+        for load in situation.guests:
+            if load.demand_cores is not None and self.running:
+                self.guests[load.uuid] = self._lay_out(load, load.demand_cores, situation.mlp)
         self.host_loss = self._host_loss(situation)
-        for mover in self.movers.values():
-            self.host_loss.put(mover.effect)
+        for guest in self.guests.values():
+            self.host_loss.put(guest.effect)
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
@@ -141,57 +141,57 @@ class Layout:
         """Divide CPU time over positions in proportion to their cores."""
         return parts({n: self.nodes[n].cores for n in cpus})
 
-    def _mover(self, guest: plan_records.GuestLoad, demand: float, mlp: float) -> Mover:
-        mover = Mover()
-        mover.guest, mover.effects = guest, {}
-        mover.at = self.positions(guest.cpu_nodes)
-        mover.home = self.positions(guest.home_nodes or guest.cpu_nodes)
-        mover.allowed = (
+    def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> LaidOutGuest:
+        guest = LaidOutGuest()
+        guest.load, guest.effects = load, {}
+        guest.at = self.positions(load.cpu_nodes)
+        guest.home = self.positions(load.home_nodes or load.cpu_nodes)
+        guest.allowed = (
             None
-            if guest.allowed_nodes is None
+            if load.allowed_nodes is None
             else frozenset(
-                self.position[node] for node in guest.allowed_nodes if node in self.position
+                self.position[node] for node in load.allowed_nodes if node in self.position
             )
         )
-        mover.demand = max(0.0, demand)
-        lies = self._sum_by_position(guest.bytes_by_node)
-        mover.bytes = lies if guest.bytes_by_node else None
-        mover.promise = self._promise(guest)
-        mover.movable = not guest.fixed and bool(mover.at)
+        guest.demand = max(0.0, demand)
+        lies = self._sum_by_position(load.bytes_by_node)
+        guest.bytes = lies if load.bytes_by_node else None
+        guest.promise = self._promise(load)
+        guest.movable = not load.fixed and bool(guest.at)
         more = 1.0
-        if guest.served_cores:
-            more = min(MAX_UNCLIPPED, max(1.0, mover.demand / guest.served_cores))
-        runs = mover.demand if guest.served_cores is None else max(0.0, guest.served_cores)
-        lines = guest.lines_per_sec
-        mover.counted = lines is not None
+        if load.served_cores:
+            more = min(MAX_UNCLIPPED, max(1.0, guest.demand / load.served_cores))
+        runs = guest.demand if load.served_cores is None else max(0.0, load.served_cores)
+        lines = load.lines_per_sec
+        guest.counted = lines is not None
         if lines is None:
             lines = ASSUMED_LINES_PER_CORE_SEC * runs
-        mover.stalls_per_ns = lines * more * 1e-9 / mlp
-        mover.traffic = (guest.bandwidth_bytes_per_sec or 0.0) * more
-        ran = self._sum_by_position(guest.cores_by_node)
-        mover.cpu_shares = parts({n: ran.get(n, 0.0) for n in mover.at}) or self.by_cores(mover.at)
-        mover.mem_shares = self._mem_shares(mover, lies, guest.remote_ratio)
-        mover.effect = losses.effect(
-            mover.at,
-            mover.demand,
-            mover.cpu_shares,
-            mover.mem_shares,
-            mover.stalls_per_ns,
-            mover.traffic,
+        guest.stalls_per_ns = lines * more * 1e-9 / mlp
+        guest.traffic = (load.bandwidth_bytes_per_sec or 0.0) * more
+        ran = self._sum_by_position(load.cores_by_node)
+        guest.cpu_shares = parts({n: ran.get(n, 0.0) for n in guest.at}) or self.by_cores(guest.at)
+        guest.mem_shares = self._mem_shares(guest, lies, load.remote_ratio)
+        guest.effect = losses.effect(
+            guest.at,
+            guest.demand,
+            guest.cpu_shares,
+            guest.mem_shares,
+            guest.stalls_per_ns,
+            guest.traffic,
             self.latencies_ns,
-            min(runs, mover.demand),
-            mover.counted,
+            min(runs, guest.demand),
+            guest.counted,
         )
-        return mover
+        return guest
 
     def _mem_shares(
-        self, mover: Mover, lies: Mapping[int, int], remote_ratio: float | None
+        self, guest: LaidOutGuest, lies: Mapping[int, int], remote_ratio: float | None
     ) -> Parts:
         """Return where a guest's accesses go: as its pages lie, corrected by the remote ratio."""
-        shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in mover.cpu_shares)
-        local = self.memory_at[mover.at[0]]
+        shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in guest.cpu_shares)
+        local = self.memory_at[guest.at[0]]
         elsewhere = {n: size for n, size in lies.items() if n != local and size > 0}
-        if remote_ratio is None or len(mover.at) > 1 or not elsewhere:
+        if remote_ratio is None or len(guest.at) > 1 or not elsewhere:
             return shares
         away = tuple((n, remote_ratio * part) for n, part in parts(elsewhere))
         return ((local, 1 - remote_ratio), *away)
@@ -228,12 +228,12 @@ class Layout:
             else 0.0
             for n in self.all
         ]
-        for mover in self.movers.values():
-            for n, part in mover.cpu_shares:
-                demand[n] = max(0.0, demand[n] - part * mover.demand)
-            for m, part in mover.mem_shares:
+        for guest in self.guests.values():
+            for n, part in guest.cpu_shares:
+                demand[n] = max(0.0, demand[n] - part * guest.demand)
+            for m, part in guest.mem_shares:
                 traffic[m] = max(
-                    0.0, traffic[m] - part * (mover.guest.bandwidth_bytes_per_sec or 0.0)
+                    0.0, traffic[m] - part * (guest.load.bandwidth_bytes_per_sec or 0.0)
                 )
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, traffic, bursts)
 

@@ -19,7 +19,7 @@ from nova_numa_pmc.core.placement import ranking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.rebalance.layout import Mover
+    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
 
 #: A guest counts as just placed for this long: its demand over the horizon of minutes is known by
 #: then [ns].
@@ -48,26 +48,26 @@ class NodeOrder:
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 
-    def prefers(self, mover: Mover, n: int) -> bool:
+    def prefers(self, guest: LaidOutGuest, n: int) -> bool:
         """Return whether a placement would prefer position ``n`` to where the guest is."""
-        traffic = mover.guest.bandwidth_bytes_per_sec
+        traffic = guest.load.bandwidth_bytes_per_sec
         if traffic is None:
-            traffic = mover.demand * (self._rate or 0.0)
+            traffic = guest.demand * (self._rate or 0.0)
         if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
             return False
-        if len(mover.at) > 1:
+        if len(guest.at) > 1:
             return True  # a node has room for it now
-        there = self._key(mover, n, traffic, _NOISE)
-        return there < self._key(mover, mover.at[0], traffic, -_NOISE)
+        there = self._key(guest, n, traffic, _NOISE)
+        return there < self._key(guest, guest.at[0], traffic, -_NOISE)
 
     def _key(
-        self, mover: Mover, n: int, traffic: float, noise: float
+        self, guest: LaidOutGuest, n: int, traffic: float, noise: float
     ) -> tuple[float, float, float]:
         """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
         pressure = max(
-            self._pressure(mover, n, 0.0 if memory != n else traffic),
-            0.0 if memory == n else self._pressure(mover, memory, traffic, False),
+            self._pressure(guest, n, 0.0 if memory != n else traffic),
+            0.0 if memory == n else self._pressure(guest, memory, traffic, False),
         )
         pressure = max(0.0, pressure + noise)
         row, limits = self._latencies_ns[n], self._limits
@@ -77,13 +77,13 @@ class NodeOrder:
             ranking.steps(pressure, limits),
         )
 
-    def _pressure(self, mover: Mover, n: int, traffic: float, runs: bool = True) -> float:
+    def _pressure(self, guest: LaidOutGuest, n: int, traffic: float, runs: bool = True) -> float:
         """Return a node's pressure with the guest, whose part there is already in the figures."""
-        ran, lies = dict(mover.cpu_shares).get(n, 0.0), dict(mover.mem_shares).get(n, 0.0)
+        ran, lies = dict(guest.cpu_shares).get(n, 0.0), dict(guest.mem_shares).get(n, 0.0)
         return max(
             ranking.parts(
                 self._nodes[n],
-                mover.demand * (1 - ran) if runs else None,
+                guest.demand * (1 - ran) if runs else None,
                 max(0.0, traffic * (1 - lies)),
             )
         )

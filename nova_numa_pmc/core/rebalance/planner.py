@@ -116,7 +116,7 @@ def propose(
         candidates = [
             MoveCandidate(host_model, steps, gain(host_model, steps))
             for steps in distinct(proposals(host_model)).values()
-            if chosen_uuids.isdisjoint(mover.guest.uuid for mover, _ in steps)
+            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in steps)
         ]
         paying = [
             candidate
@@ -133,7 +133,7 @@ def propose(
         if best is None:
             break
         chosen.append(to_move(host_model, best))
-        chosen_uuids.update(mover.guest.uuid for mover, _ in best.steps)
+        chosen_uuids.update(guest.load.uuid for guest, _ in best.steps)
         host_model.apply(best.steps)
     return plan_records.Plan(
         tuple(chosen),
@@ -185,19 +185,19 @@ def _recall(host_model: HostModel, named: Key) -> Change | None:
     """Turn a regret's key into steps; None: no longer possible."""
     steps = []
     for uuid, cpu_nodes, mem_nodes in named:
-        mover = host_model.movers.get(uuid)
+        guest = host_model.guests.get(uuid)
         known = all(node in host_model.position for node in cpu_nodes + mem_nodes)
-        if mover is None or not known:
+        if guest is None or not known:
             return None
         place = Place(
             host_model.positions(cpu_nodes),
             host_model.position[mem_nodes[0]] if mem_nodes else None,
         )
-        if not host_model.may_have(mover, place) or (
-            place.cpus == mover.at and not host_model.bytes_to_move(mover, place)
+        if not host_model.may_have(guest, place) or (
+            place.cpus == guest.at and not host_model.bytes_to_move(guest, place)
         ):
             return None
-        steps.append((mover, place))
+        steps.append((guest, place))
     return tuple(steps) if host_model.fits(steps) else None
 
 
@@ -240,7 +240,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
-        candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
+        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.steps)
         - candidate.regret
     )
 
@@ -264,8 +264,8 @@ def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     best: dict[tuple[int, ...], float] = {}
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
-            for mover, _ in candidate.steps:
-                best[mover.at] = max(candidate.gain, best.get(mover.at, 0.0))
+            for guest, _ in candidate.steps:
+                best[guest.at] = max(candidate.gain, best.get(guest.at, 0.0))
     return best
 
 
@@ -273,8 +273,8 @@ def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], flo
     """Return whether it is a widening, and a move due soon gains at least half as much."""
     if candidate.kind != plan_records.WIDEN:
         return False
-    ((mover, _),) = candidate.steps
-    return soon.get(mover.at, 0.0) >= candidate.gain / 2
+    ((guest, _),) = candidate.steps
+    return soon.get(guest.at, 0.0) >= candidate.gain / 2
 
 
 def _budget_exceeded(

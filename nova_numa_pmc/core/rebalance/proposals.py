@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
-    from nova_numa_pmc.core.rebalance.layout import Mover
+    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
 
-    Change = tuple[tuple[Mover, Place], ...]
+    Change = tuple[tuple[LaidOutGuest, Place], ...]
 
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
@@ -30,97 +30,95 @@ _FEW = 16
 
 
 def proposals(host_model: HostModel) -> list[Change]:
-    """List the changes to weigh, each a tuple of (Mover, Place)."""
-    movable = [mover for mover in host_model.movers.values() if mover.movable]
-    bounds = {
-        mover.guest.uuid: host_model.host_loss.gain((mover.effect,), ()) for mover in movable
-    }
-    promising = [mover for mover in movable if bounds[mover.guest.uuid] > host_model.min_gain]
+    """List the changes to weigh, each a tuple of (LaidOutGuest, Place)."""
+    movable = [guest for guest in host_model.guests.values() if guest.movable]
+    bounds = {guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable}
+    promising = [guest for guest in movable if bounds[guest.load.uuid] > host_model.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
     changes: list[Change] = []
     for at in sorted(sources):
         chosen = sources[at] if few else _best(host_model, sources[at], bounds, _MOVERS)
-        for mover in chosen:
-            changes.extend(((mover, place),) for place in single_places(host_model, mover))
-    for mover in movable:
-        home = Place(mover.home, None)
-        if set(mover.home) < set(mover.at) and host_model.may_have(mover, home):
-            changes.append(((mover, home),))  # memory that it leaves elsewhere is fetched later
+        for guest in chosen:
+            changes.extend(((guest, place),) for place in single_places(host_model, guest))
+    for guest in movable:
+        home = Place(guest.home, None)
+        if set(guest.home) < set(guest.at) and host_model.may_have(guest, home):
+            changes.append(((guest, home),))  # memory that it leaves elsewhere is fetched later
     changes.extend(_swaps(host_model, movable, sources, bounds, few))
     if host_model.options.widen:
         changes.extend(_widenings(host_model, movable))
     return changes
 
 
-def single_places(host_model: HostModel, mover: Mover) -> list[Place]:
+def single_places(host_model: HostModel, guest: LaidOutGuest) -> list[Place]:
     """List the places on one position that a guest may have instead of its own."""
     places = []
     for n in host_model.running:
         place = Place((n,), host_model.memory_at[n])
-        if mover.at == (n,):
-            if mover.bytes and host_model.bytes_to_move(mover, place):
+        if guest.at == (n,):
+            if guest.bytes and host_model.bytes_to_move(guest, place):
                 places.append(place)
-        elif mover.home == mover.at or mover.home != (n,):
+        elif guest.home == guest.at or guest.home != (n,):
             places.append(place)
-            if not mover.guest.mem_nodes:
+            if not guest.load.mem_nodes:
                 places.append(Place((n,), None))  # its memory was promised nowhere
     return [
         place
         for place in places
-        if host_model.may_have(mover, place) and host_model.fits(((mover, place),))
+        if host_model.may_have(guest, place) and host_model.fits(((guest, place),))
     ]
 
 
-def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
-    sources: dict[tuple[int, ...], list[Mover]] = {}
-    for mover in movers:
-        sources.setdefault(mover.at, []).append(mover)
+def _by_place(guests: Iterable[LaidOutGuest]) -> dict[tuple[int, ...], list[LaidOutGuest]]:
+    sources: dict[tuple[int, ...], list[LaidOutGuest]] = {}
+    for guest in guests:
+        sources.setdefault(guest.at, []).append(guest)
     return sources
 
 
 def _best(
-    host_model: HostModel, movers: Iterable[Mover], bounds: Mapping[str, float], count: int
-) -> list[Mover]:
+    host_model: HostModel, guests: Iterable[LaidOutGuest], bounds: Mapping[str, float], count: int
+) -> list[LaidOutGuest]:
     """Return the ``count`` best by bound, and those by bound per cost."""
 
-    def cost(mover: Mover) -> float:
-        size = sum(mover.bytes.values()) if mover.bytes else 0
+    def cost(guest: LaidOutGuest) -> float:
+        size = sum(guest.bytes.values()) if guest.bytes else 0
         return size / host_model.options.bytes_per_sec + host_model.options.change_core_sec
 
-    by_bound = sorted(movers, key=lambda mover: -bounds[mover.guest.uuid])[:count]
-    by_cost = sorted(movers, key=lambda mover: -bounds[mover.guest.uuid] / cost(mover))[:count]
+    by_bound = sorted(guests, key=lambda guest: -bounds[guest.load.uuid])[:count]
+    by_cost = sorted(guests, key=lambda guest: -bounds[guest.load.uuid] / cost(guest))[:count]
     return list(dict.fromkeys(by_bound + by_cost))
 
 
 def _swaps(
     host_model: HostModel,
-    movable: list[Mover],
-    sources: Mapping[tuple[int, ...], list[Mover]],
+    movable: list[LaidOutGuest],
+    sources: Mapping[tuple[int, ...], list[LaidOutGuest]],
     bounds: Mapping[str, float],
     few: bool,
 ) -> Iterator[Change]:
     """Yield swaps of guests that lose at their place with guests elsewhere."""
     partners_by_place = {
-        at: _SwapPartners(movers) for at, movers in _by_place(movable).items() if len(at) == 1
+        at: _SwapPartners(guests) for at, guests in _by_place(movable).items() if len(at) == 1
     }
     seen = set()
     for at in sorted(sources):
         if len(at) > 1:
             continue
         chosen = sources[at] if few else _best(host_model, sources[at], bounds, _SWAPPERS // 2)
-        for mover in chosen:
+        for guest in chosen:
             for other in sorted(partners_by_place):
-                if other == at or not host_model.may_have(mover, _place(host_model, other)):
+                if other == at or not host_model.may_have(guest, _place(host_model, other)):
                     continue
                 partners = (
-                    partners_by_place[other].movers
+                    partners_by_place[other].guests
                     if few
-                    else partners_by_place[other].partners(host_model, mover, other[0])
+                    else partners_by_place[other].partners(host_model, guest, other[0])
                 )
                 for partner in partners:
-                    pair = frozenset((mover.guest.uuid, partner.guest.uuid))
-                    steps = ((mover, _place(host_model, other)), (partner, _place(host_model, at)))
+                    pair = frozenset((guest.load.uuid, partner.load.uuid))
+                    steps = ((guest, _place(host_model, other)), (partner, _place(host_model, at)))
                     if (
                         pair not in seen
                         and host_model.may_have(*steps[1])
@@ -137,29 +135,31 @@ def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
 class _SwapPartners:
     """Guests of one node, sorted in the orders in which swap partners are searched."""
 
-    def __init__(self, movers: Iterable[Mover]) -> None:
-        self.movers = sorted(movers, key=lambda mover: (mover.demand, mover.guest.uuid))
-        self.demands = [mover.demand for mover in self.movers]
-        self.calmest = sorted(self.movers, key=lambda mover: mover.stalls_per_ns)[:_OTHERS]
+    def __init__(self, guests: Iterable[LaidOutGuest]) -> None:
+        self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))
+        self.demands = [guest.demand for guest in self.guests]
+        self.calmest = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[:_OTHERS]
         #: By the position where most of their memory lies.
-        self.returning: dict[int, list[Mover]] = {}
-        for mover in self.movers:
-            for at, share in mover.mem_shares:
-                if share > 0.5 and at != mover.at[0]:
-                    self.returning.setdefault(at, []).append(mover)
+        self.returning: dict[int, list[LaidOutGuest]] = {}
+        for guest in self.guests:
+            for at, share in guest.mem_shares:
+                if share > 0.5 and at != guest.at[0]:
+                    self.returning.setdefault(at, []).append(guest)
 
-    def partners(self, host_model: HostModel, mover: Mover, at: int) -> Iterable[Mover]:
+    def partners(
+        self, host_model: HostModel, guest: LaidOutGuest, at: int
+    ) -> Iterable[LaidOutGuest]:
         """Return the guests nearest to the wanted demand, the calmest, and the returning."""
-        host_loss, here = host_model.host_loss, mover.at[0]
+        host_loss, here = host_model.host_loss, guest.at[0]
         missing = host_loss.demand[here] - host_loss.cores[here]
         idle = host_loss.cores[at] - host_loss.demand[at]
-        wanted = mover.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
+        wanted = guest.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
         first = max(0, bisect_left(self.demands, wanted) - _NEAREST // 2)
         returning = self.returning.get(here, [])[:_OTHERS]
-        return dict.fromkeys(self.movers[first : first + _NEAREST] + self.calmest + returning)
+        return dict.fromkeys(self.guests[first : first + _NEAREST] + self.calmest + returning)
 
 
-def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Change]:
+def _widenings(host_model: HostModel, movable: Iterable[LaidOutGuest]) -> Iterator[Change]:
     """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.wide else host_loss.demand
@@ -173,16 +173,16 @@ def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Chan
     if not idle:
         return
     waiting = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
-    for at, movers in sorted(_by_place(movable).items()):
+    for at, guests in sorted(_by_place(movable).items()):
         if not waiting.intersection(at):
             continue
-        wanting = [mover for mover in movers if mover.demand > host_model.min_gain]
-        wanting.sort(key=lambda mover: (mover.stalls_per_ns / mover.demand, -mover.demand))
-        for mover in wanting[:_SWAPPERS]:
+        wanting = [guest for guest in guests if guest.demand > host_model.min_gain]
+        wanting.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
+        for guest in wanting[:_SWAPPERS]:
             for n in idle:
                 # Cores idle between bursts would not pay for a distance that was not counted.
-                worth = demand[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
+                worth = demand[n] < host_loss.cores[n] or guest.load.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
-                    if host_model.may_have(mover, place):
-                        yield ((mover, place),)
+                    if host_model.may_have(guest, place):
+                        yield ((guest, place),)

@@ -174,13 +174,13 @@ def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
     """Return what reversing the move would lose now [cores]; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
-        mover = host_model.movers.get(uuid)
-        if mover is None or mover.at != host_model.positions(to_nodes):
+        guest = host_model.guests.get(uuid)
+        if guest is None or guest.at != host_model.positions(to_nodes):
             return None
-        removed.append(mover.effect)
+        removed.append(guest.effect)
         added.append(
             host_model.effect_with_memory(
-                mover,
+                guest,
                 host_model.positions(from_nodes),
                 tuple(
                     (host_model.position[node], share)
@@ -198,7 +198,7 @@ def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> t
     for caution in cautions:
         if not 0 <= now_s - caution.since_s <= HOUR_S:
             caution = caution._replace(factor=caution.factor / 2, since_s=now_s)
-        if caution.factor > 1 and caution.uuid in host_model.movers:
+        if caution.factor > 1 and caution.uuid in host_model.guests:
             kept.append(caution)
     return tuple(kept)
 

@@ -30,8 +30,8 @@ def enumerate_all(situation):
     count = len(situation.guests)
     for homes in product((None, 0, 1, 2), repeat=count):
         host_model = HostModel(situation, TERMS)
-        movers = [host_model.movers[guest.uuid] for guest in situation.guests]
-        steps = [(mover, Place((n,), n)) for mover, n in zip(movers, homes) if n is not None]
+        guests = [host_model.guests[guest.uuid] for guest in situation.guests]
+        steps = [(guest, Place((n,), n)) for guest, n in zip(guests, homes) if n is not None]
         if all(host_model.may_have(*step) for step in steps) and host_model.fits(steps):
             size = sum(host_model.bytes_to_move(*step) for step in steps)
             host_model.apply(steps)

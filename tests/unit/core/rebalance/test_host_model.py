@@ -27,14 +27,14 @@ class PlaceTest(unittest.TestCase):
 class MayTest(unittest.TestCase):
     def may_have(self, place, **fields):
         laid_out = host_of(load('g', 4, fields.pop('at', 0), 2.0, **fields))
-        return laid_out.may_have(laid_out.movers['g'], place)
+        return laid_out.may_have(laid_out.guests['g'], place)
 
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
         self.assertTrue(self.may_have(Place((1,), 1)))
         self.assertTrue(self.may_have(Place((0, 1), None)))
         self.assertFalse(self.may_have(Place((1,), 1), allowed_nodes=(0, 2)))
         laid_out = host_of(load('g', 16, (0, 1), 2.0))
-        self.assertFalse(laid_out.may_have(laid_out.movers['g'], Place((2,), 2)))
+        self.assertFalse(laid_out.may_have(laid_out.guests['g'], Place((2,), 2)))
 
     def test_one_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
@@ -57,7 +57,7 @@ class WidenTest(unittest.TestCase):
         """Return what a guest beside two busy nodes' gains by more nodes than it has [cores]."""
         beside = [load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
         laid_out = host_of(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
-        return evaluation.gain(laid_out, ((laid_out.movers['g'], Place(to, None)),))
+        return evaluation.gain(laid_out, ((laid_out.guests['g'], Place(to, None)),))
 
     def test_each_further_node_helps_among_full_ones(self):
         self.assertGreater(self.gain((0,), (0, 2)), 1.0)

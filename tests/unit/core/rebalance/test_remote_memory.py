@@ -63,8 +63,8 @@ class WithoutRatesTest(unittest.TestCase):
     def test_an_assumed_rate_queues_nowhere(self):
         host = remote(None)
         host.bandwidth_max = 1e9
-        mover = HostModel(host.situation(), TERMS).movers['g']
-        _, distance, queueing, traffic, reaching = map(sum, zip(*mover.effect.columns))
+        guest = HostModel(host.situation(), TERMS).guests['g']
+        _, distance, queueing, traffic, reaching = map(sum, zip(*guest.effect.columns))
         self.assertLess(0.0, distance)
         self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, reaching))
 
@@ -121,10 +121,10 @@ class NoMoreThanItRunsTest(unittest.TestCase):
             (4, 4), (64 * GIB,) * 2, [guest], distances=((10, distance), (distance, 10))
         )
         host_model = HostModel(host.situation(), TERMS)
-        mover = host_model.movers['g']
+        guest = host_model.guests['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
             now, then = (
                 host_model.host_loss.parts(),
-                host_model.host_loss.parts((mover.effect,), (host_model.effect(mover, place),)),
+                host_model.host_loss.parts((guest.effect,), (host_model.effect(guest, place),)),
             )
             self.assertLessEqual(now[1] - then[1], served + 1e-9)
