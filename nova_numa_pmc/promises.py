@@ -117,14 +117,14 @@ def decide(
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
-    record: promises_file.PromisesDraft | None = None,
+    promise_record: promises_file.PromisesDraft | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
-    :param record: the promises to decide with; None: those of the host, locked
+    :param promise_record: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     from nova_numa_pmc.core.placement import (  # not where the decision is recalled
@@ -140,15 +140,16 @@ def decide(
     guest, beyond = promise_limit.limited(guest, host, options.limits)
     located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
     problems += unread + [beyond] * bool(beyond)
-    with record or locked(options, root, timeout_s) as record:  # noqa: PLR1704 -- locked by now
-        problems += reconcile(record, host, options, root, guest)
-        for uuid, other in list(record.promises.items()):
+    promise_record = promise_record or locked(options, root, timeout_s)
+    with promise_record:
+        problems += reconcile(promise_record, host, options, root, guest)
+        for uuid, other in list(promise_record.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
-                record.drop(uuid)
+                promise_record.drop(uuid)
         evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
-        loading = _loading_promises(record.promises.values(), guest, host)
+        loading = _loading_promises(promise_record.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest, devices, own_host, loading, options.limits, evidence, record.rotation
+            guest, devices, own_host, loading, options.limits, evidence, promise_record.rotation
         )
         placed = placement.place(view, request, options.limits)
         placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
@@ -167,8 +168,8 @@ def decide(
             (),
             promise.origin == model.FLOATING and request.policy != model.NONE,
         )
-        record.put(decision.promise)
-        record.rotation += 1
+        promise_record.put(decision.promise)
+        promise_record.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
         decision = decision._replace(why='%s; by %s' % (decision.why, evidence.summary))
     return decision._replace(
@@ -227,10 +228,10 @@ def record_started(
     If the guest has ended meanwhile, and may have been started again, a late worker leaves the
     record as it is.
     """
-    with locked(options, root, timeout_s) as record:
-        now = record.promises.get(promise.uuid)
+    with locked(options, root, timeout_s) as promise_record:
+        now = promise_record.promises.get(promise.uuid)
         if now and now.since_ns == promise.since_ns:
-            record.put(promise._replace(started=True))
+            promise_record.put(promise._replace(started=True))
 
 
 def updated_promise(
@@ -263,14 +264,14 @@ def updated_promise(
 
 def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
-    with locked(options, root, timeout_s) as record:
-        for uuid, promise in list(record.promises.items()):
+    with locked(options, root, timeout_s) as promise_record:
+        for uuid, promise in list(promise_record.promises.items()):
             if promise.name == name:
-                record.drop(uuid)
+                promise_record.drop(uuid)
 
 
 def reconcile(
-    record: promises_file.PromisesDraft,
+    promise_record: promises_file.PromisesDraft,
     host: model.Topology,
     options: HostOptions,
     root: str,
@@ -282,23 +283,23 @@ def reconcile(
     The latter were started while the hook was not installed, was disabled or failed; if the record
     was lost, these are all guests.
 
-    :param record: held, where it is the record itself
+    :param promise_record: held, where it is the record itself
     :param starting: the guest that is being decided on; it is not counted
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
     :raises StateError: the running guests can't be listed: with them unknown, any decision
         might break a promise
     """
-    problems = [record.problem] if record.problem else []
+    problems = [promise_record.problem] if promise_record.problem else []
     names = guests.active_names(root)
-    running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
-    record.promises = promises_file.prune(
-        record.promises,
+    running = [uuid for uuid, promise in promise_record.promises.items() if promise.name in names]
+    promise_record.promises = promises_file.prune(
+        promise_record.promises,
         running,
         _boottime_ns() if now_ns is None else now_ns,
         options.start_grace_s * 10**9,
     )
-    unknown = names - {promise.name for promise in record.promises.values()}
+    unknown = names - {promise.name for promise in promise_record.promises.values()}
     if starting:
         unknown -= {starting.name}
     if unknown:
@@ -310,7 +311,7 @@ def reconcile(
             if guest.name in unknown:
                 guest, beyond = promise_limit.limited(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
-                record.put(_implied_promise(_located(guest, host), host, options, root))
+                promise_record.put(_implied_promise(_located(guest, host), host, options, root))
     return problems
 
 

@@ -57,19 +57,19 @@ class PromisesUpkeep:
         :param now_ns: CLOCK_BOOTTIME
         :raises StateError: the running guests or the record can't be read
         """
-        record = self._read_unlocked()
-        if record is not None and self._holds(record, now_ns):
-            return record, []
-        before = dict(record.promises) if record else {}
+        promise_record = self._read_unlocked()
+        if promise_record is not None and self._holds(promise_record, now_ns):
+            return promise_record, []
+        before = dict(promise_record.promises) if promise_record else {}
         try:
             with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
                 problems = promises.reconcile(
                     locked_record, host, self.options, self._root, now_ns=now_ns
                 )
         except StateError as error:  # busy, or the file system is full
-            if record is None:
+            if promise_record is None:
                 raise
-            return record, [str(error)]  # the next tick tries again
+            return promise_record, [str(error)]  # the next tick tries again
         self._unclear = guests.active_names(self._root) - {
             promise.name for promise in locked_record.promises.values()
         }
@@ -78,7 +78,7 @@ class PromisesUpkeep:
         return Promises(locked_record.promises, locked_record.rotation), problems
 
     def follow(
-        self, record: Promises, running: Iterable[model.Guest], host: model.Topology
+        self, promise_record: Promises, running: Iterable[model.Guest], host: model.Topology
     ) -> Promises:
         """Update the promises of guests whose vCPUs or memory were plugged or unplugged.
 
@@ -89,13 +89,13 @@ class PromisesUpkeep:
         changed = []
         self._log_placed(running)
         for guest in running:
-            before = record.promises.get(guest.uuid)
+            before = promise_record.promises.get(guest.uuid)
             if before and before.started:
                 after = promises.updated_promise(before, guest, host, self.options.limits)
                 if after != before:
                     changed.append((before, after))
         if not changed:
-            return record
+            return promise_record
         try:
             with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
                 changed = [
@@ -106,7 +106,7 @@ class PromisesUpkeep:
                 for _, after in changed:
                     locked_record.put(after)
         except StateError:
-            return record  # the next tick tries again
+            return promise_record  # the next tick tries again
         for before, after in changed:
             if before.cpu_nodes != after.cpu_nodes:
                 self._log.info(
@@ -159,22 +159,24 @@ class PromisesUpkeep:
         if identity is not None and self._kept and self._kept[0] == identity:
             return self._kept[1]
         try:
-            record = promises.read(self.options, self._root)
+            promise_record = promises.read(self.options, self._root)
         except StateError:
             return None  # it is set aside, and reported, under the lock
-        self._kept = identity, record  # what replaces it meanwhile has another identity
-        return record
+        self._kept = identity, promise_record  # what replaces it meanwhile has another identity
+        return promise_record
 
-    def _holds(self, record: Promises, now_ns: int) -> bool:
+    def _holds(self, promise_record: Promises, now_ns: int) -> bool:
         """Return whether the record has the promises of exactly the running guests."""
         names = guests.active_names(self._root)
-        running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
+        running = [
+            uuid for uuid, promise in promise_record.promises.items() if promise.name in names
+        ]
         kept = promises_file.prune(
-            record.promises, running, now_ns, self.options.start_grace_s * 10**9
+            promise_record.promises, running, now_ns, self.options.start_grace_s * 10**9
         )
-        unknown = names - {promise.name for promise in record.promises.values()}
+        unknown = names - {promise.name for promise in promise_record.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
-        return len(kept) == len(record.promises) and (not unknown or tried)
+        return len(kept) == len(promise_record.promises) and (not unknown or tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -105,7 +105,7 @@ class Agent:
         tick = self._record_and_hold(tick, may_move)
         if (
             may_move
-            and tick.record
+            and tick.promise_record
             and tick.sample
             and not tick.paused
             and self.options.rebalance != agent_conf.OFF
@@ -133,7 +133,7 @@ class Agent:
         if due_in_s is None or due_in_s > 0 or last is None or last.host is None:
             return due_in_s or None
         self._queue_changed_guests()
-        tick = last._replace(now=now or Moment.read(), record=None, guests=())
+        tick = last._replace(now=now or Moment.read(), promise_record=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             may_move = self._move_lock.take(self._directory)
@@ -162,13 +162,15 @@ class Agent:
         :param may_move: the agent has the move lock: no command is moving guests
         :returns: the tick with the updated promises
         """
-        if tick.host is None or tick.record is None:
+        if tick.host is None or tick.promise_record is None:
             return tick
-        self._executor.observe(tick.guests, tick.record.promises)
+        self._executor.observe(tick.guests, tick.promise_record.promises)
         if may_move and not self._executor.busy:
             with self._problem_log.stage('following guests'):
                 tick = tick._replace(
-                    record=self._promises_upkeep.follow(tick.record, tick.guests, tick.host)
+                    promise_record=self._promises_upkeep.follow(
+                        tick.promise_record, tick.guests, tick.host
+                    )
                 )
         if self.options.reassert:
             if may_move:
@@ -179,11 +181,11 @@ class Agent:
                         tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
                 self._hold(tick, may_move)
-        if may_move and tick.record and not (self._executor.busy or tick.paused):
+        if may_move and tick.promise_record and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._executor.begin(
                     self._late_starts.fetches(tick, self.options.rebalance_options),
-                    tick.record.promises,
+                    tick.promise_record.promises,
                 )
         return tick
 
@@ -191,11 +193,11 @@ class Agent:
         if not may_move:
             self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_widen=True)
             return
-        assert tick.record is not None
+        assert tick.promise_record is not None
         # Only groups of guests that we placed are read or written.
         placed = {
             uuid
-            for uuid, promise in tick.record.promises.items()
+            for uuid, promise in tick.promise_record.promises.items()
             if promise.origin == model.PLACED
         }
         watched = self._guest_events.watch(guest for guest in tick.guests if guest.uuid in placed)
@@ -250,8 +252,10 @@ class Agent:
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
             with self._problem_log.stage('keeping the promises'):
-                record, problems = self._promises_upkeep.read(tick.host, tick.now.boottime_ns)
-                tick = tick._replace(record=record)
+                promise_record, problems = self._promises_upkeep.read(
+                    tick.host, tick.now.boottime_ns
+                )
+                tick = tick._replace(promise_record=promise_record)
                 self._problem_log.problems(problems)
         return tick
 
@@ -265,7 +269,7 @@ class Agent:
             and tick.sample.nodes
             and tick.sample.elapsed_s
             and tick.host
-            and tick.record
+            and tick.promise_record
         ):
             return None
         limits, sample = self.options.shared.limits, tick.sample
@@ -283,7 +287,12 @@ class Agent:
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         seen = host_view.view(
-            tick.host, tick.record.promises.values(), limits, loads, tick.record.rotation, now_ns
+            tick.host,
+            tick.promise_record.promises.values(),
+            limits,
+            loads,
+            tick.promise_record.rotation,
+            now_ns,
         )
         return publication.from_sample(seen, sample, limits)._replace(
             guests_by=tick.source, history=history
@@ -291,10 +300,12 @@ class Agent:
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:
         """Return the ids of the nodes whose promises fit their memory; None: no guest is bound."""
-        assert tick.host is not None and tick.record is not None
-        if not any(promise.bound for promise in tick.record.promises.values()):
+        assert tick.host is not None and tick.promise_record is not None
+        if not any(promise.bound for promise in tick.promise_record.promises.values()):
             return None
-        seen = host_view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
+        seen = host_view.view(
+            tick.host, tick.promise_record.promises.values(), self.options.shared.limits
+        )
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:

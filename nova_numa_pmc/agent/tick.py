@@ -38,7 +38,7 @@ class Moment(Record):
 class Tick(Record):
     """Findings of a tick; None: unknown.
 
-    :param record: the promises
+    :param promise_record: the promises
     :param guests: the running guests
     :param publication: the publication; None: there is none in this tick
     :param totals: the counts of moves at the end of the tick
@@ -51,7 +51,7 @@ class Tick(Record):
     now: Moment
     sample: Sample | None = None
     host: model.Topology | None = None
-    record: Promises | None = None
+    promise_record: Promises | None = None
     guests: tuple[model.Guest, ...] = ()
     publication: Publication | None = None
     totals: executor.MoveTotals = executor.MoveTotals()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
-    :param record: the promises, completed for guests that run without one
+    :param promise_record: the promises, completed for guests that run without one
     :param guests: the running guests, with the operator's overrides
     :param pool: the floating pool, to which the CPUs of ``host``'s nodes are reduced
     :param sample, situation: the measurements, and the rebalancer's input made from them; None:
@@ -44,7 +44,7 @@ class ObservedHost(Record):
     """
 
     host: model.Topology
-    record: Promises
+    promise_record: Promises
     guests: tuple[model.Guest, ...]
     problems: tuple[str, ...]
     pool: pools.Pool
@@ -154,14 +154,14 @@ class CommandContext:
         host = usable_cpus.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
-        record = (
+        promise_record = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
             else dry_run.draft(shared, self.root)
         )
-        with record:
-            problems += promises.reconcile(record, host, shared, self.root)
-        return ObservedHost(host, record, running, tuple(problems), pool)
+        with promise_record:
+            problems += promises.reconcile(promise_record, host, shared, self.root)
+        return ObservedHost(host, promise_record, running, tuple(problems), pool)
 
     def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
@@ -223,7 +223,7 @@ class CommandContext:
         """
         places = {}
         for guest in observed.guests:
-            promise = observed.record.promises.get(guest.uuid)
+            promise = observed.promise_record.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):

@@ -57,7 +57,7 @@ def decide(
     """
     record = draft(options, root)
     recorded = record.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, record=record), recorded
+    return promises.decide(guest, options, root, 0, promise_record=record), recorded
 
 
 def withheld_memory(

@@ -129,7 +129,7 @@ def make(
                 LOG,
                 who=who,
                 batch=batch,
-                record=record,
+                on_history_entry=record,
                 port=command.port,
             )
             move_executor.begin(plan, promised, targets)

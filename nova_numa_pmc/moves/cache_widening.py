@@ -48,11 +48,13 @@ class CacheWidening:
     def widen(self, tick: Tick) -> Tick:
         """Widen the guest that waits most on each cache with lasting waits; return the tick.
 
-        :param tick: with sample, host and record
+        :param tick: with sample, host and promise record
         :raises StateError: a promise can't be written
         """
-        assert tick.sample is not None and tick.host is not None and tick.record is not None
-        waiting = self._waiting(tick.sample, tick.record, tick.host, tick.guests)
+        assert (
+            tick.sample is not None and tick.host is not None and tick.promise_record is not None
+        )
+        waiting = self._waiting(tick.sample, tick.promise_record, tick.host, tick.guests)
         guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
@@ -87,12 +89,17 @@ class CacheWidening:
         if not widened:
             return tick
         return tick._replace(
-            record=Promises({**tick.record.promises, **widened}, tick.record.rotation)
+            promise_record=Promises(
+                {**tick.promise_record.promises, **widened}, tick.promise_record.rotation
+            )
         )
 
     @staticmethod
     def _waiting(
-        sample: Sample, record: Promises, host: model.Topology, running: Iterable[model.Guest]
+        sample: Sample,
+        promise_record: Promises,
+        host: model.Topology,
+        running: Iterable[model.Guest],
     ) -> list[tuple[model.Promise, float]]:
         """List (promise, cores that it waits for) of the guests held to a cache, where known.
 
@@ -100,7 +107,7 @@ class CacheWidening:
         """
         waiting, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
-            promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
+            promise, cores = promise_record.promises.get(guest.uuid), waits.get(guest.uuid)
             if (
                 promise is not None
                 and promise.cpus

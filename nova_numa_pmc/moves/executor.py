@@ -56,8 +56,8 @@ class MoveExecutor:
     """The move in progress and the moves to come.
 
     :param who, batch: as in :class:`history.HistoryEntry`
-    :param record: called with an entry when a move begins and when it ends; None: append it to the
-        history
+    :param on_history_entry: called with an entry when a move begins and when it ends; None: append
+        it to the history
     :ivar promises: records the promises; has the options in force
     :ivar widened: guests that are held to more nodes than were promised
     :ivar pool: the floating pool; None: as it is published
@@ -72,12 +72,12 @@ class MoveExecutor:
         clock: Callable[[], float] = time.monotonic,
         who: str = history.AGENT,
         batch: str = '',
-        record: Callable[[history.HistoryEntry], object] | None = None,
+        on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
         port: KernelPort = HOST,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
         self._who, self._batch = who, batch
-        self._record = record or history.HistoryWriter(root, log).append
+        self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
         self.promises = MovePromises(options, root, clock, who, port)
         self.widened = Widened()
         self.pool: pools.Pool | None = None
@@ -267,7 +267,7 @@ class MoveExecutor:
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
         """Append the beginning of a move, or its result, to the history."""
-        self._record(
+        self._on_history_entry(
             history.entry(
                 self._id,
                 self._move,

@@ -49,15 +49,15 @@ class LateStarts:
         A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
         libvirt working on it, as until then the hook may still do so.
 
-        :param tick: with host and record
+        :param tick: with host and promise record
         """
-        assert tick.record is not None
+        assert tick.promise_record is not None
         seen, self._seen = self._seen, {}
         finished: dict[str, model.Promise] = {}
         if not self.options.enabled:
             return tick
         for guest in tick.guests:
-            promise = tick.record.promises.get(guest.uuid)
+            promise = tick.promise_record.promises.get(guest.uuid)
             if (
                 promise is None
                 or guest.job
@@ -74,7 +74,9 @@ class LateStarts:
         if not finished:
             return tick
         return tick._replace(
-            record=Promises({**tick.record.promises, **finished}, tick.record.rotation)
+            promise_record=Promises(
+                {**tick.promise_record.promises, **finished}, tick.promise_record.rotation
+            )
         )
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
@@ -134,16 +136,16 @@ class LateStarts:
     ) -> plan_records.Plan:
         """Plan to fetch the memory that guests had on other nodes at their start; each guest once.
 
-        :param tick: with host and record
+        :param tick: with host and promise record
         :param rebalance_options: bound the memory that is moved at once, as in a plan
         """
-        assert tick.record is not None
+        assert tick.promise_record is not None
         alive = {(guest.uuid, guest.pid) for guest in tick.guests}
         self._fetched &= alive
         planned: list[plan_records.Move] = []
         size_bytes = 0
         for guest in tick.guests:
-            promise = tick.record.promises.get(guest.uuid)
+            promise = tick.promise_record.promises.get(guest.uuid)
             key = guest.uuid, guest.pid
             if (
                 key in self._fetched

@@ -109,18 +109,18 @@ class MovePromises:
 
         :raises MoveRefused: others have changed since, or the room is taken
         """
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as promise_record:
             for part in parts:
-                if record.promises.get(part.step.uuid) != part.before:
+                if promise_record.promises.get(part.step.uuid) != part.before:
                     raise MoveRefused('guest %s: its promise has changed since' % part.step.name)
-                record.put(part.after)
-            self._check_room(parts, record, host)
+                promise_record.put(part.after)
+            self._check_room(parts, promise_record, host)
 
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
-            if record.promises.get(part.step.uuid) == part.after:
-                record.put(part.before)
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as promise_record:
+            if promise_record.promises.get(part.step.uuid) == part.after:
+                promise_record.put(part.before)
 
     def _guest_move(
         self,
@@ -161,13 +161,13 @@ class MovePromises:
         )
 
     def _check_room(
-        self, parts: Sequence[MovePart], record: Promises, host: model.Topology
+        self, parts: Sequence[MovePart], promise_record: Promises, host: model.Topology
     ) -> None:
         """Raise :class:`MoveRefused` if a start has taken the room meanwhile.
 
         It is raised under the lock, so that nothing is recorded.
         """
-        seen = host_view.view(host, record.promises.values(), self.options.shared.limits)
+        seen = host_view.view(host, promise_record.promises.values(), self.options.shared.limits)
         wanted = {node for part in parts for node in part.step.mem_nodes}
         for node in seen.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:

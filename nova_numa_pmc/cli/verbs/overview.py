@@ -56,6 +56,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.OK
     if not asks or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
-    outcome = run_moves.make(command, plan, observed.record.promises, history.APPLY, args.wait)
+    outcome = run_moves.make(
+        command, plan, observed.promise_record.promises, history.APPLY, args.wait
+    )
     run_moves.print_outcome(outcome, print)
     return outcome.exit_code

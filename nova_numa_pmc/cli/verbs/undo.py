@@ -46,7 +46,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     entries, _ = history.read(command.root)
     observed = command.look(write_promises=True)
     undo = undo_plan.plan(
-        undo_plan.entries_to_undo(entries, args.move), observed.guests, observed.record.promises
+        undo_plan.entries_to_undo(entries, args.move),
+        observed.guests,
+        observed.promise_record.promises,
     )
     if not args.json:
         _show(undo)
@@ -55,7 +57,12 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         declined = not args.yes and not confirm.ask_operator(command, 'take these back?')
         if not declined:
             outcome = run_moves.make(
-                command, undo.plan, observed.record.promises, history.UNDO, args.wait, undo.targets
+                command,
+                undo.plan,
+                observed.promise_record.promises,
+                history.UNDO,
+                args.wait,
+                undo.targets,
             )
     if args.json:
         print(

@@ -107,7 +107,7 @@ class MovingTest(RebalancingCase):
             self.root,
             LOG,
             clock=lambda: 0.0,
-            record=record,
+            on_history_entry=record,
             port=self.kernel,
         )
         self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
