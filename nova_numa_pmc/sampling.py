@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
-from nova_numa_pmc.core import cache_hierarchy, host_view, measurements, pools, pressure
+from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
 from nova_numa_pmc.host.perf import events, pfm
@@ -25,8 +25,8 @@ from nova_numa_pmc.host.sources import (
     resctrl,
     uncore,
 )
-from nova_numa_pmc.measurement import PoolSample, Sample
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample_records import PoolSample, Sample
 from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.core.measurements import CpuRates
+    from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.host.sources import RunningGuest
-    from nova_numa_pmc.measurement import NodeSample
+    from nova_numa_pmc.sample_records import NodeSample
 
     _T = TypeVar('_T')
 
@@ -114,7 +114,7 @@ class Sampler:
         )
         problems += ladder_sample.problems
         guest_samples = tuple(
-            measurements.guest_sample(
+            build_sample.guest_sample(
                 running_guest,
                 ladder_sample.evidence.get(running_guest.guest.uuid),
                 self._device_nodes(running_guest.guest, problems),
@@ -125,7 +125,7 @@ class Sampler:
         counts = (
             counts
             or moved
-            or measurements.counts_of_guests(
+            or build_sample.counts_of_guests(
                 guests, ladder_sample.evidence, [node.id for node in host.nodes]
             )
         )
@@ -135,7 +135,7 @@ class Sampler:
         ]
         capacities = self._capacities(host, cpu_use.stolen, bool(moved))
         self.mlp = capacities.mlp
-        nodes, _ = measurements.node_samples(
+        nodes, _ = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(moved)
         )
         nodes = self._with_promised_bytes(host, nodes, problems)
@@ -281,10 +281,10 @@ class Sampler:
 
     def _capacities(
         self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
-    ) -> measurements.NodeCapacities:
+    ) -> build_sample.NodeCapacities:
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
-        return measurements.NodeCapacities(
+        return build_sample.NodeCapacities(
             [
                 host_view.less_stolen(cores, stolen[node.id])
                 for node, cores in zip(host.nodes, host_view.capacity_cores(host, options.limits))
@@ -346,16 +346,16 @@ def _at_least(
 
 def _use(
     node: model.Node, cpu_use: CpuUse, counts: CpuRates | None, use: uncore.UncoreUse
-) -> measurements.NodeUse:
+) -> build_sample.NodeUse:
     """Return the use of a node."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0
-        counts = measurements.CpuRates(none, none, None, None, None)
+        counts = build_sample.CpuRates(none, none, None, None, None)
     incoming = None
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
-    return measurements.NodeUse(
+    return build_sample.NodeUse(
         demand_cores=cpu_use.demand[node.id],
         busy_cores=cpu_use.busy[node.id],
         local_per_sec=counts.local_per_sec,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nova_numa_pmc.host.libvirt_events import Listener
-    from nova_numa_pmc.measurement import NodeSample
+    from nova_numa_pmc.sample_records import NodeSample
     from nova_numa_pmc.state.publication import Publication
 
 LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from nova_numa_pmc.state.history import DIRECTORY
 if TYPE_CHECKING:
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.measurement import PoolSample
+    from nova_numa_pmc.sample_records import PoolSample
 
 FILE = 'demand'
 #: Measured time between two writes, and the least that is worth a write at the end [s].

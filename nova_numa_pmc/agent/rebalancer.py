@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.tick import Tick
-    from nova_numa_pmc.measurement import GuestSample, Sample
     from nova_numa_pmc.moves.executor import MoveExecutor
+    from nova_numa_pmc.sample_records import GuestSample, Sample
     from nova_numa_pmc.sampling import Sampler
     from nova_numa_pmc.state.promises_format import Promises
 

@@ -11,7 +11,7 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state import pause
     from nova_numa_pmc.state.promises_format import Promises
     from nova_numa_pmc.state.publication import Publication

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state.promises_format import Promises
 
 

@@ -18,7 +18,7 @@ from nova_numa_pmc.state import history, overrides, pause, publication
 
 if TYPE_CHECKING:
     from nova_numa_pmc.core.demand.demand_history import GuestHistory
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
 
 
 #: Fields of a node that a sample has under the same names.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.sampling import Sampler
 
 

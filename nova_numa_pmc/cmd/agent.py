@@ -55,7 +55,7 @@ LATE = (
     'host.allowed_mems',
     'host.held',
     'host.huge_pages',
-    'host.node_memory',
+    'host.memory_kinds',
     'host.paging.hugetlb',
     'host.pins',
 )

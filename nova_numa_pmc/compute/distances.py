@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encode and decode distances and memory domains in Nova's metrics (keys: :mod:`metrics`)."""
+"""Encode and decode distances and memory domains in Nova's metrics (keys: :mod:`nova_metrics`)."""
 
 from __future__ import annotations
 

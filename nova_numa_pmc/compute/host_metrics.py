@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode a host's metrics from its compute node; :mod:`metrics` lists the keys.
+"""Decode a host's metrics from its compute node; :mod:`nova_metrics` lists the keys.
 
 This runs once per host and request, for a thousand hosts, so the usual case has a fast path.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute.distances import AMOUNT_MAX, read_distances, read_domains, whole
-from nova_numa_pmc.compute.metrics import (
+from nova_numa_pmc.compute.nova_metrics import (
     CURRENT,
     DEFAULT_LIMITS,
     GUESTS_BITS,

@@ -24,7 +24,7 @@ from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_numa_pmc.compute import deadband, metrics
+from nova_numa_pmc.compute import deadband, nova_metrics
 from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
@@ -205,7 +205,7 @@ def _interval_s() -> int:
     never.
     """
     interval_s = CONF.update_resources_interval
-    audit_s = metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
+    audit_s = nova_metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
     # Metrics held back are sent with the first audit after the heartbeat.
     held_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
     return audit_s + int(held_s)
@@ -226,15 +226,20 @@ def _may_stay(sent: _Inputs, now: _Inputs) -> bool:
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a host's state."""
     published = inputs.published
-    counted = metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)
-    current, maximum = metrics.to_values(
+    counted = nova_metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)
+    current, maximum = nova_metrics.to_values(
         published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
     )
     taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]
     return [
-        _metric(metrics.CURRENT, current, metrics.total(current, ids, metrics.UNKNOWN_MB), taken),
-        _metric(metrics.MAXIMUM, maximum, metrics.total(maximum, ids, 0), taken),
+        _metric(
+            nova_metrics.CURRENT,
+            current,
+            nova_metrics.total(current, ids, nova_metrics.UNKNOWN_MB),
+            taken,
+        ),
+        _metric(nova_metrics.MAXIMUM, maximum, nova_metrics.total(maximum, ids, 0), taken),
     ]
 
 

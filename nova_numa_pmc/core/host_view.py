@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nova_numa_pmc.measurement import NodeSample
+    from nova_numa_pmc.sample_records import NodeSample
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5

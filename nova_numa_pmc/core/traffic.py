@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.measurement import GuestSample, NodeSample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
 
 def lines_per_sec(sample: GuestSample) -> float | None:

@@ -13,7 +13,7 @@ import os
 
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host import node_memory, writes
+from nova_numa_pmc.host import memory_kinds, writes
 from nova_numa_pmc.host.cgroups import Groups
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import file_of
@@ -27,7 +27,7 @@ def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[i
     """
     if not mems:
         return mems
-    having = node_memory.nodes_with_memory(_root(groups))
+    having = memory_kinds.nodes_with_memory(_root(groups))
     return mems if having is None else mems & having or None
 
 
@@ -37,7 +37,7 @@ def wide_mems(groups: Groups) -> str:
     These are the nodes that the guest's own group inherits, which all have memory, without those
     whose memory is not for guests. If a group above names such a node, an operator has granted it.
     """
-    kept = node_memory.nodes_kept_from_guests(_root(groups))
+    kept = memory_kinds.nodes_kept_from_guests(_root(groups))
     try:
         inherited = parse_cpulist(writes.read_inherited(file_of(groups.target, 'mems')))
         if not kept & inherited:

@@ -3,7 +3,7 @@
 
 The libvirt hook reads this at every guest start, so it opens few files: five
 for the host, three for each node, one for each core where SMT is on, and what
-:mod:`node_memory` needs where a node has memory and no CPUs. Files
+:mod:`memory_kinds` needs where a node has memory and no CPUs. Files
 that a kernel does not have (no NUMA, no SMT control, no huge pages) have
 defaults; a file that can't be understood is a :class:`TopologyError`.
 
@@ -95,9 +95,9 @@ def read(root: str = '/') -> model.Topology:
         for number in numbers
     )
     if any(node.memory_bytes and not node.online_cpus for node in nodes):
-        from nova_numa_pmc.host import node_memory  # few hosts have such nodes
+        from nova_numa_pmc.host import memory_kinds  # few hosts have such nodes
 
-        nodes = node_memory.with_memory(nodes, root)
+        nodes = memory_kinds.with_memory(nodes, root)
     totals = _huge_page_totals(root)
     if totals:
         from nova_numa_pmc.host import huge_pages  # few hosts have any

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.agent.tick import Tick
-    from nova_numa_pmc.measurement import NodeSample, Sample
+    from nova_numa_pmc.sample_records import NodeSample, Sample
 
     #: Node ids and CPUs of a promise.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]

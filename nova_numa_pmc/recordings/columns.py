@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample, Sample, file_names
+from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

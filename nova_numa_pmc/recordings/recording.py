@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
 
 _MAJOR, _MINOR = 2, 0
 #: gzip's magic number and its only method: how each member begins.

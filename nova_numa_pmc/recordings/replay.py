@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample, file_names
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, PerfStatLine
+from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -127,7 +127,7 @@ def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> I
 
 
 def from_data(data: Any) -> Sample:
-    """Return the sample of what :func:`nova_numa_pmc.measurement.to_data` made.
+    """Return the sample of what :func:`nova_numa_pmc.sample_records.to_data` made.
 
     :raises RecordingError: it is something else
     """

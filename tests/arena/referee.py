@@ -21,7 +21,7 @@ from nova import objects  # noqa: E402
 from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
 
 from nova_numa_pmc import model  # noqa: E402
-from nova_numa_pmc.compute import metrics  # noqa: E402
+from nova_numa_pmc.compute import nova_metrics  # noqa: E402
 from nova_numa_pmc.scheduler import weigher  # noqa: E402
 from nova_numa_pmc.state import publication  # noqa: E402
 from tests.arena import parameters as p, sampling  # noqa: E402
@@ -76,7 +76,7 @@ def metric_list(record, at):
     """Return the host's metrics as Nova decodes them; empty where it has no agent."""
     if record['taken_s'][at] == -np.inf:
         return objects.MonitorMetricList(objects=[])
-    sides = metrics.to_values(
+    sides = nova_metrics.to_values(
         published(record, at), int(record['recorded_vcpus'][at]), int(record['recorded_mib'][at])
     )
     listed = [
@@ -87,7 +87,7 @@ def metric_list(record, at):
             'value': 1,
             'numa_membw_values': values,
         }
-        for name, values in zip((metrics.CURRENT, metrics.MAXIMUM), sides)
+        for name, values in zip((nova_metrics.CURRENT, nova_metrics.MAXIMUM), sides)
     ]
     percent = round(100 * float(record['busy_ratio'][at]))
     listed.append(

@@ -31,7 +31,7 @@ from nova_numa_pmc import exceptions, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import counted
-from nova_numa_pmc.measurement import COUNTED
+from nova_numa_pmc.sample_records import COUNTED
 from tests.bench import perf_stat, running_guests, switching
 
 EVENTS = tuple(

@@ -11,7 +11,7 @@ from nova import objects
 from nova.scheduler import host_manager
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.state import publication
 from tests.fixtures.metrics import CPU_METRICS
 
@@ -64,8 +64,8 @@ def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
         for name in CPU_METRICS
     ]
     for name, values in zip(
-        (metrics.CURRENT, metrics.MAXIMUM),
-        metrics.to_values(state, vcpus_used, memory_mb_used, counted=counted),
+        (nova_metrics.CURRENT, nova_metrics.MAXIMUM),
+        nova_metrics.to_values(state, vcpus_used, memory_mb_used, counted=counted),
     ):
         listed.append(
             {
@@ -130,7 +130,10 @@ def compute_nodes(count, seed=1, instances=50):
             disk_allocation_ratio=1.0,
             numa_topology=topology,
             metrics=metrics_json(
-                published(rng), 50, 100 << 10, metrics.Counted(now_s, tuple(uuids(at, instances)))
+                published(rng),
+                50,
+                100 << 10,
+                nova_metrics.Counted(now_s, tuple(uuids(at, instances))),
             ),
         )
         for at in range(count)

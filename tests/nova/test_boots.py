@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where servers boot: the lowest pressure, spread within one request, beside Nova's own rules."""
 
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import nova_metrics
 from tests.nova import base
 
 COUNT = 20
@@ -99,7 +99,7 @@ class StockHerdTest(HerdBase):
 
     def setUp(self):
         self.flags(
-            weight_setting=[f'{metrics.CURRENT}=-1.0'], weight_multiplier=5.0, group='metrics'
+            weight_setting=[f'{nova_metrics.CURRENT}=-1.0'], weight_multiplier=5.0, group='metrics'
         )
         super().setUp()
 

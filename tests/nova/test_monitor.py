@@ -10,11 +10,11 @@ from nova import context, objects
 from nova.compute import monitors
 from oslo_config import cfg
 
-from nova_numa_pmc.compute import host_metrics, metrics, monitor
+from nova_numa_pmc.compute import host_metrics, monitor, nova_metrics
 from nova_numa_pmc.state import publication
 from tests.nova import base
 
-NUMA = {metrics.CURRENT, metrics.MAXIMUM}
+NUMA = {nova_metrics.CURRENT, nova_metrics.MAXIMUM}
 NOTHING_SENT = 'No NUMA metrics are sent until this is fixed'
 
 
@@ -122,7 +122,7 @@ class MonitorTest(base.NovaTest):
             n for n in self.notifier.notifications if n.event_type == 'compute.metrics.update'
         ]
         values = {m['name']: m.get('numa_membw_values') for m in plain.payload['metrics']}
-        self.assertEqual(2, values[metrics.MAXIMUM]['pmc.nodes'])
+        self.assertEqual(2, values[nova_metrics.MAXIMUM]['pmc.nodes'])
         (versioned,) = [
             n for n in self.notifier.versioned_notifications if n['event_type'] == 'metrics.update'
         ]
@@ -130,7 +130,7 @@ class MonitorTest(base.NovaTest):
             m['nova_object.data']['name']: m['nova_object.data']['numa_membw_values']
             for m in versioned['payload']['nova_object.data']['metrics']
         }
-        self.assertEqual(2, values[metrics.MAXIMUM]['pmc.nodes'])
+        self.assertEqual(2, values[nova_metrics.MAXIMUM]['pmc.nodes'])
         self.assertIsNone(values['cpu.percent'])
 
     def test_plain_node_ids_are_megabytes_per_second_and_the_value_is_their_sum(self):
@@ -144,7 +144,9 @@ class MonitorTest(base.NovaTest):
         )
         self.publish('one', 0.1, 0.1, view=published.view._replace(nodes=nodes))
         self._run_periodics()
-        current, maximum = (self.sent()[name] for name in (metrics.CURRENT, metrics.MAXIMUM))
+        current, maximum = (
+            self.sent()[name] for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
+        )
         self.assertEqual((3000, 100000), (current['value'], maximum['value']))
         self.assertEqual(
             (1000, 2000, 50000),
@@ -159,9 +161,9 @@ class MonitorTest(base.NovaTest):
         self.publish('one', 0.1, 0.1)
         self._run_periodics()
         current, maximum = (
-            self.sent()[name]['value'] for name in (metrics.CURRENT, metrics.MAXIMUM)
+            self.sent()[name]['value'] for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
         )
-        self.assertEqual((metrics.UNKNOWN_MB, 0), (current, maximum))
+        self.assertEqual((nova_metrics.UNKNOWN_MB, 0), (current, maximum))
 
     def test_a_bad_option_is_named(self):
         self.flags(metrics_deadband=0.5, group='numa_pmc')

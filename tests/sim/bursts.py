@@ -7,7 +7,7 @@ import random
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import demand_history, longer_horizon
-from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
+from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
 CORES, GUESTS, VCPUS = 16, 8, 4
 #: Of the time a guest wants its cores: a quarter of the host's are wanted.

@@ -11,7 +11,7 @@ import types
 import unittest
 
 from nova_numa_pmc import model, sampling, usable_cpus
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.scheduler import request
@@ -76,12 +76,12 @@ class PoolsCase(unittest.TestCase):
 
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
-        values = metrics.to_values(published, 0, 0)
+        values = nova_metrics.to_values(published, 0, 0)
         return request.estimate(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
-                    for name, one in zip((metrics.CURRENT, metrics.MAXIMUM), values)
+                    for name, one in zip((nova_metrics.CURRENT, nova_metrics.MAXIMUM), values)
                 ],
                 vcpus_total=0,
                 vcpus_used=0,

@@ -12,7 +12,7 @@ from nova_numa_pmc import exceptions, model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host import threads
 from nova_numa_pmc.host.perf import perf_event
-from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample, to_data
+from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, host, measured, sysfs
 from tests.fixtures.software_events import CYCLES

@@ -16,15 +16,15 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.metrics.scrape import Scrape
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.measurement import Sample
 from nova_numa_pmc.moves.executor import RESULTS
+from nova_numa_pmc.sample_records import Sample
 from nova_numa_pmc.state.publication import Publication
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Iterator
 
-    from nova_numa_pmc.measurement import GuestSample, NodeSample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
 

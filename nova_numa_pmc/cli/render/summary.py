@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
 _Key = TypeVar('_Key', int, str)
 

@@ -15,7 +15,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
 _T = TypeVar('_T')
 

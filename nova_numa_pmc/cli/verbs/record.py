@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
 
 _PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
 

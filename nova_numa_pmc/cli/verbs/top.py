@@ -23,7 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import measurement
+from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import exits, intervals, live, options
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -32,7 +32,7 @@ from nova_numa_pmc.recordings import replay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sample_records import Sample
 
 _SORT_KEYS = list(tables.SORTS)
 
@@ -115,7 +115,7 @@ def _print_all(args: argparse.Namespace) -> None:
     for shown in _samples(args, time.sleep):
         shown = live.only(shown, args.guest)
         if args.json:
-            print(json.dumps(measurement.to_data(shown)), flush=True)
+            print(json.dumps(sample_records.to_data(shown)), flush=True)
         else:
             live.print_once(shown.problems, printed, lambda line: print(line, file=sys.stderr))
             print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)

@@ -16,7 +16,7 @@ from nova_numa_pmc.core.traffic import traffic_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.measurement import GuestSample, Sample
+    from nova_numa_pmc.sample_records import GuestSample, Sample
 
 #: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
 MINUTES_S, DAY_S = 900.0, 86400.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeAlias  # novm: 3.10, and for types only
 
-    from nova_numa_pmc.measurement import GuestSample, PoolSample, Sample
+    from nova_numa_pmc.sample_records import GuestSample, PoolSample, Sample
 
     #: Demand or traffic that a guest is charged with.
     Amount: TypeAlias = 'demand_history.Series | ExpectedDemand'

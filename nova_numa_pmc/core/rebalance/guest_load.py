@@ -12,7 +12,7 @@ from nova_numa_pmc.core.rebalance import eligibility, placement_order, plan_reco
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.measurement import GuestSample
+    from nova_numa_pmc.sample_records import GuestSample
 
 
 def guest_loads(

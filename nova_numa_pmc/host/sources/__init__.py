@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.measurements import CpuRates
+    from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.host.threads import ThreadTimes
     from nova_numa_pmc.model import Guest, Topology
 
 
 class Evidence(Record):
-    """Evidence of one guest by a source; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
+    """Evidence of one guest by a source; fields as :class:`sample_records.GuestSample`.
 
     An idle guest has rates of 0 and no ratio. Without either, the evidence is of execution only.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import counter_roles, rates
-from nova_numa_pmc.core.measurements import CpuRates
+from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host.perf import counters, events
 

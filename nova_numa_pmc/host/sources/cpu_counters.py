@@ -9,12 +9,12 @@ from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import event_table, perf_event
 from nova_numa_pmc.host.sources import Evidence, counted
-from nova_numa_pmc.measurement import ATTRIBUTED
+from nova_numa_pmc.sample_records import ATTRIBUTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.measurements import CpuRates
+    from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology

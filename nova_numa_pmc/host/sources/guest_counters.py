@@ -22,12 +22,12 @@ from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailabl
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import Evidence, counted
-from nova_numa_pmc.measurement import COUNTED
+from nova_numa_pmc.sample_records import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.measurements import CpuRates
+    from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import RunningGuest, SourceTick

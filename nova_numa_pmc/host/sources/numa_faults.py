@@ -18,7 +18,7 @@ from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.sources import Evidence
-from nova_numa_pmc.measurement import INFERRED
+from nova_numa_pmc.sample_records import INFERRED
 
 if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import SourceTick

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.measurements import CpuRates
+from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.sources import Evidence
-from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

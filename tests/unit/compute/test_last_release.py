@@ -10,7 +10,7 @@ import os
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import host_metrics, metrics
+from nova_numa_pmc.compute import host_metrics, nova_metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.state import publication
 from tests import fixtures
@@ -43,7 +43,7 @@ PUBLISHED = publication.Publication(
     'perf',
     history=model.DemandHistory(7, 3.5),
 )
-COUNTED = metrics.Counted(1790000001.5, ('0fa1-x', '2b00-y'), 4)
+COUNTED = nova_metrics.Counted(1790000001.5, ('0fa1-x', '2b00-y'), 4)
 
 
 def of_last_release(name):
@@ -72,7 +72,7 @@ class MetricsTest(unittest.TestCase):
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
         # It ignores other keys, and what it reads has the version of its major number.
-        written = metrics.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
+        written = nova_metrics.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
         for metric, values in zip(of_last_release('metrics.json'), written):
             known = metric['numa_membw_values']
             kept = {key: values.get(key) for key in known}

@@ -14,7 +14,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, placement
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import node_memory, topology
+from nova_numa_pmc.host import memory_kinds, topology
 from tests.fixtures import sysfs
 from tests.fixtures.trees import GIB, MIB, Tree, files_say, trees
 
@@ -79,7 +79,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, files_say(root), node_memory.nodes_kept_from_guests(root)
+            return host, files_say(root), memory_kinds.nodes_kept_from_guests(root)
         finally:
             shutil.rmtree(root)
 

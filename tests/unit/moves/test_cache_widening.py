@@ -3,7 +3,7 @@
 
 import logging
 
-from nova_numa_pmc import measurement, model, usable_cpus
+from nova_numa_pmc import model, sample_records, usable_cpus
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.moves import cache_widening
@@ -30,13 +30,15 @@ class CacheWideningTest(AgentCase):
         )
         tick = Tick(
             None,
-            measurement.Sample(
+            sample_records.Sample(
                 0.0,
                 elapsed_s,
                 'cpus',
-                tuple(measurement.NodeSample(node, demand_cores=demand) for node in (0, 1)),
+                tuple(sample_records.NodeSample(node, demand_cores=demand) for node in (0, 1)),
                 tuple(
-                    measurement.GuestSample(host.uuid_of(at), host.name_of(at), '', '', 1.0, wait)
+                    sample_records.GuestSample(
+                        host.uuid_of(at), host.name_of(at), '', '', 1.0, wait
+                    )
                     for at, wait in enumerate(waits, 1)
                 ),
             ),

@@ -13,8 +13,8 @@ import zlib
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample, Sample
 from nova_numa_pmc.recordings import columns, recording
+from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample
 from tests.fixtures import samples
 
 NUMBERS = (

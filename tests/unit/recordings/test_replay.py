@@ -8,8 +8,8 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.measurement import COUNTED, to_data
 from nova_numa_pmc.recordings import recording, replay
+from nova_numa_pmc.sample_records import COUNTED, to_data
 from tests.fixtures import samples
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'

@@ -10,7 +10,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.scheduler import comparison, penalty, request as subject
 from tests.fixtures.metrics import listed, mutated, state
@@ -214,7 +214,7 @@ class NovaHost:
             state(0.1, 0.1, cores=400.0),
             self.at_audit,
             1024 * self.at_audit,
-            metrics.Counted(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+            nova_metrics.Counted(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))

@@ -9,7 +9,7 @@ import unittest
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc import measurement, model
+from nova_numa_pmc import model, sample_records
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import publication
 from nova_numa_pmc.state.publication import Publication
@@ -170,8 +170,11 @@ class CodecTest(unittest.TestCase):
         view = host(
             node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5), node(2, cpus=frozenset())
         )
-        measured = measurement.Sample(
-            5.0, 10.0, 'counters', (measurement.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),)
+        measured = sample_records.Sample(
+            5.0,
+            10.0,
+            'counters',
+            (sample_records.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),),
         )
         found = publication.from_sample(view, measured, model.Limits())
         self.assertEqual((None, 0.5), found.remote_ratios)

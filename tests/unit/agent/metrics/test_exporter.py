@@ -14,7 +14,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import measurement, model
+from nova_numa_pmc import model, sample_records
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import metrics as metrics_conf
@@ -34,7 +34,7 @@ DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = metrics_conf.Address('', '127.0.0.1', 0)
 NOW = Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
-GUEST = measurement.GuestSample(
+GUEST = sample_records.GuestSample(
     'e4a1',
     'instance-1',
     'guests',
@@ -49,7 +49,7 @@ GUEST = measurement.GuestSample(
     7e7,
 )
 NODES = tuple(
-    measurement.NodeSample(
+    sample_records.NodeSample(
         node,
         4.5,
         3.25,
@@ -75,7 +75,7 @@ NODES = tuple(
 )
 FULL = Tick(
     NOW,
-    measurement.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
+    sample_records.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
     model.Topology((), (), ()),
     None,
     (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
@@ -249,7 +249,7 @@ class ContentTest(ExporterCase):
         )
         unknown = FULL._replace(
             sample=FULL.sample._replace(
-                nodes=(measurement.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
+                nodes=(sample_records.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
             )
         )
         found = values(self.scrape(self.open(tick=unknown)))

@@ -4,7 +4,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample
+from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample
 from tests.fixtures import samples
 
 

@@ -11,7 +11,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.demand import demand_history, longer_horizon as subject
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
-from nova_numa_pmc.measurement import GuestSample, NodeSample, PoolSample, Sample
+from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology
 from tests.sim.constant import Constant, load
 

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import guest_load
-from nova_numa_pmc.measurement import GuestSample
+from nova_numa_pmc.sample_records import GuestSample
 from tests.fixtures.hosts import GIB, guest, host, node
 
 VIEW = host(

@@ -20,7 +20,7 @@ from nova_numa_pmc.host.sources import (
     guest_counters,
     uncore,
 )
-from nova_numa_pmc.measurement import COUNTED
+from nova_numa_pmc.sample_records import COUNTED
 from tests.fixtures import sysfs
 from tests.fixtures.software_events import (
     ABSENT,

@@ -4,7 +4,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.sources import Evidence, RunningGuest, SourceTick, ladder
-from nova_numa_pmc.measurement import COUNTED, INFERRED
+from nova_numa_pmc.sample_records import COUNTED, INFERRED
 
 TICK = SourceTick(
     0,

@@ -7,7 +7,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.measurements import CpuRates
+from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import (
@@ -19,7 +19,7 @@ from nova_numa_pmc.host.sources import (
     resctrl,
 )
 from nova_numa_pmc.host.threads import ThreadTimes
-from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED, INFERRED
+from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED, INFERRED
 from tests.fixtures import measured
 
 SECOND = measured.SECOND_NS

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.measurement import COUNTED, DeviceSample, GuestSample, NodeSample
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

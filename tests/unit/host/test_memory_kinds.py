@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host import files, node_memory, topology
+from nova_numa_pmc.host import files, memory_kinds, topology
 from tests.fixtures import sysfs
 from tests.fixtures.sysfs import GIB, FakeNode
 
@@ -30,13 +30,13 @@ class NodeMemoryTest(unittest.TestCase):
 
     def test_without_evidence_it_is_the_hosts_own(self):
         self.assertEqual([model.HOST] * 4, self.kinds())
-        self.assertEqual(frozenset(), node_memory.nodes_kept_from_guests(self.root))
+        self.assertEqual(frozenset(), memory_kinds.nodes_kept_from_guests(self.root))
 
     def test_a_gpus_by_its_driver(self):
         sysfs.device_memory(self.root, [2, -1])
         self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
-        self.assertEqual({2}, node_memory.nodes_kept_from_guests(self.root))
+        self.assertEqual({2}, memory_kinds.nodes_kept_from_guests(self.root))
 
     def test_what_is_nearest_to_a_device_and_no_cpu(self):
         for number, nearest, devices, kind in (
@@ -80,7 +80,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.kmem(self.root, 'dax0.0', 2)
         sysfs.tier(self.root, 4, '0-1')
         sysfs.tier(self.root, 22, '3')
-        with mock.patch.object(node_memory, 'read_text', wraps=files.read_text) as read:
+        with mock.patch.object(memory_kinds, 'read_text', wraps=files.read_text) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
         # Reading it waits for the GPU's lock.
         self.assertEqual(
@@ -119,14 +119,14 @@ class NodeMemoryTest(unittest.TestCase):
             'etc/nova-numa-pmc/nova-numa-pmc.conf',
             '[placement]\ndevice_memory_nodes = 0,3\nguest_memory_nodes = 2\n',
         )
-        self.assertEqual({3}, node_memory.nodes_kept_from_guests(self.root))
+        self.assertEqual({3}, memory_kinds.nodes_kept_from_guests(self.root))
 
     def test_nodes_with_memory(self):
-        self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
+        self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))
         os.rename(
             os.path.join(self.root, NODE, 'has_memory'),
             os.path.join(self.root, NODE, 'has_normal_memory'),
         )
-        self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
+        self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))
         os.remove(os.path.join(self.root, NODE, 'has_normal_memory'))
-        self.assertIsNone(node_memory.nodes_with_memory(self.root))
+        self.assertIsNone(memory_kinds.nodes_with_memory(self.root))

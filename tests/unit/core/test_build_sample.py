@@ -2,10 +2,10 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import measurements
-from nova_numa_pmc.core.measurements import NodeCapacities, NodeUse
+from nova_numa_pmc.core import build_sample
+from nova_numa_pmc.core.build_sample import NodeCapacities, NodeUse
 from nova_numa_pmc.host.sources import Evidence, RunningGuest
-from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample
+from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
 ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
@@ -24,7 +24,7 @@ EVIDENCE = Evidence('perf by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.0,
 class NodeSamplesTest(unittest.TestCase):
     def test_all_known(self):
         uses = (NodeUse(3.0, 2.0, 3e6, 1e6, 2e9, 1e9, 5e8), NodeUse(6.0, 4.0, 4e6, 0.0))
-        (first, second), traffic = measurements.node_samples(NODES, uses, ABLE, ())
+        (first, second), traffic = build_sample.node_samples(NODES, uses, ABLE, ())
         self.assertEqual(
             (0.75, 0.5, 0.75), (first.cpu_ratio, first.bandwidth_ratio, first.pressure)
         )
@@ -37,7 +37,7 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic)
 
     def test_unknown_stays_unknown(self):
-        for node in measurements.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
+        for node in build_sample.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
             told = node._asdict()
             for name in ('id', 'capacity_cores', 'memory_bytes', 'free_bytes'):
                 told.pop(name)
@@ -45,7 +45,7 @@ class NodeSamplesTest(unittest.TestCase):
 
     def test_cpi_of_an_idle_node_is_not_reliable(self):
         uses = (NodeUse(0.1, 0.1, cycles_per_sec=8.0, instructions_per_sec=1.0), NodeUse())
-        (first, _), _ = measurements.node_samples(NODES, uses, UNABLE, ())
+        (first, _), _ = build_sample.node_samples(NODES, uses, UNABLE, ())
         self.assertEqual((8.0, False), (first.cpi, first.cpi_reliable))
 
     def test_bandwidth_follows_from_all_traffic(self):
@@ -53,11 +53,11 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=3e6, remote_per_sec=1e6),
             NodeUse(local_per_sec=0.0, remote_per_sec=2e6, bandwidth_bytes_per_sec=7.0),
         )
-        (first, second), _ = measurements.node_samples(NODES, uses, ABLE, (), all_traffic=True)
+        (first, second), _ = build_sample.node_samples(NODES, uses, ABLE, (), all_traffic=True)
         self.assertEqual(
             (64 * 5e6, 7.0), (first.bandwidth_bytes_per_sec, second.bandwidth_bytes_per_sec)
         )
-        self.assertIsNone(measurements.node_samples(NODES, uses, ABLE, ())[0][0].bandwidth_ratio)
+        self.assertIsNone(build_sample.node_samples(NODES, uses, ABLE, ())[0][0].bandwidth_ratio)
 
     def test_remote_accesses_go_where_guests_pages_are(self):
         nodes = (*NODES, model.Node(2, frozenset()))
@@ -67,10 +67,10 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
         )
         able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
-        guest = measurements.guest_sample(
+        guest = build_sample.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )
-        _, traffic = measurements.node_samples(nodes, uses, able, (guest,))
+        _, traffic = build_sample.node_samples(nodes, uses, able, (guest,))
         self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic[0]])
 
 
@@ -78,7 +78,7 @@ class CountsOfGuestsTest(unittest.TestCase):
     def counts(self, *guests, **evidence):
         return {
             node: tuple(counts[:2])
-            for node, counts in measurements.counts_of_guests(guests, evidence, (0, 1)).items()
+            for node, counts in build_sample.counts_of_guests(guests, evidence, (0, 1)).items()
         }
 
     def test_by_where_they_ran(self):
@@ -105,7 +105,7 @@ class CountsOfGuestsTest(unittest.TestCase):
 
 class GuestSampleTest(unittest.TestCase):
     def test_counted(self):
-        told = measurements.guest_sample(
+        told = build_sample.guest_sample(
             GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
         )
         self.assertEqual(('u', 'g', 'perf by thread', COUNTED, 1.0, 0.25), told[:6])
@@ -127,15 +127,15 @@ class GuestSampleTest(unittest.TestCase):
 
     def test_what_is_counted_in_turns(self):
         told = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
-        guest = measurements.guest_sample(GUEST, told, ())
+        guest = build_sample.guest_sample(GUEST, told, ())
         self.assertEqual((7.0, 0.25), (guest.remote_cache_per_sec, guest.stalled_ratio))
         more = told._replace(stalled_cycles_per_sec=2100.0)
-        self.assertEqual(1.0, measurements.guest_sample(GUEST, more, ()).stalled_ratio)
-        guest = measurements.guest_sample(GUEST, EVIDENCE, ())
+        self.assertEqual(1.0, build_sample.guest_sample(GUEST, more, ()).stalled_ratio)
+        guest = build_sample.guest_sample(GUEST, EVIDENCE, ())
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
 
     def test_a_ratio_alone(self):
-        told = measurements.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
+        told = build_sample.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
         self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.basis, told.remote_ratio))
         self.assertEqual(
             (None, None, None, None),
@@ -143,7 +143,7 @@ class GuestSampleTest(unittest.TestCase):
         )
 
     def test_execution_alone_is_no_source_of_memory_accesses(self):
-        told = measurements.guest_sample(
+        told = build_sample.guest_sample(
             GUEST,
             EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
             (),
@@ -151,7 +151,7 @@ class GuestSampleTest(unittest.TestCase):
         self.assertEqual(('', '', 2.0), (told.source, told.basis, told.cpi))
 
     def test_nothing_known(self):
-        told = measurements.guest_sample(
+        told = build_sample.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
             None,
             (('0000:3b:00.1', 1),),
@@ -160,5 +160,5 @@ class GuestSampleTest(unittest.TestCase):
         self.assertIsNone(told.devices[0].local)
 
     def test_cpi_of_an_idle_guest_is_not_reliable(self):
-        told = measurements.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
+        told = build_sample.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
         self.assertEqual((2.0, False), (told.cpi, told.cpi_reliable))

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute import host_metrics, metrics
+from nova_numa_pmc.compute import host_metrics, nova_metrics
 from nova_numa_pmc.core.host_view import quantise
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import publication
@@ -69,12 +69,12 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual(model.Limits(), self.found.limits)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
-        current, maximum = metrics.to_values(self.published, 0, 0)
+        current, maximum = nova_metrics.to_values(self.published, 0, 0)
         self.assertEqual([1000, 1000], [current['0'], current['1']])
         self.assertEqual([100000, 100000], [maximum['0'], maximum['1']])
 
     def test_values_are_plain_ints(self):
-        for values in metrics.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
+        for values in nova_metrics.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
             self.assertEqual({int}, set(map(type, values.values())))
 
     def test_what_is_unknown_stays_unknown(self):
@@ -129,7 +129,7 @@ class RoundTripTest(unittest.TestCase):
     def test_which_instances_were_counted_is_told(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
         found = host_metrics.decode(
-            listed(self.published, counted=metrics.Counted(1700000000.9, uuids, 4))
+            listed(self.published, counted=nova_metrics.Counted(1700000000.9, uuids, 4))
         )
         self.assertEqual((1700000001, 4), (found.sent_s, found.pinned_cpus))
         for there, left in (
@@ -141,7 +141,7 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual((left, 3), found.count_departed(there))
 
     def test_nobody_was_counted_is_not_unknown(self):
-        found = host_metrics.decode(listed(self.published, counted=metrics.Counted(1.0, ())))
+        found = host_metrics.decode(listed(self.published, counted=nova_metrics.Counted(1.0, ())))
         self.assertEqual(
             (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
         )
@@ -169,7 +169,7 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
     def test_a_slow_update_interval_is_told(self):
-        current, _ = metrics.to_values(self.published, 0, 0, interval_s=300)
+        current, _ = nova_metrics.to_values(self.published, 0, 0, interval_s=300)
         self.assertEqual(300, current['pmc.every'])
 
     @settings(max_examples=100)
@@ -209,7 +209,7 @@ class RoundTripTest(unittest.TestCase):
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
         self.assertEqual(1, host_metrics.decode(listed(near)).aggregates.rotation)
-        current, _ = metrics.to_values(self.published, 0, 0)
+        current, _ = nova_metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 
 
@@ -230,7 +230,7 @@ class DomainTest(unittest.TestCase):
         ):
             with self.subTest(domains):
                 published = self.published(domains)
-                _, maximum = metrics.to_values(published, 0, 0)
+                _, maximum = nova_metrics.to_values(published, 0, 0)
                 self.assertEqual(told, maximum.get('pmc.domain'))
                 self.assertEqual(domains, host_metrics.decode(listed(published)).view.domains)
 
@@ -265,7 +265,7 @@ class SizeTest(unittest.TestCase):
         self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
     def test_without_them_so_do_two_hundred_instances(self):
-        counted = metrics.Counted(1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999)
+        counted = nova_metrics.Counted(1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999)
         ours = listed(largest(2), 99999, 99999999, counted)[-2:]
         self.assertLess(len(json.dumps(ours)), TWO_NODES_BYTES)
 
@@ -280,7 +280,7 @@ class SizeTest(unittest.TestCase):
 
     def test_more_nodes_are_refused_where_they_are_written(self):
         with self.assertRaisesRegex(StateError, '65 nodes'):
-            metrics.to_values(largest(65), 0, 0)
+            nova_metrics.to_values(largest(65), 0, 0)
 
 
 class RefusalTest(unittest.TestCase):
@@ -317,13 +317,13 @@ class RefusalTest(unittest.TestCase):
         for found in (
             None,
             [],
-            [{'name': metrics.CURRENT}],
+            [{'name': nova_metrics.CURRENT}],
             {},
             'x',
             5,
             [
                 {'name': name, 'numa_membw_values': {'0': 5}}
-                for name in (metrics.CURRENT, metrics.MAXIMUM)
+                for name in (nova_metrics.CURRENT, nova_metrics.MAXIMUM)
             ],
         ):
             self.assertIsNone(host_metrics.decode(found))
