@@ -30,7 +30,7 @@ from typing import Any
 from nova_numa_pmc import exceptions, sampling
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.host.perf import events, perf_event
-from nova_numa_pmc.host.sources import counted
+from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import COUNTED
 from tests.bench import perf_stat, running_guests, switching
 
@@ -66,7 +66,7 @@ class Counting:
         self._cpus = {
             cpu: {copy: (perf_event.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
         }
-        self._owners = counted.OwnerCounters(), counted.OwnerCounters()
+        self._owners = owner_counters.OwnerCounters(), owner_counters.OwnerCounters()
 
     def sample(self):
         """Open what is not open, read, difference.
@@ -243,7 +243,7 @@ def slow_down(options):
         for at in range(options.repeats):
             say('slow-down: %d of %d' % (at + 1, options.repeats))
             for way, wanted in ours.items():
-                with contextlib.closing(counted.OwnerCounters()) as owners:
+                with contextlib.closing(owner_counters.OwnerCounters()) as owners:
                     owners.sample(wanted, idle_is_zero=True)
                     times[way].append(switching.round_trip_s(pids, options.window))
             for way, arguments in theirs.items():

@@ -7,7 +7,7 @@
 ``numa_faults``      the kernel's NUMA balancing: on which nodes threads hit pages
 ``pages``            on which nodes pages lie, by where the vCPUs ran
 ``uncore``           not a source: memory controllers, links and I/O of each node
-``counted``          what the counter sources share: counts of owners made of several targets
+``owner_counters``   what the counter sources share: counts of owners made of several targets
 ``ladder``           tries the sources in order, leaves one that fails, comes back to it
 
 A source has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import event_table, perf_event
-from nova_numa_pmc.host.sources import Evidence, counted
+from nova_numa_pmc.host.sources import Evidence, owner_counters
 from nova_numa_pmc.sample_records import ATTRIBUTED
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ class CpuCounters:
     def __init__(self, select: Callable[[], Selection], root: str = '/') -> None:
         self._select, self._root = select, root
         self._events: tuple[Event, ...] | None = None
-        self.roles: tuple[str, ...] = counted.ROLES
-        self._owners: counted.OwnerCounters[int, int] = counted.OwnerCounters()  # nodes' CPUs
+        self.roles: tuple[str, ...] = owner_counters.ROLES
+        # Nodes' CPUs.
+        self._owners: owner_counters.OwnerCounters[int, int] = owner_counters.OwnerCounters()
         self.problems: tuple[str, ...] = ()
 
     def limit(self, roles: tuple[str, ...]) -> None:
@@ -47,11 +48,13 @@ class CpuCounters:
 
         :raises SourceUnavailable: nothing can be counted on any CPU
         """
-        counted.refuse_mediated(self._root)
+        owner_counters.refuse_mediated(self._root)
         events = self._events
         if events is None:
             events = self._events = tuple(
-                event for event in counted.core_events(self._select()) if event.role in self.roles
+                event
+                for event in owner_counters.core_events(self._select())
+                if event.role in self.roles
             )
         deltas, problems = self._owners.sample(
             {
@@ -64,7 +67,7 @@ class CpuCounters:
             raise SourceUnavailable(problems[0])
         self.problems = problems
         return {
-            node: counted.add_up(events, node_deltas, elapsed_ns)
+            node: owner_counters.add_up(events, node_deltas, elapsed_ns)
             for node, node_deltas in deltas.items()
         }
 

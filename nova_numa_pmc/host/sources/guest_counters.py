@@ -21,7 +21,7 @@ from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.perf import perf_event
-from nova_numa_pmc.host.sources import Evidence, counted
+from nova_numa_pmc.host.sources import Evidence, owner_counters
 from nova_numa_pmc.sample_records import COUNTED
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ THREAD, CGROUP = 'thread', 'cgroup'
 #: A guest that ran this much without any count was starved of counters [cores].
 _RAN_CORES = 0.01
 #: Roles to count on CPUs beside the guests, in the order tried: the most first.
-_ROOMS = (counted.ROLES, counted.ROLES[:2], ())
+_ROOMS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 
 class GuestCounters:
@@ -60,7 +60,7 @@ class GuestCounters:
         self._lack: tuple[str, ...] = ()
         #: Directories of guests' control groups, by uuid and pid.
         self._paths: dict[tuple[str, int | None], str] = {}
-        self._owners: counted.OwnerCounters[str, _Key] = counted.OwnerCounters()
+        self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
         self._left = False  # it failed, and was not tried again yet
@@ -78,7 +78,7 @@ class GuestCounters:
         if self._events is None:
             try:
                 events = self._choose()
-                first = _events_with_roles(events, counted.ROLES)
+                first = _events_with_roles(events, owner_counters.ROLES)
                 self._room = next(
                     room
                     for room, roles in enumerate(_ROOMS)
@@ -90,7 +90,7 @@ class GuestCounters:
                 self._unfit = tuple(
                     role
                     for role in dict.fromkeys(event.role for event in events)
-                    if role not in counted.ROLES
+                    if role not in owner_counters.ROLES
                     and not perf_event.fit_together(
                         beside + _events_with_roles(events, (role,)), cpu
                     )
@@ -102,10 +102,12 @@ class GuestCounters:
 
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
-        events = self._events = counted.core_events(selection) + tuple(
-            event for event in counted.guest_events(selection) if event.role not in self._unfit
+        events = self._events = owner_counters.core_events(selection) + tuple(
+            event
+            for event in owner_counters.guest_events(selection)
+            if event.role not in self._unfit
         )
-        lack = counted.why_no_memory_events(selection)
+        lack = owner_counters.why_no_memory_events(selection)
         self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
         return events
 
@@ -114,7 +116,7 @@ class GuestCounters:
 
         :raises SourceUnavailable: nothing can be counted on any guest
         """
-        counted.refuse_mediated(self._root)
+        owner_counters.refuse_mediated(self._root)
         events = self._choose() if self._events is None else self._events
         self._left = False
         present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
@@ -141,7 +143,7 @@ class GuestCounters:
             self._room = min(self._room + 1, len(_ROOMS) - 1)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
-            counts = counted.add_up(events, guest_deltas, tick.elapsed_ns)
+            counts = owner_counters.add_up(events, guest_deltas, tick.elapsed_ns)
             if counts.share is not None:
                 evidence[uuid] = self._evidence(counts)
         return evidence
@@ -209,11 +211,11 @@ class GuestCounters:
         self._left = True
 
 
-def _is_unknown(deltas: counted.Deltas | None) -> bool:
+def _is_unknown(deltas: owner_counters.Deltas | None) -> bool:
     """Return whether nothing is known of a guest that is counted."""
     if deltas is None:
         return False
-    return {delta for role, delta in deltas.items() if role in counted.ROLES} == {None}
+    return {delta for role, delta in deltas.items() if role in owner_counters.ROLES} == {None}
 
 
 def _events_with_roles(events: tuple[Event, ...], roles: tuple[str, ...]) -> tuple[Event, ...]:

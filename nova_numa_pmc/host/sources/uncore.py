@@ -10,7 +10,7 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.perf import counters
-from nova_numa_pmc.host.sources import counted
+from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Uncore:
         self._online: tuple[frozenset[int], ...] | None = None
         self._wanted: Plan = {}
         self._shared: tuple[str, ...] = ()
-        self._owners: counted.OwnerCounters[int, tuple[str, int]] = counted.OwnerCounters()
+        self._owners: owner_counters.OwnerCounters[int, tuple[str, int]] = (
+            owner_counters.OwnerCounters()
+        )
         self.problems: tuple[str, ...] = ()
 
     def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:

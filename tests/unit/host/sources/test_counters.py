@@ -15,9 +15,9 @@ from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import (
     RunningGuest,
     SourceTick,
-    counted,
     cpu_counters,
     guest_counters,
+    owner_counters,
     uncore,
 )
 from nova_numa_pmc.sample_records import COUNTED
@@ -222,7 +222,7 @@ class OwnersTest(unittest.TestCase):
 
     def sample(self, *readings, idle_is_zero=False):
         """Return what is told after the last of {CPU: counts of its events}."""
-        owners: Any = counted.OwnerCounters()
+        owners: Any = owner_counters.OwnerCounters()
         owners._counters = Replayed(readings)
         for reading in readings:
             wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
@@ -252,7 +252,7 @@ class OwnersTest(unittest.TestCase):
             with self.subTest(bad=bad):
                 told = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
                 self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)}, told['n'])
-                counts = counted.add_up((LOCAL, REMOTE), told['n'], SECOND)
+                counts = owner_counters.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_turns_of_their_own_leave_the_share_alone(self):
@@ -261,7 +261,7 @@ class OwnersTest(unittest.TestCase):
             'remote_cache': Delta(8.0, 0.2),
             'stalled_cycles': None,
         }
-        counts = counted.add_up((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
+        counts = owner_counters.add_up((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
         self.assertEqual(
             (9.0, 0.5, 8.0, None),
             (
@@ -274,7 +274,7 @@ class OwnersTest(unittest.TestCase):
 
     def test_minus(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
-        counts = counted.add_up(
+        counts = owner_counters.add_up(
             (local, REMOTE),
             {'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)},
             SECOND,
@@ -284,7 +284,7 @@ class OwnersTest(unittest.TestCase):
 
 class RolesTest(unittest.TestCase):
     def test_each_role_that_is_shown_is_counted_by_a_source(self):
-        opened = {*counted.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
+        opened = {*owner_counters.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
         self.assertEqual(opened, set(counter_roles.ROLES))
 
 
@@ -436,7 +436,7 @@ class CrowdedTest(Counting):
 
     def test_asked_before_anything_is_counted(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
-        for fits, room in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
+        for fits, room in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(
                 perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
@@ -446,14 +446,17 @@ class CrowdedTest(Counting):
     def test_what_does_not_fit_beside_cpus_takes_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
         for fits, room, unfit in (
-            (8, counted.ROLES, set()),
-            (6, counted.ROLES[:2], set()),
+            (8, owner_counters.ROLES, set()),
+            (6, owner_counters.ROLES[:2], set()),
             (5, (), set()),
         ):
             self.asked(chosen, fits, room, unfit)
         # A role's events are one group, of which nothing fits beside two that CPUs have.
         self.asked(
-            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED), 4, counted.ROLES, {'remote_cache'}
+            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED),
+            4,
+            owner_counters.ROLES,
+            {'remote_cache'},
         )
 
     def asked(self, chosen, fits, room, unfit):
@@ -475,23 +478,23 @@ class CrowdedTest(Counting):
     def test_by_control_group_the_kernel_takes_turns(self):
         source = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            self.assertEqual(counted.ROLES, source.room(0))
+            self.assertEqual(owner_counters.ROLES, source.room(0))
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
-        self.assertEqual(counted.ROLES, source.room(0))
+        self.assertEqual(owner_counters.ROLES, source.room(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
         }
-        with mock.patch.object(counted.OwnerCounters, 'sample', return_value=(starved, ())):
-            for room in (counted.ROLES[:2], (), ()):
+        with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=(starved, ())):
+            for room in (owner_counters.ROLES[:2], (), ()):
                 self.assertEqual({}, source.sample(tick))
                 self.assertEqual(room, source.room(0))
         source.close()  # as the ladder does with a source that failed
-        self.assertEqual(counted.ROLES, source.room(0))
+        self.assertEqual(owner_counters.ROLES, source.room(0))
 
     def test_nothing_to_count_wants_nothing(self):
-        self.assertEqual(counted.ROLES, self.source(missing=(('cycles', 'none'),)).room(0))
+        self.assertEqual(owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).room(0))
