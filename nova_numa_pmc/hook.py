@@ -277,7 +277,7 @@ def _selftest(call: HookCall) -> int:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
         from nova_numa_pmc.state import overrides  # noqa: F401 -- imported for the trial
 
-        host = usable_cpus.usable_host(call.root)
+        host = usable_cpus.host_with_pool_cpus(call.root)
         running, problems = guests.read_running(call.root)
         line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             _version(),

@@ -19,7 +19,7 @@ from nova_numa_pmc.host import files, guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
 from nova_numa_pmc.state.promises_format import Promises
-from nova_numa_pmc.usable_cpus import usable_host
+from nova_numa_pmc.usable_cpus import host_with_pool_cpus
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -108,7 +108,7 @@ def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[
 
     :raises TopologyError: the host can't be read
     """
-    return pools.cpus_held(promise, usable_host(root), guest)
+    return pools.cpus_held(promise, host_with_pool_cpus(root), guest)
 
 
 def decide(
@@ -133,7 +133,7 @@ def decide(
         promise_limit,
     )
 
-    host = usable_host(root)
+    host = host_with_pool_cpus(root)
     devices, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_ignored(guest.extra_specs))
     guest, unread = _overridden(guest, root)

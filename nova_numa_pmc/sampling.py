@@ -99,7 +99,7 @@ class Sampler:
         before_ns, self._before_ns = self._before_ns, now_ns
         elapsed_ns = 0 if before_ns is None else max(0, now_ns - before_ns)
         try:
-            host = usable_cpus.partitioned_host(self._root)
+            host = usable_cpus.host_with_usable_cpus(self._root)
         except TopologyError as error:
             self._before_ns = None  # nothing else was read: the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))

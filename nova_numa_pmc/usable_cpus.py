@@ -22,16 +22,16 @@ _PARTITION_CPUS = (
 )
 
 
-def usable_host(root: str, pool: pools.Pool | None = None) -> model.Topology:
+def host_with_pool_cpus(root: str, pool: pools.Pool | None = None) -> model.Topology:
     """Read the topology; its nodes' ``cpus`` are those of the floating pool (:mod:`pools`).
 
     :param pool: the floating pool; None: the one that the agent published
     :raises TopologyError: the host can't be read
     """
-    return pools.with_floating_pool(partitioned_host(root), pool or published_pool(root))
+    return pools.with_floating_pool(host_with_usable_cpus(root), pool or published_pool(root))
 
 
-def partitioned_host(root: str) -> model.Topology:
+def host_with_usable_cpus(root: str) -> model.Topology:
     """Read the topology; its nodes' ``cpus`` are all that are usable.
 
     Those are the CPUs that are neither isolated nor kept from the guests' partition.

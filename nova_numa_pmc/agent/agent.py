@@ -227,7 +227,9 @@ class Agent:
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
-            tick = tick._replace(host=usable_cpus.usable_host(self._root, self._sampler.pool))
+            tick = tick._replace(
+                host=usable_cpus.host_with_pool_cpus(self._root, self._sampler.pool)
+            )
             tick = tick._replace(guests=self._guests(), source=self._guest_events.source)
         return tick
 

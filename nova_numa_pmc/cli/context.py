@@ -151,7 +151,7 @@ class CommandContext:
         """
         running, problems = self.guests()
         pool = pool or usable_cpus.published_pool(self.root) or self._pool(running)
-        host = usable_cpus.usable_host(self.root, pool)
+        host = usable_cpus.host_with_pool_cpus(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
         promise_record = (
@@ -167,7 +167,7 @@ class CommandContext:
         """Find the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating_pool(
-            usable_cpus.partitioned_host(self.root), running, sets.shared, sets.dedicated
+            usable_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
     def samples(

@@ -67,7 +67,7 @@ def withheld_memory(
 
     :raises TopologyError: the host can't be read
     """
-    return node_memory.list_withheld(usable_cpus.usable_host(root).nodes, limits)
+    return node_memory.list_withheld(usable_cpus.host_with_pool_cpus(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:

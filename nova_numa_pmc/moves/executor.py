@@ -190,7 +190,7 @@ class MoveExecutor:
 
     def _promise_parts(self, planned: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
-        host = usable_cpus.usable_host(self._root, self.pool)
+        host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
         parts = self.promises.parts(planned, host)
         # Written before the promises, so that a kill leaves no move that the history doesn't know,
         # and outside of their lock, so that no start of a guest waits for a disk.

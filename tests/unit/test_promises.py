@@ -55,7 +55,7 @@ class ReconcileTest(unittest.TestCase):
 
     def reconcile(self, record, starting=None, now_ns=NOW_NS):
         options = host_options.read(self.host.path(host_options.PATH[1:]))
-        host = usable_cpus.usable_host(self.root)
+        host = usable_cpus.host_with_pool_cpus(self.root)
         return promises.reconcile(record, host, options, self.root, starting, now_ns)
 
     def test_who_runs_keeps_the_promise_as_it_is(self):

@@ -67,7 +67,7 @@ class PoolsCase(unittest.TestCase):
         )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
         seen = host_view.view(
-            usable_cpus.usable_host(self.root, self.sampler.pool),
+            usable_cpus.host_with_pool_cpus(self.root, self.sampler.pool),
             (),
             LIMITS,
             {node.id: node for node in sample.nodes},

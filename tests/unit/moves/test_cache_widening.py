@@ -42,10 +42,8 @@ class CacheWideningTest(AgentCase):
                     for at, wait in enumerate(waits, 1)
                 ),
             ),
-            usable_cpus.usable_host(self.root),
-            promise_record=promises_file.read(
-                self.directory, promises_file.read_boot_id(self.root)
-            ),
+            usable_cpus.host_with_pool_cpus(self.root),
+            promise_record=promises_file.read(self.directory, promises_file.read_boot_id(self.root)),
             guests=guests,
         )
         after = self.subject.widen(tick)
