@@ -70,14 +70,14 @@ class GuestEvents:
         """Return the source of changes: 'libvirt', or 'status files: ' and why."""
         if self._listener is None:
             return BY_STATUS_FILES
-        why = self._listener.why
-        return '%s: %s' % (BY_STATUS_FILES, why) if why else 'libvirt'
+        problem = self._listener.problem
+        return '%s: %s' % (BY_STATUS_FILES, problem) if problem else 'libvirt'
 
     def collect(self) -> None:
         """Collect the pending events, without waiting."""
         heard: set[str] = set()
         if self._listener is not None:
-            for change in self._listener.take():
+            for change in self._listener.pop_changes():
                 self.guests.update(change)
                 heard.add(change.name)
             self._log_source()

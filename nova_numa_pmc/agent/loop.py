@@ -90,7 +90,7 @@ class Waiter:
         self._selector.register(self._numbers, selectors.EVENT_READ)
         self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
-    def also(self, *descriptors: int) -> None:
+    def watch(self, *descriptors: int) -> None:
         """Let waits also end when one of these descriptors is readable."""
         for fd in descriptors:
             self._selector.register(fd, selectors.EVENT_READ)

@@ -141,7 +141,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
         Agent(options, args.root, _listener(args.root)) as agent,
         Exporter(LOG, options.metrics) as exporter,
     ):
-        wait.also(*agent.descriptors)
+        wait.watch(*agent.descriptors)
         LOG.info(
             'started: interval %g s; publish: %s; rebalance: %s',
             options.counting.interval_s,

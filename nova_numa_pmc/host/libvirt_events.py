@@ -85,7 +85,7 @@ class Listener:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
-        self._why: str = CONNECTING
+        self._problem: str = CONNECTING
         self._busy_since_s: float | None = None
         self._changes: collections.deque[GuestChange] = collections.deque()
         self._requested: collections.deque[str] = collections.deque(maxlen=_MAX_REQUESTED)
@@ -102,7 +102,7 @@ class Listener:
         """Return a descriptor that is readable once there are events."""
         return self._wakes
 
-    def take(self) -> list[GuestChange]:
+    def pop_changes(self) -> list[GuestChange]:
         """Return the events since the last call, without waiting."""
         _drain(self._wakes)
         changes = []
@@ -111,18 +111,18 @@ class Listener:
                 changes.append(self._changes.popleft())
         return changes
 
-    def ask(self, name: str) -> None:
-        """Request a domain's live XML, which comes by :meth:`take`, or never."""
+    def request_xml(self, name: str) -> None:
+        """Request a domain's live XML, which comes by :meth:`pop_changes`, or never."""
         self._requested.append(name)
         _poke(self._asks_out)
 
     @property
-    def why(self) -> str:
+    def problem(self) -> str:
         """Return why no events come from libvirt; :data:`ANSWERS` where they do."""
         since_s = self._busy_since_s
         if since_s is not None and self._clock() - since_s > PATIENCE_S:
             return HANGS
-        return self._why
+        return self._problem
 
     def close(self) -> None:
         """Ask the thread to end, without waiting for it."""
@@ -172,7 +172,7 @@ class Listener:
             event_id = getattr(libvirt, 'VIR_DOMAIN_EVENT_ID_' + name, None)
             if event_id is not None:
                 with contextlib.suppress(libvirt.libvirtError):
-                    connection.domainEventRegisterAny(None, event_id, self._hear, None)
+                    connection.domainEventRegisterAny(None, event_id, self._on_event, None)
         # After registering, so that no guest that starts meanwhile is missed.
         self._requested.extend(
             domain.name()
@@ -192,7 +192,7 @@ class Listener:
             else ('libvirt has closed the connection')
         )
 
-    def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
+    def _on_event(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Queue an event of any kind; libvirt is asked for the XML after this has returned."""
         name = domain.name()
         self._queue(GuestChange(name))
@@ -219,7 +219,7 @@ class Listener:
 
     def _set_state(self, why: str) -> None:
         self._busy_since_s = None  # first: the woken thread asks why
-        self._why = ''.join(character if character.isprintable() else ' ' for character in why)
+        self._problem = ''.join(character if character.isprintable() else ' ' for character in why)
         _poke(self._wakes_out)
 
 

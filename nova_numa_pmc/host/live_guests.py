@@ -90,7 +90,7 @@ class LiveGuests:
             return change.guest
         if self._listener is not None and self._requested.get(name) != identity:
             self._requested[name] = identity
-            self._listener.ask(name)
+            self._listener.request_xml(name)
         return None
 
     def _from_xml_alone(self, live: model.Guest) -> model.Guest | None:

@@ -22,17 +22,17 @@ class Listener:
     """One that hears what a test says."""
 
     def __init__(self):
-        self.why, self.told, self.asked = '', [], []
+        self.problem, self.told, self.asked = '', [], []
         self._ends = os.pipe()
 
     def fileno(self):
         return self._ends[0]
 
-    def take(self):
+    def pop_changes(self):
         told, self.told = self.told, []
         return told
 
-    def ask(self, name):
+    def request_xml(self, name):
         self.asked.append(name)
 
     def close(self):
@@ -175,11 +175,11 @@ class WatchingTest(unittest.TestCase):
 
     def test_libvirts_word_and_what_is_said_of_it(self):
         listener = Listener()
-        listener.why = libvirt_events.CONNECTING
+        listener.problem = libvirt_events.CONNECTING
         made = self.open(listener)
         self.assertEqual(2, len(made.descriptors))
         with self.assertLogs(LOG, 'INFO') as logs:
-            for listener.why in ('', '', libvirt_events.HANGS, ''):
+            for listener.problem in ('', '', libvirt_events.HANGS, ''):
                 self.heard()
         self.assertEqual(
             [

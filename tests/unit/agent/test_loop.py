@@ -242,7 +242,7 @@ class SignalsTest(unittest.TestCase):
     def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
         here, there = os.pipe()
         with loop.signals() as wait:
-            wait.also(here)
+            wait.watch(here)
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
             os.write(there, b'.')

@@ -47,9 +47,10 @@ class ListenerCase(unittest.TestCase):
         told = []
         while not holds(told):
             self.assertTrue(
-                select.select([self.listener], [], [], PATIENCE_S)[0], (told, self.listener.why)
+                select.select([self.listener], [], [], PATIENCE_S)[0],
+                (told, self.listener.problem),
             )
-            told += self.listener.take()
+            told += self.listener.pop_changes()
         return told
 
 
@@ -61,7 +62,7 @@ class RealTest(ListenerCase):
         self.assertEqual(
             ('test', 2, None), (found[-1].name, found[-1].guest.vcpus, found[-1].identity)
         )
-        self.assertEqual(libvirt_events.ANSWERS, listener.why)
+        self.assertEqual(libvirt_events.ANSWERS, listener.problem)
         opened = libvirt.open('test:///default')  # type: ignore[attr-defined]
         with contextlib.closing(opened) as connection:
             self.identities['test'] = 'another'
@@ -76,16 +77,16 @@ class RealTest(ListenerCase):
     def test_what_is_asked_for_is_answered_though_nothing_happens(self):
         listener = self.listen()
         self.until(lambda told: [each for each in told if each.guest])
-        listener.ask('test')
-        listener.ask('nobody')
+        listener.request_xml('test')
+        listener.request_xml('nobody')
         told = self.until(lambda told: len(told) > 1)
         self.assertEqual({'test', 'nobody'}, {each.name for each in told})
         self.assertEqual([None], [each.guest for each in told if each.name == 'nobody'])
 
     def test_why_there_is_no_connection(self):
         listener = self.listen('test:///no/such/file')
-        self.until(lambda _: listener.why.startswith('libvirt: '))
-        self.assertIn('/no/such/file', listener.why)
+        self.until(lambda _: listener.problem.startswith('libvirt: '))
+        self.assertIn('/no/such/file', listener.problem)
 
     def test_a_daemon_that_takes_the_connection_and_never_answers(self):
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as daemon:
@@ -97,10 +98,10 @@ class RealTest(ListenerCase):
             taken, _ = daemon.accept()
             with taken:
                 self.clock.now_s += libvirt_events.PATIENCE_S + 1
-                self.assertEqual(libvirt_events.HANGS, listener.why)
-                self.assertEqual([], listener.take())
-                listener.ask('g')
-            self.until(lambda _: listener.why.startswith('libvirt: '))  # it has gone
+                self.assertEqual(libvirt_events.HANGS, listener.problem)
+                self.assertEqual([], listener.pop_changes())
+                listener.request_xml('g')
+            self.until(lambda _: listener.problem.startswith('libvirt: '))  # it has gone
 
 
 class Error(Exception):
@@ -209,18 +210,18 @@ class HangingTest(ListenerCase):
     def test_a_daemon_that_is_stopped_from_the_start(self):
         self.fake.runs.clear()
         listener = self.listen(module=self.fake)
-        self.assertEqual(libvirt_events.CONNECTING, listener.why)
-        listener.ask('g')  # nothing waits
+        self.assertEqual(libvirt_events.CONNECTING, listener.problem)
+        listener.request_xml('g')  # nothing waits
         self.until(lambda _: True)
         self.clock.now_s += libvirt_events.PATIENCE_S + 1
-        self.assertEqual(libvirt_events.HANGS, listener.why)
+        self.assertEqual(libvirt_events.HANGS, listener.problem)
         self.fake.runs.set()
-        self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+        self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.assertEqual({0, 17}, set(self.fake.callbacks))
 
     def test_one_that_stops_while_it_is_asked(self):
         listener = self.listen(module=self.fake)
-        self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+        self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.fake.runs.clear()
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
@@ -235,22 +236,22 @@ class HangingTest(ListenerCase):
 
     def until_why(self, why):
         """Wait until the thread is where it hangs: between the event and the question."""
-        while self.listener.why != why:
+        while self.listener.problem != why:
             self.clock.now_s += 1
 
     def test_one_that_is_lost_is_sought_again(self):
         with mock.patch.object(libvirt_events, 'RETRY_S', 0.01):
             listener = self.listen(module=self.fake)
-            self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+            self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
             self.fake.runs.clear()
             self.fake.heard.append(lambda: self.fake.close_reason(2))
             self.fake.rounds.release()
-            self.until(lambda _: listener.why == libvirt_events.HANGS)
+            self.until(lambda _: listener.problem == libvirt_events.HANGS)
             self.fake.runs.set()
-            self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+            self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.assertEqual(2, self.fake.opened)
 
     def test_without_the_binding(self):
         with mock.patch.dict(sys.modules, {'libvirt': None}):
             listener = self.listen()
-            self.until(lambda _: listener.why == libvirt_events.ABSENT)
+            self.until(lambda _: listener.problem == libvirt_events.ABSENT)

@@ -18,7 +18,7 @@ PIN = "  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
 class Asked(list):
     """A listener that notes what it is asked."""
 
-    ask = list.append
+    request_xml = list.append
 
 
 class LiveGuestsTest(unittest.TestCase):
