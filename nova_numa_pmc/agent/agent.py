@@ -210,7 +210,7 @@ class Agent:
 
     def _release_move_lock(self) -> None:
         if not self._executor.busy:
-            self._move_lock.end()
+            self._move_lock.release()
 
     @property
     def _directory(self) -> str:
@@ -333,7 +333,7 @@ class Agent:
 
     def close(self) -> None:
         """Save the agent's memory and close its files, counters and connections."""
-        self._move_lock.end()
+        self._move_lock.release()
         with self._problem_log.stage('recording guest demand'):
             self._demand_records.close(self.options)
         self._sampler.close()

@@ -254,7 +254,7 @@ def _guest_status(
         by_node,
         home_ratio,
         eligibility.why_not(guest, promise, observed.host),
-        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))),
+        promise and moved.get((guest.uuid, promise.since_ns, history.place_of(promise))),
         problem,
         None,
         tuple(pinned.items()),

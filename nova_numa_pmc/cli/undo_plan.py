@@ -92,13 +92,15 @@ def plan(
     return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
 
 
-def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:
+def _why_left(
+    part: history.HistoryPart, guest: model.Guest | None, promise: model.Promise | None
+) -> str:
     """Return why a guest is not brought back; empty: it is brought back."""
     if guest is None or promise is None:
         return 'it has ended'
     if promise.since_ns != part.since_ns:
         return 'it has been restarted since'
-    if history.place(promise) != part.after:
+    if history.place_of(promise) != part.after:
         return 'it has been promised another place since'
     if part.before == part.after:
         return _CHANGED
@@ -107,7 +109,7 @@ def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Prom
     return ''
 
 
-def _step(part: history.Part) -> plan_records.Step:
+def _step(part: history.HistoryPart) -> plan_records.Step:
     before, after = part.before, part.after
     brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
     return plan_records.Step(

@@ -272,12 +272,12 @@ class MoveExecutor:
                 self._id,
                 self._move,
                 [
-                    history.Part(
+                    history.HistoryPart(
                         part.step.uuid,
                         part.step.name,
                         part.before.since_ns,
-                        history.place(part.before),
-                        history.place(part.after),
+                        history.place_of(part.before),
+                        history.place_of(part.after),
                         part.guest_move.progress.moved_bytes,
                     )
                     for part in parts

@@ -59,7 +59,7 @@ class PromisedPlace(Record):
     origin: str = model.PLACED
 
 
-class Part(Record):
+class HistoryPart(Record):
     """Part of a move: what happened to one guest.
 
     :param since_ns: of its promise, which distinguishes one start of a guest from the next
@@ -93,7 +93,7 @@ class HistoryEntry(Record):
     who: str
     batch: str
     kind: str
-    parts: tuple[Part, ...]
+    parts: tuple[HistoryPart, ...]
     gain_cores: float
     cost_core_sec: float
     moved_bytes: int
@@ -112,7 +112,7 @@ def new_id() -> str:
     return binascii.hexlify(os.urandom(4)).decode()
 
 
-def place(promise: model.Promise) -> PromisedPlace:
+def place_of(promise: model.Promise) -> PromisedPlace:
     """Return the place in a promise."""
     return PromisedPlace(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
 
@@ -263,8 +263,8 @@ def decode(line: bytes) -> HistoryEntry:
         raise ValueError('%.200s' % (error,)) from None
 
 
-def _part(data: dict[str, Any]) -> Part:
-    return Part(
+def _part(data: dict[str, Any]) -> HistoryPart:
+    return HistoryPart(
         domain_values.uuid(_text(data['uuid'])),
         domain_values.name(checked.exact(str, data['name'])),
         _whole(data['since_ns']),
@@ -302,7 +302,7 @@ def _wholes(value: object) -> tuple[int, ...]:
 def entry(
     entry_id: str,
     move: plan_records.Move,
-    parts: Iterable[Part],
+    parts: Iterable[HistoryPart],
     who: str,
     batch: str,
     seconds: float,
@@ -316,7 +316,7 @@ def entry(
     :param parts: empty: it was not begun
     """
     parts = tuple(parts) or tuple(
-        Part(
+        HistoryPart(
             step.uuid,
             step.name,
             0,

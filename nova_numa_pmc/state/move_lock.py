@@ -61,7 +61,7 @@ class MoveLock:
             text = ''
         return text if text.isprintable() and text else 'another process'
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Release the lock, if it is held."""
         if self._lock is not None:
             os.close(self._lock)  # which releases the lock
@@ -71,7 +71,7 @@ class MoveLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.release()
 
 
 class AgentMoveLock:
@@ -103,6 +103,6 @@ class AgentMoveLock:
         self._waiting = False
         return True
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Release the lock."""
-        self._move_lock.end()
+        self._move_lock.release()

@@ -22,7 +22,9 @@ def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DO
         who,
         batch,
         kind,
-        tuple(history.Part('u%d' % each[0], 'g%d' % each[0], 7, *each[1:]) for each in parts),
+        tuple(
+            history.HistoryPart('u%d' % each[0], 'g%d' % each[0], 7, *each[1:]) for each in parts
+        ),
         1.0,
         1.0,
         0,

@@ -24,7 +24,7 @@ PLACES = st.builds(
     history.PromisedPlace, NODES, NODES, NODES, st.sampled_from(('placed', 'pinned', 'floating'))
 )
 PARTS = st.builds(
-    history.Part,
+    history.HistoryPart,
     st.uuids().map(str).filter(lambda text: set(text) - set('0-')),
     TEXTS.filter(
         lambda text: '/' not in text and text not in ('.', '..') and len(text.encode()) < 200
@@ -52,7 +52,7 @@ ENTRIES = st.builds(
 
 
 def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why'):
-    part = history.Part(
+    part = history.HistoryPart(
         host.uuid_of(number),
         host.name_of(number),
         7,

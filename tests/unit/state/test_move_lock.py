@@ -20,7 +20,7 @@ class MoveLockTest(unittest.TestCase):
 
     def lock(self, who='apply'):
         made = move_lock.MoveLock(self.directory, who)
-        self.addCleanup(made.end)
+        self.addCleanup(made.release)
         return made
 
     def test_one_has_it_until_it_ends(self):
@@ -31,8 +31,8 @@ class MoveLockTest(unittest.TestCase):
             StateLocked, r'^apply \(process %d\) is moving guests' % os.getpid()
         ):
             second.take()
-        first.end()
-        first.end()
+        first.release()
+        first.release()
         second.take()
         with self.assertRaisesRegex(StateLocked, '^undo '):
             first.take()
@@ -45,15 +45,15 @@ class MoveLockTest(unittest.TestCase):
                 file.write(text)
             with self.assertRaisesRegex(StateLocked, '^another process is moving guests'):
                 self.lock().take()
-            first.end()
+            first.release()
 
     def test_the_agent_tells_once_that_it_waits_and_once_that_it_goes_on(self):
         ours, command = move_lock.AgentMoveLock(LOG), self.lock()
-        self.addCleanup(ours.end)
+        self.addCleanup(ours.release)
         command.take()
         with self.assertLogs(LOG, 'INFO') as logs:
             self.assertEqual([False, False], [ours.take(self.directory) for _ in range(2)])
-            command.end()
+            command.release()
             self.assertEqual([True, True], [ours.take(self.directory) for _ in range(2)])
         self.assertEqual(2, len(logs.output), logs.output)
         with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):

@@ -154,7 +154,7 @@ class ApplyTest(OperatingCase):
             target=lambda: mine.append(run_moves.hold_move_lock(self.here(), 'apply', 30))
         )
         waiting.start()
-        other.end()
+        other.release()
         waiting.join(60)
         with mine[0], self.assertRaises(StateLocked):
             other.take()
