@@ -240,7 +240,7 @@ def _hold_early(
     def work() -> None:
         from nova_numa_pmc import hook_early  # only in the child process
 
-        hook_early.follow(promise, guest, cpus, call.options, call.root, stale)
+        hook_early.run_in_child(promise, guest, cpus, call.options, call.root, stale)
 
     try:
         leave_behind(work, call.report_early)

@@ -115,7 +115,7 @@ class EarlyHold:
     def _narrow_children(self, groups: cgroups.Groups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
         children = cgroups.children(groups.target)
-        seen = tuple((child, self._own(child), bool(_tasks(child))) for child in children)
+        seen = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
         names = [os.path.basename(child) for child, _, tasks in seen if tasks]
@@ -129,14 +129,14 @@ class EarlyHold:
             self._narrow(child)
         return True
 
-    def _own(self, child: str) -> str:
+    def _own_cpus(self, child: str) -> str:
         try:
             return files.read_kernel_file(os.path.join(child, 'cpuset.cpus')).strip()
         except OSError:
             return ''
 
     def _narrow(self, child: str) -> None:
-        own = self._own(child)
+        own = self._own_cpus(child)
         # An empty set is a v2 group's that inherits; a narrower one is a pin.
         if not own or parse_cpulist(own) > self._cpus:
             self._write(os.path.join(child, 'cpuset.cpus'), format_cpulist(self._cpus))
@@ -168,7 +168,7 @@ def run(
         now_s = clock()
 
 
-def follow(
+def run_in_child(
     promise: model.Promise,
     guest: model.Guest,
     cpus: frozenset[int],

@@ -40,7 +40,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     if decision is None:
         decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     if decision.promise.origin != model.PLACED:
-        _leave(call, decision, logged=bool(decision.problems))
+        _record_left_alone(call, decision, logged=bool(decision.problems))
         return
     groups, early_cpus = None, decision.cpus
     try:
@@ -54,7 +54,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         )
         if decision.cpus is None:  # since its start the guest was overridden, or its CPUs taken
             _take_back_early(groups, early_cpus)
-            _leave(call, decision, logged=True)
+            _record_left_alone(call, decision, logged=True)
             return
         applied = _apply(call, guest, groups, decision, huge_by_node, early_cpus)
     except (CpusetError, TopologyError) as error:
@@ -84,7 +84,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _leave(call: HookCall, decision: promises.Decision, logged: bool) -> None:
+def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
     promises.record_started(decision.promise, call.options, call.root, call.lock_timeout_s())
     if logged:

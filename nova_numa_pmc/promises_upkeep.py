@@ -168,15 +168,13 @@ class PromisesUpkeep:
     def _holds(self, promise_record: Promises, now_ns: int) -> bool:
         """Return whether the record has the promises of exactly the running guests."""
         names = guests.active_names(self._root)
-        running = [
-            uuid for uuid, promise in promise_record.promises.items() if promise.name in names
-        ]
-        kept = promises_file.prune(
+        running = [uuid for uuid, promise in promise_record.promises.items() if promise.name in names]
+        remaining = promises_file.prune(
             promise_record.promises, running, now_ns, self.options.start_grace_s * 10**9
         )
         unknown = names - {promise.name for promise in promise_record.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
-        return len(kept) == len(promise_record.promises) and (not unknown or tried)
+        return len(remaining) == len(promise_record.promises) and (not unknown or tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -153,11 +153,11 @@ class Rebalancer:
             return RebalanceMemory()
 
     def _save(self, memory: RebalanceMemory) -> None:
-        kept = {
+        saved = {
             'boot_id': promises_file.read_boot_id(self._root),
             'ledger': rebalance_memory_format.to_data(memory),
         }
-        state_files.write(self._directory(), FILE, json.dumps(kept).encode())
+        state_files.write(self._directory(), FILE, json.dumps(saved).encode())
 
     def _directory(self) -> str:
         return self.options.shared.state_path(self._root)

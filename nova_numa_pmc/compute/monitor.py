@@ -133,7 +133,7 @@ class Monitor(virt_driver.Monitor):
             round(seen * _pinned_cpus(node)),
             _seen_uuids(node, self.compute_manager),
         )
-        if self._sent is None or not _may_stay(self._sent[0], now):
+        if self._sent is None or not _may_resend(self._sent[0], now):
             self._sent = now, _make_metrics(now, now_s)
         return self._sent[1]
 
@@ -211,7 +211,7 @@ def _interval_s() -> int:
     return audit_s + int(held_s)
 
 
-def _may_stay(sent: _Inputs, now: _Inputs) -> bool:
+def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     """Return whether the metrics sent last may be sent again."""
     allowed = CONF.numa_pmc.metrics_deadband
     age_s = now.published.taken_s - sent.published.taken_s

@@ -37,18 +37,18 @@ def wide_mems(groups: Groups) -> str:
     These are the nodes that the guest's own group inherits, which all have memory, without those
     whose memory is not for guests. If a group above names such a node, an operator has granted it.
     """
-    kept = memory_kinds.nodes_kept_from_guests(_root(groups))
+    withheld = memory_kinds.nodes_kept_from_guests(_root(groups))
     try:
         inherited = parse_cpulist(writes.read_inherited(file_of(groups.target, 'mems')))
-        if not kept & inherited:
+        if not withheld & inherited:
             return ''
         directory = groups.scope
         while os.path.exists(file_of(directory, 'mems')):
-            kept -= parse_cpulist(read_kernel_file(file_of(directory, 'mems')))
+            withheld -= parse_cpulist(read_kernel_file(file_of(directory, 'mems')))
             directory = os.path.dirname(directory)
     except (OSError, CpuListError):
         return ''
-    return format_cpulist(inherited - kept)
+    return format_cpulist(inherited - withheld)
 
 
 def _root(groups: Groups) -> str:

@@ -24,7 +24,7 @@ from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, Pinne
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import bytes_off, memory_by_node, resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.held import Held, contradicting, file_of, read_held, written_groups
+from nova_numa_pmc.host.held import Held, file_of, groups_set_by_others, read_held, written_groups
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -112,7 +112,9 @@ def confine(
         mems = allowed_mems.only_with_memory(groups, mems)
     held = read_held(groups)
     theirs = [
-        name for name in contradicting(groups, held, cpus, ours.cpus) if name not in set_by_others
+        name
+        for name in groups_set_by_others(groups, held, cpus, ours.cpus)
+        if name not in set_by_others
     ]
     if theirs:
         raise PinnedByOthers(

@@ -68,7 +68,7 @@ def held_cpus(groups: Groups) -> frozenset[int]:
     return own & above or own or above
 
 
-def contradicting(
+def groups_set_by_others(
     groups: Groups,
     held: Mapping[str, Held],
     cpus: frozenset[int],

@@ -26,13 +26,13 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
     :param online: the host's CPUs; empty: not known, and then each pin counts
     """
     wide = online if guest.allowed_cpus is None else guest.allowed_cpus & online
-    kept = tuple(pin for pin in guest.pins if not pin[1] >= wide)
-    if not wide or kept == guest.pins:
+    remaining = tuple(pin for pin in guest.pins if not pin[1] >= wide)
+    if not wide or remaining == guest.pins:
         return guest
-    kinds = {kind(name) for name, _ in kept}
-    vcpus = [cpus for name, cpus in kept if name.startswith('vcpu')]
+    kinds = {kind(name) for name, _ in remaining}
+    vcpus = [cpus for name, cpus in remaining if name.startswith('vcpu')]
     return guest._replace(
-        pins=kept,
+        pins=remaining,
         pinned_cpus=frozenset[int]().union(*vcpus) or None,
         placed_by=tuple(by for by in guest.placed_by if by in kinds or by not in KINDS.values()),
     )

@@ -21,7 +21,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
-from nova_numa_pmc.host.held import Held, contradicting, own_cpus, read_held
+from nova_numa_pmc.host.held import Held, groups_set_by_others, own_cpus, read_held
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 
@@ -154,7 +154,7 @@ class Reassertion:
         held = read_held(groups)
         left = self._our_sets(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
-            *(frozenset(contradicting(groups, held, cpus, former)) for former in left)
+            *(frozenset(groups_set_by_others(groups, held, cpus, former)) for former in left)
         )
         self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
@@ -174,7 +174,7 @@ class Reassertion:
             return False
         changes: list[FileChange] = []
         for former in left:
-            others = frozenset(contradicting(groups, held, cpus, former))
+            others = frozenset(groups_set_by_others(groups, held, cpus, former))
             changes += cpuset.confine(
                 groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
             ).changes
@@ -213,7 +213,7 @@ class Reassertion:
             return (last if last != cpus else frozenset(),)
         uniform = our_set(groups)
         sets = [uniform.cpus] if uniform else []
-        for name in contradicting(groups, held, cpus):
+        for name in groups_set_by_others(groups, held, cpus):
             own = held[os.path.join(groups.target, name)].cpus
             if own not in sets and _is_of_nodes(own, host, guest):
                 sets.append(own)

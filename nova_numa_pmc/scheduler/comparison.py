@@ -59,7 +59,7 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
         outcome, host = estimate[0], estimate[-1]
         if outcome is None:
             listed.append(None)
-        elif host is None or outcome[1][0] >= ranking.ABSURD:
+        elif host is None or outcome[1][0] >= ranking.PRESSURE_CAP:
             listed.append(math.inf)
         elif least is not None:
             listed.append(_highest_or_assumed_part(host, outcome, guest, traffic, least))
@@ -77,7 +77,7 @@ def _collect_known(
     histories: list[tuple[int, float]] = []
     for estimate in estimates:  # by position: names cost as much as all else here
         outcome, host = estimate[0], estimate[-1]
-        if outcome is not None and host is not None and outcome[1][0] < ranking.ABSURD:
+        if outcome is not None and host is not None and outcome[1][0] < ranking.PRESSURE_CAP:
             kinds.add(_knows(host))
             if host.rate is not None:
                 rates.append(host.rate)
@@ -173,7 +173,7 @@ def _quartiles(
     hosts = 0
     for estimate in estimates:
         outcome, host = estimate.outcome, estimate.host
-        if outcome is None or host is None or outcome.used[0] >= ranking.ABSURD:
+        if outcome is None or host is None or outcome.used[0] >= ranking.PRESSURE_CAP:
             continue
         hosts += 1
         parts = _parts(host, outcome, guest, traffic)

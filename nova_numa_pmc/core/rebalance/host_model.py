@@ -158,7 +158,7 @@ class HostModel(Layout):
             self.host_loss.put(guest.effect, -1)
             then = self.effect(guest, place)
             if place.memory is not None:
-                self._bring(guest, place.memory)
+                self._move_memory(guest, place.memory)
             guest.cpu_shares = self._cpu_shares(guest, place.cpus)
             guest.at, guest.effect, guest.effects = place.cpus, then, {}
             self.host_loss.put(then)
@@ -178,7 +178,7 @@ class HostModel(Layout):
             queues=guest.counted,
         )
 
-    def _bring(self, guest: LaidOutGuest, target: int) -> None:
+    def _move_memory(self, guest: LaidOutGuest, target: int) -> None:
         assert guest.bytes is not None  # else may_have() has refused it
         for at, size in guest.promise.items():
             self.promised[at] -= size

@@ -124,9 +124,9 @@ def propose(
             if candidate.gain >= host_model.min_gain
             and candidate.gain * horizon_s > candidate.cost
         ]
-        cures = _cures(paying)
+        best_gains = _best_gain_by_place(paying)
         best = min(
-            (candidate for candidate in paying if not _is_superfluous(candidate, cures)),
+            (candidate for candidate in paying if not _is_superfluous(candidate, best_gains)),
             key=lambda candidate: candidate.order(horizon_s),
             default=None,
         )
@@ -212,7 +212,7 @@ def _best_due(
     """
     factors, options = caution_factors(memory), host_model.options
     while True:
-        soon = _cures_soon(host_model, candidates, memory)
+        soon = _gains_due_soon(host_model, candidates, memory)
         due = []
         for candidate in candidates:
             if _gains(host_model, candidate) and _missing_regret(candidate, factors) <= 0:
@@ -245,12 +245,12 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
     )
 
 
-def _cures_soon(
+def _gains_due_soon(
     host_model: HostModel, candidates: Iterable[MoveCandidate], memory: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
     """Return {positions: gain} of the best move away from them that is due now or soon."""
     factors = caution_factors(memory)
-    return _cures(
+    return _best_gain_by_place(
         candidate
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
@@ -259,7 +259,7 @@ def _cures_soon(
     )
 
 
-def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
+def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     """Return {place: gain of the best move or swap that leaves it}."""
     best: dict[tuple[int, ...], float] = {}
     for candidate in candidates:

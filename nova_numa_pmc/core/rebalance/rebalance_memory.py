@@ -194,13 +194,13 @@ def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
 
 def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> tuple[Caution, ...]:
     """Halve cautions an hour old; drop those back at 1 and those of guests that have gone."""
-    kept = []
+    remaining = []
     for caution in cautions:
         if not 0 <= now_s - caution.since_s <= HOUR_S:
             caution = caution._replace(factor=caution.factor / 2, since_s=now_s)
         if caution.factor > 1 and caution.uuid in host_model.guests:
-            kept.append(caution)
-    return tuple(kept)
+            remaining.append(caution)
+    return tuple(remaining)
 
 
 def _within_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
