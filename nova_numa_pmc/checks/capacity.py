@@ -76,16 +76,17 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes says so
-    kept = node_memory.list_withheld(nodes, host_options.read(path).limits)
-    if not kept:
+    withheld = node_memory.list_withheld(nodes, host_options.read(path).limits)
+    if not withheld:
         return
-    kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]
+    withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20
+    numbers = [node.id for node, _ in withheld]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
     what = (
         '; '.join(
             'the memory of node %d (%d MiB) is %s (%s)'
             % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
-            for node, memory in kept
+            for node, memory in withheld
         )
         + ': no guest is placed there'
     )
@@ -93,7 +94,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         format_cpulist(numbers),
         host_options.PATH,
     )
-    if reserved_mib >= kept_mib:
+    if reserved_mib >= withheld_mib:
         yield Finding('memory-kept', finding.NOTE, what, remedy, path)
         return
     yield Finding(
@@ -104,7 +105,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         'AllowedMemoryNodes=%s keeps guests with full nodes off this memory (cgroup v2); %s'
         % (
             name,
-            kept_mib + max(0, reserved_mib),
+            withheld_mib + max(0, reserved_mib),
             format_cpulist(
                 node.id for node in nodes if node.memory_bytes and node.id not in numbers
             ),

@@ -25,13 +25,13 @@ class PossiblePlace(Record):
 
     :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
     :param pressure: the highest pressure on these nodes with the guest
-    :param key: {part of the sort key: its value}, a number, or a list for a set of nodes
+    :param sort_key: {part of the sort key: its value}, a number, or a list for a set of nodes
     """
 
     cpu_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...]
     pressure: float
-    key: dict[str, Any]
+    sort_key: dict[str, Any]
 
 
 def draft(options: HostOptions, root: str) -> PromisesDraft:
@@ -70,7 +70,7 @@ def withheld_memory(
     return node_memory.list_withheld(usable_cpus.host_with_pool_cpus(root).nodes, limits)
 
 
-def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
+def possible_places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
     """Return the possible places, the best first.
 
     :param decision: not a recalled one

@@ -82,7 +82,8 @@ def by_nova(
         return None, "Nova's other weighers are left out: Nova skips them when one host is left"
     with errors_name_file(args.hosts):
         row_by_host = {
-            saved_hosts.host(row).host: row for row in saved_hosts.rows(text_of(args.hosts))
+            saved_hosts.parse_host(row).host: row
+            for row in saved_hosts.parse_rows(read_content(args.hosts))
         }
     try:
         # By name: the command needs no Nova, and nothing else of it may import any.
@@ -144,7 +145,7 @@ def _best(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
 def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
     """Read a file of rows; see :func:`saved_hosts.read`."""
     with errors_name_file(path):
-        return saved_hosts.read(text_of(path))
+        return saved_hosts.read(read_content(path))
 
 
 @contextlib.contextmanager
@@ -156,7 +157,7 @@ def errors_name_file(path: str) -> Iterator[None]:
         raise saved_hosts.RowsError('%s: %s' % (path, error)) from None
 
 
-def text_of(path: str) -> str:
+def read_content(path: str) -> str:
     """Return the content of a file of rows.
 
     :raises RowsError: it can't be read, or is too long
@@ -200,7 +201,7 @@ def to_data(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[s
         'told': request.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
-        'nodes': saved_hosts.parts(host),
+        'nodes': saved_hosts.node_metrics(host),
     }
 
 
@@ -224,7 +225,7 @@ def render(
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
     for verdict in verdicts:
-        for node in saved_hosts.parts(by_name[verdict.host]):
+        for node in saved_hosts.node_metrics(by_name[verdict.host]):
             rows.append(
                 (
                     tables.printable(verdict.host),

@@ -47,12 +47,14 @@ def open_sampler() -> Sampler:
     return sampling.Sampler(options)
 
 
-def only(shown: Sample, names: Collection[str] | None) -> Sample:
+def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:
     """Return a sample reduced to the guests in ``names``, which are names or uuids; None: all."""
     if not names:
-        return shown
-    return shown._replace(
-        guests=tuple(guest for guest in shown.guests if guest.name in names or guest.uuid in names)
+        return sample
+    return sample._replace(
+        guests=tuple(
+            guest for guest in sample.guests if guest.name in names or guest.uuid in names
+        )
     )
 
 

@@ -89,7 +89,7 @@ def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_loc
     return taken
 
 
-def make(
+def make_moves(
     command: CommandContext,
     plan: plan_records.Plan,
     promised: dict[str, model.Promise],

@@ -119,9 +119,9 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     :raises RowsError: says which row is wrong, and how
     """
     hosts, saved_s, names = [], [], set()
-    for row_number, row in enumerate(rows(text), 1):
+    for row_number, row in enumerate(parse_rows(text), 1):
         try:
-            hosts.append(host(row))
+            hosts.append(parse_host(row))
             if hosts[-1].host in names:
                 raise ValueError('%s occurs twice' % hosts[-1].host)
             names.add(hosts[-1].host)
@@ -217,7 +217,7 @@ def defaults() -> dict[str, Any]:
     }
 
 
-def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
+def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
     """Return the metrics of each node, without guests that came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
@@ -242,7 +242,7 @@ def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
     ]
 
 
-def rows(text: str) -> Iterator[Any]:
+def parse_rows(text: str) -> Iterator[Any]:
     """Yield the rows of an array, or of lines.
 
     :raises RowsError: it is neither
@@ -259,7 +259,7 @@ def rows(text: str) -> Iterator[Any]:
         raise RowsError('not JSON: %s' % error) from None
 
 
-def host(row: Any) -> SavedHost:
+def parse_host(row: Any) -> SavedHost:
     """Return a host from its row.
 
     :raises ValueError, TypeError, KeyError, AttributeError: it can't be used

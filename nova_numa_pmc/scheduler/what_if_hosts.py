@@ -41,7 +41,7 @@ class WhatIfHost:
 
         :raises ValueError, TypeError, KeyError: it can't be used
         """
-        self.saved = saved_hosts.host(row)
+        self.saved = saved_hosts.parse_host(row)
 
         def amount(name: str, least: float = 0.0) -> float:
             return max(least, saved_hosts.amount(row, name, 0) or 0.0)
@@ -105,7 +105,7 @@ def read_hosts(text: str) -> list[WhatIfHost]:
     :raises RowsError: says which row is wrong, and how
     """
     hosts = []
-    for row_number, row in enumerate(saved_hosts.rows(text), 1):
+    for row_number, row in enumerate(saved_hosts.parse_rows(text), 1):
         try:
             hosts.append(WhatIfHost(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -121,7 +121,7 @@ def read_requests(text: str) -> list[WhatIfRequest]:
     :raises RowsError: says which request is wrong, and how
     """
     requests = []
-    for request_number, row in enumerate(saved_hosts.rows(text), 1):
+    for request_number, row in enumerate(saved_hosts.parse_rows(text), 1):
         try:
             specs = row.get('extra_specs') or {}
             requests.append(

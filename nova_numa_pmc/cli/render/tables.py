@@ -103,7 +103,7 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     ('cpu', lambda n: _utilisation_cell(n.cpu_ratio)),
     ('bw', lambda n: _utilisation_cell(n.bandwidth_ratio)),
     ('link', lambda n: _utilisation_cell(n.link_ratio)),
-    ('cores', lambda n: Cell(pair(number(n.demand_cores, 1), number(n.capacity_cores, 1)))),
+    ('cores', lambda n: Cell(pair_text(number(n.demand_cores, 1), number(n.capacity_cores, 1)))),
     ('wait', lambda n: Cell(number(n.waiting_cores), _level(n.waiting_cores, 0.1, 1.0))),
     ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
     ('rem%', lambda n: _remote_cell(n.remote_ratio)),
@@ -111,7 +111,7 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     (
         'GB/s',
         lambda n: Cell(
-            pair(
+            pair_text(
                 *(
                     number(v and v / 1e9, 1)
                     for v in (n.bandwidth_bytes_per_sec, n.bandwidth_max_bytes_per_sec)
@@ -128,7 +128,9 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     ),
     (
         'free',
-        lambda n: Cell(pair(*(short_number(v, 1024) for v in (n.free_bytes, n.memory_bytes)))),
+        lambda n: Cell(
+            pair_text(*(short_number(v, 1024) for v in (n.free_bytes, n.memory_bytes)))
+        ),
     ),
     ('local/s', lambda n: Cell(short_number(n.local_per_sec))),
     ('remote/s', lambda n: Cell(short_number(n.remote_per_sec))),
@@ -140,7 +142,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('cores', lambda g: Cell(number(g.cores))),
     ('wait', lambda g: Cell(number(g.waiting_cores), _level(g.waiting_cores, 0.1, 1.0))),
     ('runs on', lambda g: Cell(runs_on(g))),
-    ('memory', lambda g: Cell(memory(g))),
+    ('memory', lambda g: Cell(memory_text(g))),
     ('rem%', lambda g: _remote_cell(g.remote_ratio)),
     (
         'MB/s',
@@ -148,13 +150,13 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ),
     ('CPI', lambda g: Cell(cpi(g.cpi, g.cpi_reliable))),
     ('acc/kI', lambda g: Cell(number(g.intensity))),
-    ('source', lambda g: Cell(source(g))),
+    ('source', lambda g: Cell(source_text(g))),
     ('stall%', lambda g: Cell(percent(g.stalled_ratio))),
     ('rcache/s', lambda g: Cell(short_number(g.remote_cache_per_sec))),
     (
         'devices',
         lambda g: Cell(
-            devices(g), WARN if any(device.local is False for device in g.devices) else PLAIN
+            devices_text(g), WARN if any(device.local is False for device in g.devices) else PLAIN
         ),
     ),
 )
@@ -182,12 +184,12 @@ LEGEND = (
 )
 
 
-def pair(first: str, second: str) -> str:
+def pair_text(first: str, second: str) -> str:
     """Return 'first/second', or '-' where both are unknown."""
     return UNKNOWN if first == second == UNKNOWN else '%s/%s' % (first, second)
 
 
-def source(guest: GuestSample) -> str:
+def source_text(guest: GuestSample) -> str:
     """Return the source of a guest's accesses and their basis."""
     if not guest.source:
         return UNKNOWN
@@ -209,7 +211,7 @@ def runs_on(guest: GuestSample) -> str:
     return ' '.join('%d:%.0f%%' % (node, 100 * part) for node, part in shares if part >= 0.005)
 
 
-def memory(guest: GuestSample) -> str:
+def memory_text(guest: GuestSample) -> str:
     """Return '0:3.0G 1:512M', the nodes that hold any of it."""
     return (
         ' '.join(
@@ -221,7 +223,7 @@ def memory(guest: GuestSample) -> str:
     )
 
 
-def devices(guest: GuestSample) -> str:
+def devices_text(guest: GuestSample) -> str:
     """Return '0000:3b:00.1@1 remote', each device with its node."""
     return (
         ', '.join(
@@ -237,12 +239,12 @@ def devices(guest: GuestSample) -> str:
     )
 
 
-def nodes(sample: Sample) -> Table:
+def node_table(sample: Sample) -> Table:
     """Return a sample's nodes as a table."""
     return _table('nodes', _NODES, sample.nodes)
 
 
-def guests(sample: Sample, sort: str = 'name') -> Table:
+def guest_table(sample: Sample, sort: str = 'name') -> Table:
     """Return a sample's guests as a table; unknown values come last."""
     return _table('guests', _GUESTS, sort_guests(sample.guests, sort))
 

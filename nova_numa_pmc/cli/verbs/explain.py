@@ -121,14 +121,16 @@ def run(args: argparse.Namespace) -> int:
         return explain_hosts.run(args, guest)
     shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide(guest, shared, args.root)
-    places = dry_run.places(decision, shared.limits)
-    kept = dry_run.withheld_memory(shared.limits, args.root)
+    places = dry_run.possible_places(decision, shared.limits)
+    withheld = dry_run.withheld_memory(shared.limits, args.root)
     if args.json:
         print(
-            json.dumps(to_data(guest, decision, recorded, places, kept), indent=2, sort_keys=True)
+            json.dumps(
+                to_data(guest, decision, recorded, places, withheld), indent=2, sort_keys=True
+            )
         )
     else:
-        print(render(guest, decision, recorded, places, kept))
+        print(render(guest, decision, recorded, places, withheld))
     has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PINNED
     return exits.OK if has_place else exits.PROBLEM
 
@@ -185,11 +187,11 @@ def to_data(
     decision: Decision,
     recorded: model.Promise | None,
     places: Iterable[dry_run.PossiblePlace],
-    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+    withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
 
-    :param kept: as :func:`dry_run.withheld_memory`
+    :param withheld: as :func:`dry_run.withheld_memory`
     """
     assert decision.view is not None
     promise = decision.promise
@@ -212,7 +214,8 @@ def to_data(
         },
         'problems': list(decision.problems),
         'memory_kept': [
-            dict(memory._asdict(), node=node.id, bytes=node.memory_bytes) for node, memory in kept
+            dict(memory._asdict(), node=node.id, bytes=node.memory_bytes)
+            for node, memory in withheld
         ],
         'nodes': [
             dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
@@ -220,14 +223,15 @@ def to_data(
         ],
         'places': [
             {
-                'cpu_nodes': cpus,
-                'mem_nodes': mems,
-                'pressure': pressure,
+                'cpu_nodes': place.cpu_nodes,
+                'mem_nodes': place.mem_nodes,
+                'pressure': place.pressure,
                 'key': {
-                    part: None if value == float('inf') else value for part, value in key.items()
+                    part: None if value == float('inf') else value
+                    for part, value in place.sort_key.items()
                 },
             }
-            for cpus, mems, pressure, key in places
+            for place in places
         ],
     }
 
@@ -237,7 +241,7 @@ def render(
     decision: Decision,
     recorded: model.Promise | None,
     places: Sequence[dry_run.PossiblePlace],
-    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+    withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> str:
     """Return the explanation as text."""
     assert decision.view is not None
@@ -261,7 +265,7 @@ def render(
             )
         )
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
-    lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in kept]
+    lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
     lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
     return '\n'.join(lines).rstrip()
 

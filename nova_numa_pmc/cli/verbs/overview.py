@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.OK
     if not asks or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
-    outcome = run_moves.make(
+    outcome = run_moves.make_moves(
         command, plan, observed.promise_record.promises, history.APPLY, args.wait
     )
     run_moves.print_outcome(outcome, print)

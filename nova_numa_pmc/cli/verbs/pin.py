@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     else:
         guest = command.find(args.guest)
         uuid, name = guest.uuid, guest.name
-        outcome = _bring(command, guest, args.node, args.wait)
+        outcome = _move_to_node(command, guest, args.node, args.wait)
         if outcome and outcome.exit_code == exits.PROBLEM:
             raise PageMoveError(
                 'guest %s: not pinned: %s'
@@ -94,7 +94,7 @@ def record_override(
         )
 
 
-def _bring(
+def _move_to_node(
     command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
@@ -126,7 +126,7 @@ def _bring(
         )
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
     move = plan_records.requested_move(plan_records.MOVE, (step,), 'pinned there')
-    return run_moves.make(
+    return run_moves.make_moves(
         command, plan_records.Plan((move,)), observed.promise_record.promises, history.PIN, wait_s
     )
 

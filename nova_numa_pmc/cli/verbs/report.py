@@ -118,7 +118,9 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[Window]
         from_s, to_s = intervals.time_s(args.from_, *span), intervals.time_s(args.to, *span)
         windows = [intervals.window_s(text, *span) for text in (args.before, args.after) if text]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
-    recorded = summary.gather((live.only(sample, args.guest) for sample in samples), from_s, to_s)
+    recorded = summary.gather(
+        (live.select_guests(sample, args.guest) for sample in samples), from_s, to_s
+    )
     if not recorded.samples:
         if span is None:
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))

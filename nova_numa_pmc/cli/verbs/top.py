@@ -113,7 +113,7 @@ def _print_all(args: argparse.Namespace) -> None:
         print('measuring for %g s …' % args.interval, file=sys.stderr)
     printed: set[str] = set()
     for shown in _samples(args, time.sleep):
-        shown = live.only(shown, args.guest)
+        shown = live.select_guests(shown, args.guest)
         if args.json:
             print(json.dumps(sample_records.to_data(shown)), flush=True)
         else:
@@ -141,7 +141,7 @@ def _live(args: argparse.Namespace) -> None:
                     return False
 
         for shown in _samples(args, wait):
-            view.sample = live.only(shown, args.guest)
+            view.sample = live.select_guests(shown, args.guest)
             view.draw(drawn)
         while args.replay and not wait(3600):
             pass  # The recording's end stays until the operator has seen it.
@@ -183,7 +183,7 @@ def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables
             sort,
         )
     ]
-    nodes, guests = tables.nodes(shown), tables.guests(shown, sort)
+    nodes, guests = tables.node_table(shown), tables.guest_table(shown, sort)
     below = [*tables.LEGEND, *problems]
     if height is not None:
         room = height - len(above) - len(nodes.rows) - len(below) - 6  # headings, blanks, note

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if undo.plan.moves:
         declined = not args.yes and not confirm.ask_operator(command, 'take these back?')
         if not declined:
-            outcome = run_moves.make(
+            outcome = run_moves.make_moves(
                 command,
                 undo.plan,
                 observed.promise_record.promises,

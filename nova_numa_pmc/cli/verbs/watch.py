@@ -74,7 +74,7 @@ def _live(args: argparse.Namespace, command: context.CommandContext) -> None:
             assert observed.sample is not None
             drawn.draw(
                 [
-                    tables.nodes(observed.sample),
+                    tables.node_table(observed.sample),
                     '',
                     *plans.lines(plan, situation, args.horizon, observed),
                     '',

@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
                 raise saved_hosts.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
     with explain_hosts.errors_name_file(args.requests):
-        creates = what_if_hosts.read_requests(explain_hosts.text_of(args.requests))
+        creates = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))
     with explain_hosts.errors_name_file(args.hosts):
-        hosts = explain_hosts.text_of(args.hosts)
+        hosts = explain_hosts.read_content(args.hosts)
         _, saved_s = saved_hosts.read(hosts)
         choices = what_if_hosts.choices(hosts, creates, conf, saved_s)
     if args.json:

@@ -90,7 +90,7 @@ class PreviewTest(HostTest):
 class PlacesTest(HostTest):
     def places(self, guest):
         said, _ = dry_run.decide(guest, self.options, self.root)
-        return said, dry_run.places(said, self.options.limits)
+        return said, dry_run.possible_places(said, self.options.limits)
 
     def test_the_first_is_the_one_chosen(self):
         self.start(1)

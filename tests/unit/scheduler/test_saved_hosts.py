@@ -153,10 +153,10 @@ class ReadTest(unittest.TestCase):
 class PartsTest(unittest.TestCase):
     def test_parts(self):
         found, _ = saved_hosts.read(json.dumps([row('a', 1.0, None)]))
-        first, second = saved_hosts.parts(found[0])
+        first, second = saved_hosts.node_metrics(found[0])
         self.assertEqual(
             (0, 0.25, None, 2.0),
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual([], saved_hosts.parts(saved_hosts.SavedHost('b', [], 0, 0, 0)))
+        self.assertEqual([], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0)))

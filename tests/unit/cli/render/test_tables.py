@@ -14,7 +14,7 @@ def row(table, number=0):
 
 class TestTables(unittest.TestCase):
     def test_a_node(self):
-        cells = row(tables.nodes(samples.sample(nodes=(samples.node(0, pressure=1.2),))))
+        cells = row(tables.node_table(samples.sample(nodes=(samples.node(0, pressure=1.2),))))
         self.assertEqual(
             {
                 'node': '0',
@@ -42,7 +42,7 @@ class TestTables(unittest.TestCase):
         )
 
     def test_a_guest(self):
-        cells = row(tables.guests(samples.sample()))
+        cells = row(tables.guest_table(samples.sample()))
         self.assertEqual(
             {
                 'guest': 'instance-00000001',
@@ -65,8 +65,8 @@ class TestTables(unittest.TestCase):
     def test_nothing_known_is_not_nought(self):
         known = {'node', 'guest'}
         for cells in (
-            row(tables.nodes(samples.sample(nodes=(NodeSample(0),)))),
-            row(tables.guests(samples.sample(guests=(GuestSample('u', 'n', '', ''),)))),
+            row(tables.node_table(samples.sample(nodes=(NodeSample(0),)))),
+            row(tables.guest_table(samples.sample(guests=(GuestSample('u', 'n', '', ''),)))),
         ):
             self.assertEqual(
                 {tables.UNKNOWN},
@@ -90,7 +90,7 @@ class TestTables(unittest.TestCase):
     def test_devices(self):
         self.assertEqual(
             'eth0@0 local, nvme1@-',
-            tables.devices(
+            tables.devices_text(
                 samples.guest(
                     devices=(DeviceSample('eth0', 0, True), DeviceSample('nvme1', None, None))
                 )
@@ -112,7 +112,7 @@ class TestTables(unittest.TestCase):
     def test_a_name_can_not_steer_the_terminal(self):
         shown = '\n'.join(
             tables.text(
-                tables.guests(
+                tables.guest_table(
                     samples.sample(
                         guests=(samples.guest()._replace(name='\x1b[2Jevil\n\u202e\ud800'),)
                     )
@@ -132,5 +132,5 @@ class TestTables(unittest.TestCase):
         )
 
     def test_lines_are_cut_to_a_terminals_width(self):
-        for line in tables.text(tables.guests(samples.sample()), 40):
+        for line in tables.text(tables.guest_table(samples.sample()), 40):
             self.assertLessEqual(len(line), 40)

@@ -91,7 +91,9 @@ class TestTop(Viewing):
 
     def test_a_guest_by_its_uuid(self):
         uuid = samples.guest(2).uuid
-        self.assertEqual([uuid], [g.uuid for g in live.only(samples.sample(), [uuid]).guests])
+        self.assertEqual(
+            [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
+        )
 
     def test_a_problem_is_told_once(self):
         no_pmu = 'no PMU: load the driver\x1b[2J'
