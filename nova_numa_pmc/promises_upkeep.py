@@ -168,7 +168,9 @@ class PromisesUpkeep:
     def _holds(self, promise_record: Promises, now_ns: int) -> bool:
         """Return whether the record has the promises of exactly the running guests."""
         names = guests.active_names(self._root)
-        running = [uuid for uuid, promise in promise_record.promises.items() if promise.name in names]
+        running = [
+            uuid for uuid, promise in promise_record.promises.items() if promise.name in names
+        ]
         remaining = promises_file.prune(
             promise_record.promises, running, now_ns, self.options.start_grace_s * 10**9
         )

@@ -43,7 +43,9 @@ class CacheWideningTest(AgentCase):
                 ),
             ),
             usable_cpus.host_with_pool_cpus(self.root),
-            promise_record=promises_file.read(self.directory, promises_file.read_boot_id(self.root)),
+            promise_record=promises_file.read(
+                self.directory, promises_file.read_boot_id(self.root)
+            ),
             guests=guests,
         )
         after = self.subject.widen(tick)
