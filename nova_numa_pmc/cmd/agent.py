@@ -48,6 +48,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 #: replaced, and must not load some modules of the next version then.
 LATE = (
     'core.node_memory',
+    'core.placement.explain',
     'core.placement.l3',
     'core.placement.placement',
     'core.placement.promise_limit',

@@ -56,6 +56,7 @@ _LOCAL_DISTANCE, _REMOTE_DISTANCE, _MAX_DISTANCE = 10, 20, 255
 
 _NODES = 'sys/devices/system/node'
 _CPUS = 'sys/devices/system/cpu'
+_CPULIST = _NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 _MAX_HUGE_PAGES = 1 << 50
 _HEX_DIGITS = frozenset('0123456789abcdef')
@@ -69,19 +70,18 @@ def read(root: str = '/') -> model.Topology:
 
     :raises TopologyError: a file is malformed; the message names it
     """
-    online = read_cpus(root, f'{_CPUS}/online')
-    isolated = read_cpus(root, f'{_CPUS}/isolated') or frozenset()
-    nohz_full = read_cpus(root, f'{_CPUS}/nohz_full') or frozenset()
+    online = read_cpus(root, _CPUS + '/online')
+    isolated = read_cpus(root, _CPUS + '/isolated') or frozenset()
+    nohz_full = read_cpus(root, _CPUS + '/nohz_full') or frozenset()
     numbers = _node_numbers(root)
     on_node = {number: cpus_of_node(number, root) for number in numbers}
-    meminfo = f'{_NODES}/node%d/meminfo'
+    meminfo = _NODES + '/node%d/meminfo'
     if not numbers:
         numbers, on_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
     if online is None:
-        none: frozenset[int] = frozenset()
-        online = none.union(*on_node.values())
+        online = frozenset[int]().union(*on_node.values())
     if not online:
-        raise TopologyError(f'{path_of(root, _CPUS)}/online: no CPU is online')
+        raise TopologyError('%s/online: no CPU is online' % path_of(root, _CPUS))
     usable = online - isolated - nohz_full
     on_node, problems = _on_one_node(root, on_node, online)
     nodes = tuple(
@@ -118,10 +118,10 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     except OSError:
         return {}
     pages = {
-        name: read_whole_number(root, f'{_HUGE_PAGES}/{name}/nr_hugepages', _MAX_HUGE_PAGES)
+        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), _MAX_HUGE_PAGES)
         for name in names
     }
-    return {f'{_HUGE_PAGES}/{name}': total for name, total in pages.items() if total}
+    return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
 
 
 def _on_one_node(
@@ -132,7 +132,7 @@ def _on_one_node(
     :param on_node: {node id: its CPUs}
     :returns: ({node id: its online CPUs}, problems)
     """
-    found: dict[int, frozenset[int]] = {}
+    by_node: dict[int, frozenset[int]] = {}
     left = online
     problems: list[str] = []
     for number, cpus in on_node.items():
@@ -140,16 +140,16 @@ def _on_one_node(
         if twice:
             problems.append(
                 '%s: CPUs %s are also on another node, and counted there'
-                % (path_of(root, f'{_NODES}/node{number}/cpulist'), format_cpulist(twice))
+                % (path_of(root, _CPULIST % number), format_cpulist(twice))
             )
-        found[number] = cpus & left
+        by_node[number] = cpus & left
         left -= cpus
     if left:
         problems.append(
             '%s/node*/cpulist: CPUs %s are online and on no node: no guest is placed '
             'on them' % (path_of(root, _NODES), format_cpulist(left))
         )
-    return found, tuple(problems)
+    return by_node, tuple(problems)
 
 
 def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
@@ -157,7 +157,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 
     :raises TopologyError: the file can't be read or understood
     """
-    return read_cpus(root, f'{_NODES}/node{number}/cpulist') or frozenset()
+    return read_cpus(root, _CPULIST % number) or frozenset()
 
 
 def device_node(address: str, root: str = '/') -> int | None:
@@ -169,8 +169,8 @@ def device_node(address: str, root: str = '/') -> int | None:
     """
     address = address.lower()
     if not _is_pci_address(address):
-        raise TopologyError(f'{address[:40]!a} is not a PCI address like 0000:3b:00.1')
-    path = f'sys/bus/pci/devices/{address}/numa_node'
+        raise TopologyError('%a is not a PCI address like 0000:3b:00.1' % address[:40])
+    path = 'sys/bus/pci/devices/%s/numa_node' % address
     text = read_text(root, path)
     if text is None or text == '-1':
         return None
@@ -191,7 +191,7 @@ def host_device_node(name: str, root: str = '/') -> int | None:
     if not name or '/' in name or name in ('.', '..'):
         return None
     for above in ('device', 'device/device'):  # of an NVMe namespace first its controller
-        path = f'sys/class/{kind}/{name}/{above}/numa_node'
+        path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, above)
         text = read_text(root, path)
         if text is not None:
             return None if text == '-1' else whole_number(root, path, text, MAX_CPUS - 1)
@@ -218,7 +218,7 @@ def _node_numbers(root: str) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise TopologyError(f'{path_of(root, _NODES)}: {error.strerror}') from error
+        raise TopologyError('%s: %s' % (path_of(root, _NODES), error.strerror)) from error
     return tuple(
         sorted(int(name[4:]) for name in names if name[:4] == 'node' and is_number(name[4:]))
     )
@@ -231,7 +231,7 @@ def _read_node(
     if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
-        raise TopologyError(f'{path_of(root, meminfo)}: contains no MemTotal or no MemFree')
+        raise TopologyError('%s: contains no MemTotal or no MemFree' % path_of(root, meminfo))
     return model.Node(
         number,
         cpus,
@@ -246,7 +246,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
     """Return the SLIT matrix by position; the kernel's rows hold the online nodes only."""
     rows = []
     for number in numbers:
-        path = f'{_NODES}/node{number}/distance'
+        path = '%s/node%d/distance' % (_NODES, number)
         text = read_text(root, path)
         if text is None:
             row = tuple(
@@ -256,8 +256,8 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
             row = tuple(whole_number(root, path, item, _MAX_DISTANCE) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
-                f'{path_of(root, path)}: {(text or "")[:80]!a} are not '
-                f'{len(numbers)} distances from 1 to {_MAX_DISTANCE}'
+                '%s: %a are not %d distances from 1 to %d'
+                % (path_of(root, path), (text or '')[:80], len(numbers), _MAX_DISTANCE)
             )
         rows.append(row)
     return tuple(rows)
@@ -265,7 +265,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
 
 def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]:
     """Return the online SMT siblings of each core, by lowest CPU."""
-    smt = read_text(root, f'{_CPUS}/smt/active')
+    smt = read_text(root, _CPUS + '/smt/active')
     if smt is not None and smt == '0':
         return tuple(frozenset((cpu,)) for cpu in sorted(online))
     cores: list[frozenset[int]] = []
@@ -273,7 +273,7 @@ def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]
     for cpu in sorted(online):
         if cpu in seen:
             continue
-        siblings = read_cpus(root, f'{_CPUS}/cpu{cpu}/topology/thread_siblings_list')
+        siblings = read_cpus(root, '%s/cpu%d/topology/thread_siblings_list' % (_CPUS, cpu))
         core = ((siblings or frozenset()) & online - seen) | {cpu}
         cores.append(core)
         seen |= core

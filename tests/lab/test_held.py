@@ -165,7 +165,7 @@ def test_a_killed_hook(lab):
             for path in lab.cpusets()
             if path.endswith('libvirt/vcpu0/cpuset.cpus')
         ) == set(found['cpus'])
-        assert any('placed now on node' in line for line in agent.journal())
+        assert any('now placed on node' in line for line in agent.journal())
     finally:
         lab.run('cp -a /run/hook_started.py $(readlink /run/site)/hook_started.py')
         agent.stop()
@@ -189,7 +189,7 @@ def test_a_start_without_the_lock(lab, agent):
     agent.after(2)
     found = lab.guests.report()['g0']
     assert before == ['0-3'] and found['cpus'] == [['0-1'], ['2-3']][home(found)]
-    assert any('placed now on node' in line for line in agent.journal())
+    assert any('now placed on node' in line for line in agent.journal())
 
 
 @pytest.mark.parametrize(

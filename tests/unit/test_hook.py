@@ -710,7 +710,11 @@ class PoolTest(HookTest):
         for line, cpus, evidence in zip(
             told,
             ('0-1', '6-7', '3,7'),
-            ('pressure measured', 'pressure measured', 'promises: its own CPUs'),
+            (
+                'pressure measured',
+                'pressure measured',
+                "promises: the guest's CPUs were not measured",
+            ),
         ):
             self.assertIn('CPUs %s;' % cpus, line)
             self.assertIn(evidence, line)

@@ -95,7 +95,7 @@ class Version2Test(EarlyCase):
             stream.write(hosts.domain_xml(1))
             stream.seek(0)
             hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
-        self.assertIn('not ours', self.host.logged()[-1])
+        self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
     def test_a_guest_that_ends(self):

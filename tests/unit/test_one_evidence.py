@@ -157,7 +157,7 @@ class ReproductionTest(HostCase):
         self.measured(self.host_, self.loads, self.kept, age_s=95)
         decision = self.host_.decided()
         self.assertEqual((0,), decision.promise.cpu_nodes)
-        self.assertIn('; by promises: what is published is 95 s old', decision.why)
+        self.assertIn('; by promises: the publication is 95 s old', decision.why)
 
     def test_without_an_agent_promises_decide(self):
         self.host_.promise(self.kept)
@@ -169,7 +169,7 @@ class ReproductionTest(HostCase):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
-            '; by promises: what is published is from another boot', self.host_.decided().why
+            '; by promises: the publication is from another boot', self.host_.decided().why
         )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):

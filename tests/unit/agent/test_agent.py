@@ -159,7 +159,7 @@ class BookkeepingTest(AgentCase):
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, self.promises().keys())
         self.assertEqual(2, sum('guest ' in text for text in logs.output))
         told = ' '.join(logs.output)
-        self.assertIn('guest %s: its promise of 512 MiB is dropped' % host.name_of(1), told)
+        self.assertIn('guest %s: its promise of 512 MiB was dropped' % host.name_of(1), told)
         self.assertIn('guest %s: runs without a promise' % host.name_of(3), told)
 
     def test_a_start_that_never_came_is_dropped_after_its_grace(self):

@@ -102,7 +102,7 @@ class PublishTest(RememberingCase):
         self.made._demand_records.histories = object()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(2, {1: (1.0, 0)})
-        self.assertEqual(1, sum('remembering what guests wanted' in text for text in logs.output))
+        self.assertEqual(1, sum('recording guest demand' in text for text in logs.output))
         self.assertDemand((1.0, 0.0), (1.0, 0.0))
 
 
@@ -151,7 +151,9 @@ class FileTest(RememberingCase):
                 self.made = self.open()
                 with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
                     self.minutes(6, {})
-                (told,) = (text for text in logs.output if 'what guests wanted' in text)
+                (told,) = (
+                    text for text in logs.output if 'guest demand is measured again' in text
+                )
                 self.assertIn(self.file, told)
                 with open(self.file) as file:
                     self.assertEqual('1.0', json.load(file)['schema'])

@@ -94,7 +94,7 @@ class SuspendedMoveTest(RebalancingCase):
             for turn in range(3):
                 self.load(5 * turn)
                 self.tick(made, 5 * turn, realtime_s=1000.0 + turn * realtime_s)
-                plans.append(made._rebalancer._regrets)
+                plans.append(made._rebalancer._memory)
             moved.append(plans)
         self.assertEqual(*moved)
 

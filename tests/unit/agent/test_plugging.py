@@ -68,7 +68,7 @@ class PluggingTest(AgentCase):
                 self.tick(made, at_s)
                 self.tick(made, at_s + 1)
                 self.assertEqual(wanted, self.promised())
-                self.assertEqual(told, sum('were promised' in text for text in logs.output))
+                self.assertEqual(told, sum('previously promised' in text for text in logs.output))
 
     def test_where_it_was_placed_stays(self):
         made = self.open()

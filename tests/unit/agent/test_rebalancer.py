@@ -67,12 +67,12 @@ class RebalancingTest(RebalancingCase):
                 self.assertIsNone(made.step())
         self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
-        kept = made._rebalancer._regrets
+        kept = made._rebalancer._memory
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
         os.rmdir(path)
         self.load(60)
         self.tick(made, 60)
-        self.assertEqual(1, len(made._rebalancer._regrets.moved_s))
+        self.assertEqual(1, len(made._rebalancer._memory.moved_s))
         self.finish(made)
         self.assertIn(self.AWAY, self.places().values())
 

@@ -62,7 +62,7 @@ class ExplainHostsTest(unittest.TestCase):
     def test_until_none_passes(self):
         code, out = self.text([row('a', 3.0, 3.0)], *SIZE, '--count', '6')
         self.assertEqual(1, code)
-        self.assertRegex(out, 'chosen: a 2, no host passes for number 3')
+        self.assertRegex(out, 'chosen: a 2, no host passes for guest number 3')
 
     def test_none_passes(self):
         code, out = self.text([row('full', 4.5, 4.5)], *SIZE)
@@ -87,7 +87,7 @@ class ExplainHostsTest(unittest.TestCase):
     def test_without_nova_the_other_weighers_are_left_out_and_it_says_so(self):
         rows = [row('a', 2.0, 2.0), row('b', 1.0, 1.0)]
         for nova_conf, said in (
-            (self.write('nova.conf', ''), "left out: No module named 'nova': run it with Nova's"),
+            (self.write('nova.conf', ''), "left out: No module named 'nova': run with Nova's"),
             ('/nowhere', 'left out: name nova.conf with --nova-conf'),
         ):
             code, out = self.text(rows, *SIZE, '--nova-conf', nova_conf)
@@ -97,7 +97,7 @@ class ExplainHostsTest(unittest.TestCase):
 
     def test_a_host_is_there_once(self):
         code, out = self.text([row('a', 2.0), row('b', 1.0), row('a', 3.0)], *SIZE)
-        self.assertEqual((1, True), (code, 'row 3: a is there twice' in out))
+        self.assertEqual((1, True), (code, 'row 3: a occurs twice' in out))
 
     def test_a_file_that_cant_be_used(self):
         code, out = self.text('host,metrics', *SIZE)

@@ -164,7 +164,7 @@ class MovingTest(RebalancingCase):
         tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.swap()
-        self.assertIn('not ours', logs.output[0])
+        self.assertIn('which nova-numa-pmc did not write', logs.output[0])
         self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (found[1], found[2]))
 
     def fill(self, node):
@@ -207,7 +207,7 @@ class MovingTest(RebalancingCase):
         tree.put(tree.vcpus[0] + '/cpuset.cpus', '2\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
-        self.assertIn('not ours', logs.output[0])
+        self.assertIn('which nova-numa-pmc did not write', logs.output[0])
         self.assertEqual({}, self.moving.widened.places)
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):

@@ -50,7 +50,7 @@ class PlaceTest(AgentCase):
         )
         self.assertEqual(['0-3', '4-7'], [tree.held() for tree in trees])
         self.assertEqual(2, last.taken_over)
-        self.assertEqual(2, sum('placed now on node' in text for text in logs.output))
+        self.assertEqual(2, sum('now placed on node' in text for text in logs.output))
 
     def test_within_two_ticks_where_the_hook_was_killed_after_it_had_decided(self):
         made = self.open()

@@ -145,7 +145,7 @@ class ReassertionTest(AgentCase):
                 tree.set_all('0-7')
                 self.tick(made, 5 * turn)
         self.assertEqual('0-7', self.cpus(tree))
-        self.assertEqual(1, sum('something else writes it' in text for text in logs.output))
+        self.assertEqual(1, sum('find the process that writes it' in text for text in logs.output))
         self.tick(made, 700)
         self.assertEqual('4-7', self.cpus(tree))
 

@@ -295,7 +295,7 @@ class TestFile(unittest.TestCase):
             with self.assertRaisesRegex(RecordingError, why) as caught:
                 self.times()
             self.assertIn(self.path, str(caught.exception))
-            with self.assertRaisesRegex(RecordingError, 'record to another file'):
+            with self.assertRaisesRegex(RecordingError, 'record to another one'):
                 self.write([1.0])
             with open(self.path, 'rb') as file:
                 self.assertEqual(data, file.read())
@@ -305,7 +305,7 @@ class TestFile(unittest.TestCase):
         newer = of_next_release(member)
         for cut in (0, 1):
             self.put(member + newer[: len(newer) - cut])
-            with self.assertRaisesRegex(RecordingError, 'record to another file'):
+            with self.assertRaisesRegex(RecordingError, 'record to another one'):
                 self.write([2.0])
             self.assertEqual([1.0], self.times())
 

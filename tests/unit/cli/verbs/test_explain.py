@@ -113,7 +113,9 @@ class ExplainTest(unittest.TestCase):
         )
         sysfs.device_memory(self.root, [2])
         _, out = self.text('--vcpus', '2', '--memory', '20G')
-        self.assertIn("node 2: its 96G are a device's (GPU 0000:01:00.0), and not for guests", out)
+        self.assertIn(
+            "node 2: its memory (96G) is a device's (GPU 0000:01:00.0) and not for guests", out
+        )
         _, said = self.call('--vcpus', '2', '--memory', '20G')
         self.assertEqual(
             [{'node': 2, 'bytes': 96 * GIB, 'kind': 'device', 'source': 'GPU 0000:01:00.0'}],

@@ -231,7 +231,7 @@ class StatusTest(OperatingCase):
         )
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertIn(
-            "node 2: its 96G are a device's (device_memory_nodes), and not for guests",
+            "node 2: its memory (96G) is a device's (device_memory_nodes) and not for guests",
             self.run_it('status')[1],
         )
         node = self.json('status')[1]['nodes'][2]
@@ -292,7 +292,7 @@ class StatusTest(OperatingCase):
 
 class HistoryTest(OperatingCase):
     def test_who_moved_what(self):
-        self.assertIn('no guest was moved', self.run_it('history')[1])
+        self.assertIn('no moves in the history', self.run_it('history')[1])
         self.run_it('apply', '--yes')
         self.run_it('undo', '--yes')
         first, second = self.entries()
@@ -301,7 +301,7 @@ class HistoryTest(OperatingCase):
         self.assertIn(first.id, out)
         _, out, _ = self.run_it('history', '--last', '1', '--json')
         self.assertEqual(second.id, json.loads(out)['id'])
-        self.assertEqual('no guest was moved\n', self.run_it('history', '--guest', 'x')[1])
+        self.assertEqual('no moves in the history\n', self.run_it('history', '--guest', 'x')[1])
 
     def test_of_one_guest_by_whichever_of_its_names(self):
         domains.write_status(
@@ -317,7 +317,7 @@ class HistoryTest(OperatingCase):
                         [host.uuid_of(number)], [part['uuid'] for part in json.loads(out)['parts']]
                     )
         self.end(2)
-        self.assertEqual('no guest was moved\n', self.run_it('history', '--guest', '8')[1])
+        self.assertEqual('no moves in the history\n', self.run_it('history', '--guest', '8')[1])
         self.assertIn(host.name_of(2), self.run_it('history', '--guest', host.uuid_of(2))[1])
 
 

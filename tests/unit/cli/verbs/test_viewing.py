@@ -305,7 +305,7 @@ class TestReport(Viewing):
         with self.assertRaisesRegex(NumaPmcError, 'no sample lies in the window'):
             self.report('--before', '@0..@5', '--after', '..')
         with self.assertRaisesRegex(
-            NumaPmcError, 'it spans %s' % intervals.clock_time(BASE_S, True)
+            NumaPmcError, 'the recording spans %s' % intervals.clock_time(BASE_S, True)
         ):
             self.report('--to', '@5')
         with self.assertRaisesRegex(NumaPmcError, 'go together'):

@@ -43,7 +43,7 @@ class BoundedTest(unittest.TestCase):
             promised, why = self.bounded(memory, GIB)
             self.assertEqual(GIB, promised)
             self.assertIn('1024 MiB are promised, what it has now', why)
-            self.assertIn('the host could give it 8192 MiB', why)
+            self.assertIn('the host has at most 8192 MiB', why)
 
     def test_more_than_the_host_has_takes_all_of_it(self):
         for memory, plugged in ((9 * GIB, None), (PIB, 9 * GIB)):
