@@ -13,12 +13,13 @@ What lives where, from the parts that know nothing of the others to those that u
 ``loads.py``       a trace: who comes and leaves when, how large, what it wants over time
 ``losses.py``      what guests lose, by two models that share no code
 ``fleet.py``       a region's state in arrays: promises, figures of the agents, what Nova sees
-``inside.py``      which nodes of a host a guest is given: one function for each way
+``inside/``        which nodes of a host a guest is given: one function for each way
 ``policies/``      which host: one function for each, columns of hosts in, scores out
 ``region.py``      the loop: events, scheduler workers with stale views, claims, measurements
 ``cells.py``       shape × load × what load follows, and what is swept
 ``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
 ``sweeps.py``      what is told of cells in which one thing is swept
+``ways.py``        what is told of ways inside of hosts, with the host's choice fixed
 ``large.py``       a region so large that Placement doesn't offer all of its hosts
 ``fits.py``        the figures that parameters.py takes from recorded traces, run by hand
 ``sampling.py``    decisions of a run, kept for the referee
@@ -26,5 +27,6 @@ What lives where, from the parts that know nothing of the others to those that u
 ``__main__.py``    the command
 
 To add a policy: a function in ``policies/``, listed in ``policies/__init__.py``. To add a cell:
-``cells.py``. To add a way to place inside of a host: ``inside.py``.
+``cells.py``. To add a way to place inside of a host: a function in ``inside/``, listed in
+``inside/__init__.py``.
 """

@@ -29,6 +29,7 @@ from tests.arena import (
     sampling,
     statistics,
     sweeps,
+    ways,
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
@@ -57,6 +58,7 @@ def arguments(args):
         const='sensitivity',
         help='what guests want, bursts and builds ± 50 %%, on a few cells',
     )
+    parser.add_argument('--inside', action='store_true', help='ways inside of hosts, few cells')
     parser.add_argument('--region', action='store_true', help='10,000 hosts for a day, one seed')
     parser.add_argument(
         '--randomize',
@@ -65,7 +67,7 @@ def arguments(args):
     )
     parser.add_argument('--hosts', type=int, help='how many (150; with --region 10,000)')
     parser.add_argument('--hours', type=float, help='judged (3.5; with --region 24)')
-    parser.add_argument('--cells', default='', help='only cells whose names have this in them')
+    parser.add_argument('--cells', default='', help='only these, by parts of their names: a,b')
     parser.add_argument('--policies', default='', help='only these, comma-separated')
     for name in ('want', 'burst', 'build'):
         parser.add_argument(
@@ -114,11 +116,13 @@ def chosen_cells(options):
     """Return the cells to run."""
     if options.region:
         found = [conditions.region(options.randomize)]
+    elif options.inside:
+        found = ways.cells()
     else:
         found = sweeps.CELLS.get(options.sweep, conditions.cells)()
-    found = [cell for cell in found if options.cells in cell.name]
+    found = [cell for cell in found if any(at in cell.name for at in options.cells.split(','))]
     if options.quick:
-        if not (options.region or options.sweep):
+        if not (options.region or options.inside or options.sweep):
             found = [cell for cell in found if cell.number in QUICK_CELLS]
         found = [cell.shortened(*QUICK) for cell in found]
     for cell in found:
@@ -175,16 +179,16 @@ def run(task):
     return (cell.name, seed, statistics.summary(results), records, time.process_time() - begun_s)
 
 
-def run_all(tasks, processes, out):
+def run_all(tasks, processes, out, work=run):
     """Run tasks, a line for each; return {(cell, seed): summary}.
 
-    What is done is kept in ``out``, for a run that is ended early.
+    What is done is kept in ``out``, for a run that is ended early; ``work`` is as :func:`run`.
     """
     runs, records = {}, []
     begun_s = time.monotonic()
     with multiprocessing.get_context('fork').Pool(processes) as pool:
         for done, (name, seed, found, kept, cpu_s) in enumerate(
-            pool.imap_unordered(run, tasks), 1
+            pool.imap_unordered(work, tasks), 1
         ):
             runs[name, seed] = found
             records += kept
@@ -265,8 +269,12 @@ def main(args=None):
     tasks = planned(options)
     if not tasks:
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
-    runs = sampling.read(out / RUNS) if options.kept else run_all(tasks, options.processes, out)
+    work = ways.run if options.inside else run
+    kept = sampling.read(out / RUNS) if options.kept else None
+    runs = kept or run_all(tasks, options.processes, out, work)
     table = statistics.Table(runs)
+    if options.inside:
+        return finished(ways.figures(table), out)
     show(table, options.contender)
     figures = table.figures(options.contender)
     if options.sweep:

@@ -37,7 +37,7 @@ class Fleet:
     def __init__(self, hosts, trace, inside):
         """Begin empty.
 
-        :param inside: one of :mod:`tests.arena.inside`
+        :param inside: a :class:`tests.arena.inside.Way`
         """
         self.hosts, self.trace, self._inside = hosts, trace, inside
         count, nodes, guests = hosts.count, hosts.nodes, len(trace.arrive_s)
@@ -48,6 +48,7 @@ class Fleet:
         self.far_ns, self.started_s = np.zeros((2, guests))
         # What each guest's history tells: means over minutes and over a day, its variance.
         self.minutes, self.usual, self.variance = np.zeros((3, guests))
+        self.wanted = np.zeros(guests)  # in the last tick
         self.taken_vcpus, self.taken_dedicated, self.taken_mib, self.taken_gb = np.zeros(
             (4, count), np.int64
         )
@@ -163,14 +164,12 @@ class Fleet:
             p.PRIOR_GUESTS + self.known_guests[hosts]
         )
 
-    def move(self, guest, node):
-        """Move a guest to a node of its host, its memory with it."""
+    def move(self, guest, cpus, memory):
+        """Move a guest to nodes of its host: parts of its CPUs and of its memory."""
         host = self.host[guest]
         self._place(guest, host, -1)
-        for parts in (self.cpu_parts, self.memory_parts):
-            parts[guest] = 0.0
-            parts[guest, node] = 1.0
-        self.far_ns[guest] = 0.0
+        self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
+        self.far_ns[guest] = cpus @ self.hosts.far_ns @ memory
         self._place(guest, host, 1)
         self.moves += 1
 
@@ -189,6 +188,7 @@ class Fleet:
         hosts, guests = self.hosts, running.guests
         nodes = hosts.count * hosts.nodes
         age_s = now_s - self.started_s[guests]
+        self.wanted[guests] = running.want
         self._remember(guests, running.want, age_s)
         usual = np.where(running.waits, self.usual[guests], 0.0)
         shape, at = hosts.cores.shape, self.host[guests]

@@ -59,12 +59,12 @@ class Region:
         """Prepare it.
 
         :param policy: one of :mod:`tests.arena.policies`
-        :param way: how guests are placed inside of their hosts
+        :param way: how guests are placed inside of their hosts, and moved there
         :param sampler: called with (view, guest, scores) of each decision
         """
         self.cell, self.hosts, self.trace = cell, hosts, trace
         self.fleet = fleets.Fleet(hosts, trace, way)
-        self._policy, self._sampler = policy, sampler
+        self._policy, self._way, self._sampler = policy, way, sampler
         self._choices = np.random.default_rng((seed, cell.number, 2))
         self._noise = np.random.default_rng((seed, cell.number, 3))
         self._sampled = np.random.default_rng((seed, cell.number, 5)) if cell.randomized else None
@@ -213,7 +213,7 @@ class Region:
         lost, traffic = losses.by_pressure(running, self.hosts, self.cell.burst_factor)
         self.fleet.measure(running, traffic, now_s)
         if now_s % p.MOVE_EVERY_S == 0:
-            inside.relieve(self.fleet, guests)
+            self._way.relieve(self.fleet, guests)
         if now_s <= self.cell.fill_s:
             return
         result = self.result

@@ -9,7 +9,16 @@ import unittest.mock
 
 import numpy as np
 
-from tests.arena import __main__ as subject, fits, parameters as p, policies, statistics, sweeps
+from tests.arena import (
+    __main__ as subject,
+    fits,
+    inside,
+    parameters as p,
+    policies,
+    statistics,
+    sweeps,
+    ways,
+)
 
 QUICK = '--quick', '--no-referee', '--policies', 'best-fit', '--processes', '1'
 MEMBERS = (
@@ -93,6 +102,42 @@ class CommandTest(unittest.TestCase):
 
     def test_tuning_never_sees_the_tables_seeds(self):
         self.assertFalse(set(p.SEEDS_TUNING) & set(p.SEEDS_TABLE))
+
+
+class InsideTest(unittest.TestCase):
+    def test_the_last_line(self):
+        with unittest.mock.patch.object(subject, 'QUICK', (6, 900, 900)):
+            args = '--inside', '--seeds', '1', '--cells', 'equal hot,subnuma'
+            last = json.loads(last_line(*args))
+        self.assertEqual(
+            [2, 2, 2 * (len(inside.WAYS) - 1)],
+            [last[name] for name in ('cells', 'runs', 'inside_duels')],
+        )
+        self.assertEqual(list(inside.WAYS), list(last['ways']))
+        self.assertEqual(1.0, last['ways']['placed']['to_placed'])
+        self.assertEqual(1.0, last['ways']['floating']['to_floating_second'])
+        self.assertEqual(0.0, last['ways']['xen']['moves_per_host_hour'])
+        self.assertTrue(0 <= last['inside_not_lost'] <= last['inside_duels'])
+        self.assertEqual(
+            {'to_stock_1', 'to_stock_1_second', 'to_stock_10', 'to_stock_10_second'},
+            {*last['whole']},
+        )
+        self.assertEqual(p.digest(), last['parameters'])
+
+    def test_cells_are_chosen_by_parts_of_their_names(self):
+        options = subject.arguments(['--inside'])
+        self.assertEqual([*ways.CELLS], [cell.name for cell in subject.chosen_cells(options)])
+        options = subject.arguments(['--inside', '--cells', 'hot allocation,generations'])
+        self.assertEqual(
+            ['equal hot allocation', 'generations mixed other'],
+            [cell.name for cell in subject.chosen_cells(options)],
+        )
+
+    def test_hosts_are_chosen_alike_for_all_ways(self):
+        (cell,) = (cell for cell in ways.cells() if cell.name == 'equal mixed other')
+        summary = ways.run((cell.shortened(6, 900, 900), 1))[2]
+        chosen = [summary[way]['boots'] for way in inside.WAYS]
+        self.assertEqual([chosen[0]] * len(chosen), chosen)
 
 
 class SweepTest(unittest.TestCase):

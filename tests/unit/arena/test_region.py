@@ -71,7 +71,7 @@ class ConservationTest(unittest.TestCase):
 
     def test_parts_of_those_that_run_sum_to_one(self):
         for way in (inside.placed, inside.floating):
-            with self.subTest(way.__name__):
+            with self.subTest(way.name):
                 fleet = run(15, 'stock-1', way=way).fleet
                 runs = fleet.state == fleets.RUNS
                 for parts in (fleet.cpu_parts, fleet.memory_parts):

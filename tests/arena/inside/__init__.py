@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to place a guest inside of its host: one function each, behind one interface.
+
+A function takes a :class:`tests.arena.fleet.Fleet`, a host and a guest that starts there, and
+returns two rows of parts by node, which each sum to 1: of its CPUs and of its memory. Its
+docstring tells whose it is, in which version, the formula, and where it deviates; "-like" where
+its owner has no such thing for guests. Whether guests are moved later, and by which rule, is a
+:class:`Way`'s.
+
+What none of them models: CPUs of another node that a guest may use while its own is crowded (Xen's
+soft affinity; our agent widens such guests), the kernel's automatic NUMA balancing, and what a
+move costs.
+"""
+
+from tests.arena.inside import nodes, others, ours
+
+
+class Way:
+    """A function, and what moves guests afterwards.
+
+    :ivar name: of the way
+    """
+
+    def __init__(self, name, place, relieve=None):
+        """Take them.
+
+        :param relieve: called with the fleet and its running guests every five minutes; None:
+            a guest stays where it started
+        """
+        self.name, self._place, self._relieve = name, place, relieve
+
+    def __call__(self, fleet, host, guest):
+        """Return the parts of a guest that starts; Nova pins a dedicated one, whatever the way."""
+        if fleet.trace.dedicated[guest]:
+            return nodes.dedicated(fleet, host)
+        return self._place(fleet, host, guest)
+
+    def relieve(self, fleet, guests):
+        """Let hosts move running guests."""
+        if self._relieve is not None:
+            self._relieve(fleet, guests)
+
+
+placed = Way('placed', ours.placed, ours.relieve)
+floating = Way('floating', others.floating)
+
+#: By name. The contender is ``placed``; all others are its rivals.
+WAYS = {
+    way.name: way
+    for way in (
+        placed,
+        floating,
+        Way('numad', others.numad, others.numad_daemon),
+        Way('numad-advice', others.numad),
+        Way('xen', others.xen),
+        Way('incus-balanced', others.incus_balanced),
+        Way('katalyst-like', others.katalyst_like),
+    )
+}
