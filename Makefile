@@ -9,8 +9,8 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
-	bench-orders bench-weigher arena arena-region bench-horizons bench-oversubscription bench-balance bench-crowded \
-	soak fuzz-metrics config setup setup-lab clean distclean
+	bench-orders bench-weigher arena arena-region arena-validity bench-horizons bench-oversubscription \
+	bench-balance bench-crowded soak fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -95,6 +95,9 @@ arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--qu
 
 arena-region: setup ## The same with 10,000 hosts for a day, of which Placement offers 1,000
 	@$(PYTHON) -m tests.arena --region $(ARGS)
+
+arena-validity: setup ## Compare the arena with what was measured and published
+	@$(PYTHON) -m tests.arena.validity $(ARGS)
 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse

@@ -22,6 +22,8 @@ What lives where, from the parts that know nothing of the others to those that u
 ``ways.py``        what is told of ways inside of hosts, with the host's choice fixed
 ``large.py``       a region so large that Placement doesn't offer all of its hosts
 ``fits.py``        the figures that parameters.py takes from recorded traces, run by hand
+``replicas.py``    small regions that repeat what was measured: bench-crowded, the stack
+``validity.py``    what these say, compared with what was measured or published
 ``sampling.py``    decisions of a run, kept for the referee
 ``referee.py``     the same decisions by Nova's own handler and our real weigher
 ``__main__.py``    the command
