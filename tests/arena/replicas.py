@@ -89,6 +89,12 @@ def start_all(shape, trace, way=inside.placed):
     return fleet
 
 
+def put_on_node(fleet, guest, node):
+    """Move a guest of the first host to one of its nodes, its memory with it."""
+    row = inside.nodes.parts((node,), fleet.hosts.cores[0])
+    fleet.move(guest, row, row)
+
+
 def level_out(fleet):
     """Let the host move guests until no move levels its nodes."""
     everyone = np.arange(len(fleet.host))
@@ -96,7 +102,7 @@ def level_out(fleet):
     for now_s in range(p.TICK_S, 24 * 3600, p.TICK_S):
         running = losses.Running(fleet, fleet.trace, everyone, want)
         fleet.measure(running, np.zeros(fleet.hosts.count * fleet.hosts.nodes), now_s)
-        if now_s % p.MOVE_EVERY_S == 0 and not inside.relieve(fleet, everyone):
+        if now_s % p.MOVE_EVERY_S == 0 and not inside.placed.relieve(fleet, everyone):
             break
     return fleet
 
@@ -238,7 +244,7 @@ def imbalance():
     """Return how many of three busy guests of node 0 each node has in the end."""
     fleet = start_all(lab(), steady_guests(np.zeros(3), 1, 128, 1.0))
     for guest in range(3):
-        fleet.move(guest, 0)
+        put_on_node(fleet, guest, 0)
     return ' '.join('%d' % count for count in level_out(fleet).node_guests[0])
 
 

@@ -36,9 +36,11 @@ class Way:
         return self._place(fleet, host, guest)
 
     def relieve(self, fleet, guests):
-        """Let hosts move running guests."""
+        """Let hosts move running guests; return whether any was moved."""
+        before = fleet.moves
         if self._relieve is not None:
             self._relieve(fleet, guests)
+        return fleet.moves > before
 
 
 placed = Way('placed', ours.placed, ours.relieve)

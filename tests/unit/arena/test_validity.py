@@ -75,7 +75,7 @@ class CrowdedTest(unittest.TestCase):
         for model in replicas.MODELS:
             fleet = replicas.start_all(replicas.lab(), busy)
             for guest in range(4):
-                fleet.move(guest, 0)
+                replicas.put_on_node(fleet, guest, 0)
             with self.subTest(model):
                 self.assertAlmostEqual(2.0, replicas.work(fleet, model))
                 self.assertAlmostEqual(4.0, replicas.work(replicas.level_out(fleet), model))
