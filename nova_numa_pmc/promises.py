@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reconcile the promises with the running guests, decide on a place, and record it.
 
-Everything between reading the record and writing it happens under its lock, so
-that no two starts decide from the same view: without that, guests started
+Everything between reading the promises and writing them happens under their lock,
+so that no two starts decide from the same view: without that, guests started
 together all go to the node that was best before the first of them.
 """
 
@@ -18,7 +18,7 @@ from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import files, guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, promises_file
-from nova_numa_pmc.state.promises_format import Promises
+from nova_numa_pmc.state.promises_format import HostPromises
 from nova_numa_pmc.usable_cpus import host_with_pool_cpus
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -76,14 +76,14 @@ def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.l
     )
 
 
-def read(options: HostOptions, root: str) -> Promises:
+def read(options: HostOptions, root: str) -> HostPromises:
     """Read the promises of the host at ``root`` without a lock.
 
     :raises StateError: names the file and the remedy
     """
     return (
         promises_file.read(options.state_path(root), promises_file.read_boot_id(root))
-        or Promises()
+        or HostPromises()
     )
 
 
@@ -97,7 +97,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
             options.state_path(root), guest.uuid, promises_file.read_boot_id(root)
         )
     except StateError:
-        return None  # the decision creates the record again, and reports why
+        return None  # the decision creates the file again, and reports why
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
@@ -117,14 +117,14 @@ def decide(
     root: str,
     timeout_s: float,
     by_node: Mapping[int, int] | None = None,
-    promise_record: promises_file.PromisesDraft | None = None,
+    host_promises: promises_file.HostPromisesDraft | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
     :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
-    :param promise_record: the promises to decide with; None: those of the host, locked
+    :param host_promises: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
     from nova_numa_pmc.core.placement import (  # not where the decision is recalled
@@ -140,16 +140,16 @@ def decide(
     guest, beyond = promise_limit.limited(guest, host, options.limits)
     located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
     problems += unread + [beyond] * bool(beyond)
-    promise_record = promise_record or locked(options, root, timeout_s)
-    with promise_record:
-        problems += reconcile(promise_record, host, options, root, guest)
-        for uuid, other in list(promise_record.promises.items()):
+    host_promises = host_promises or locked(options, root, timeout_s)
+    with host_promises:
+        problems += reconcile(host_promises, host, options, root, guest)
+        for uuid, other in list(host_promises.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
-                promise_record.drop(uuid)
+                host_promises.drop(uuid)
         evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
-        loading = _loading_promises(promise_record.promises.values(), guest, host)
+        loading = _loading_promises(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest, devices, own_host, loading, options.limits, evidence, promise_record.rotation
+            guest, devices, own_host, loading, options.limits, evidence, host_promises.rotation
         )
         placed = placement.place(view, request, options.limits)
         placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
@@ -168,8 +168,8 @@ def decide(
             (),
             promise.origin == model.FLOATING and request.policy != model.NONE,
         )
-        promise_record.put(decision.promise)
-        promise_record.rotation += 1
+        host_promises.put(decision.promise)
+        host_promises.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
         decision = decision._replace(why='%s; by %s' % (decision.why, evidence.summary))
     return decision._replace(
@@ -226,12 +226,12 @@ def record_started(
     """Record that a guest has started, and its place.
 
     If the guest has ended meanwhile, and may have been started again, a late worker leaves the
-    record as it is.
+    promise as it is.
     """
-    with locked(options, root, timeout_s) as promise_record:
-        now = promise_record.promises.get(promise.uuid)
+    with locked(options, root, timeout_s) as host_promises:
+        now = host_promises.promises.get(promise.uuid)
         if now and now.since_ns == promise.since_ns:
-            promise_record.put(promise._replace(started=True))
+            host_promises.put(promise._replace(started=True))
 
 
 def updated_promise(
@@ -264,14 +264,14 @@ def updated_promise(
 
 def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
-    with locked(options, root, timeout_s) as promise_record:
-        for uuid, promise in list(promise_record.promises.items()):
+    with locked(options, root, timeout_s) as host_promises:
+        for uuid, promise in list(host_promises.promises.items()):
             if promise.name == name:
-                promise_record.drop(uuid)
+                host_promises.drop(uuid)
 
 
 def reconcile(
-    promise_record: promises_file.PromisesDraft,
+    host_promises: promises_file.HostPromisesDraft,
     host: model.Topology,
     options: HostOptions,
     root: str,
@@ -280,26 +280,26 @@ def reconcile(
 ) -> list[str]:
     """Drop promises of guests that are gone, and count those that run without a promise.
 
-    The latter were started while the hook was not installed, was disabled or failed; if the record
-    was lost, these are all guests.
+    The latter were started while the hook was not installed, was disabled or failed; if the
+    promises were lost, these are all guests.
 
-    :param promise_record: held, where it is the record itself
+    :param host_promises: locked, where they are those of the host
     :param starting: the guest that is being decided on; it is not counted
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
     :raises StateError: the running guests can't be listed: with them unknown, any decision
         might break a promise
     """
-    problems = [promise_record.problem] if promise_record.problem else []
+    problems = [host_promises.problem] if host_promises.problem else []
     names = guests.active_names(root)
-    running = [uuid for uuid, promise in promise_record.promises.items() if promise.name in names]
-    promise_record.promises = promises_file.prune(
-        promise_record.promises,
+    running = [uuid for uuid, promise in host_promises.promises.items() if promise.name in names]
+    host_promises.promises = promises_file.prune(
+        host_promises.promises,
         running,
         _boottime_ns() if now_ns is None else now_ns,
         options.start_grace_s * 10**9,
     )
-    unknown = names - {promise.name for promise in promise_record.promises.values()}
+    unknown = names - {promise.name for promise in host_promises.promises.values()}
     if starting:
         unknown -= {starting.name}
     if unknown:
@@ -311,7 +311,7 @@ def reconcile(
             if guest.name in unknown:
                 guest, beyond = promise_limit.limited(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
-                promise_record.put(_implied_promise(_located(guest, host), host, options, root))
+                host_promises.put(_implied_promise(_located(guest, host), host, options, root))
     return problems
 
 

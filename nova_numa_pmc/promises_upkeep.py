@@ -15,7 +15,7 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import promises_file
-from nova_numa_pmc.state.promises_format import Promises
+from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,8 +38,8 @@ class PromisesUpkeep:
         #: Names of the guests whose status files can't be read.
         self._unclear: frozenset[str] = frozenset()
         self._tried_s = 0.0
-        #: Identity of the file, None: there is none; the record in it.
-        self._kept: tuple[tuple[int, ...] | None, Promises] | None = None
+        #: Identity of the file, None: there is none; the promises in it.
+        self._kept: tuple[tuple[int, ...] | None, HostPromises] | None = None
         #: {(uuid, pid): what had placed the guest when it was last seen}.
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
@@ -51,62 +51,62 @@ class PromisesUpkeep:
         if self._unclear.intersection(names):
             self._unclear = frozenset()
 
-    def read(self, host: model.Topology, now_ns: int) -> tuple[Promises, list[str]]:
-        """Return the record, and problems.
+    def read(self, host: model.Topology, now_ns: int) -> tuple[HostPromises, list[str]]:
+        """Return the promises, and problems.
 
         :param now_ns: CLOCK_BOOTTIME
-        :raises StateError: the running guests or the record can't be read
+        :raises StateError: the running guests or the promises can't be read
         """
-        promise_record = self._read_unlocked()
-        if promise_record is not None and self._holds(promise_record, now_ns):
-            return promise_record, []
-        before = dict(promise_record.promises) if promise_record else {}
+        host_promises = self._read_unlocked()
+        if host_promises is not None and self._holds(host_promises, now_ns):
+            return host_promises, []
+        before = dict(host_promises.promises) if host_promises else {}
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_promises:
                 problems = promises.reconcile(
-                    locked_record, host, self.options, self._root, now_ns=now_ns
+                    locked_promises, host, self.options, self._root, now_ns=now_ns
                 )
         except StateError as error:  # busy, or the file system is full
-            if promise_record is None:
+            if host_promises is None:
                 raise
-            return promise_record, [str(error)]  # the next tick tries again
+            return host_promises, [str(error)]  # the next tick tries again
         self._unclear = guests.active_names(self._root) - {
-            promise.name for promise in locked_record.promises.values()
+            promise.name for promise in locked_promises.promises.values()
         }
         self._tried_s = now_ns / 1e9
-        self._log_changes(before, locked_record.promises)
-        return Promises(locked_record.promises, locked_record.rotation), problems
+        self._log_changes(before, locked_promises.promises)
+        return HostPromises(locked_promises.promises, locked_promises.rotation), problems
 
     def follow(
-        self, promise_record: Promises, running: Iterable[model.Guest], host: model.Topology
-    ) -> Promises:
+        self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
+    ) -> HostPromises:
         """Update the promises of guests whose vCPUs or memory were plugged or unplugged.
 
         Not while one is moved: its promise is compared with what it was when that began.
 
-        :returns: the record as it is now
+        :returns: the promises as they are now
         """
         changed = []
         self._log_placed(running)
         for guest in running:
-            before = promise_record.promises.get(guest.uuid)
+            before = host_promises.promises.get(guest.uuid)
             if before and before.started:
                 after = promises.updated_promise(before, guest, host, self.options.limits)
                 if after != before:
                     changed.append((before, after))
         if not changed:
-            return promise_record
+            return host_promises
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_promises:
                 changed = [
                     (before, after)
                     for before, after in changed
-                    if locked_record.promises.get(before.uuid) == before
+                    if locked_promises.promises.get(before.uuid) == before
                 ]
                 for _, after in changed:
-                    locked_record.put(after)
+                    locked_promises.put(after)
         except StateError:
-            return promise_record  # the next tick tries again
+            return host_promises  # the next tick tries again
         for before, after in changed:
             if before.cpu_nodes != after.cpu_nodes:
                 self._log.info(
@@ -124,7 +124,7 @@ class PromisesUpkeep:
                 before.vcpus,
                 before.memory_bytes >> 20,
             )
-        return Promises(locked_record.promises, locked_record.rotation)
+        return HostPromises(locked_promises.promises, locked_promises.rotation)
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log changes of what others have pinned of each guest."""
@@ -141,8 +141,8 @@ class PromisesUpkeep:
                     else 'no longer placed by others',
                 )
 
-    def _read_unlocked(self) -> Promises | None:
-        """Read the record, if it is not the one that was read last: parsing it is slow."""
+    def _read_unlocked(self) -> HostPromises | None:
+        """Read the promises, if they are not those that were read last: parsing them is slow."""
         identity: tuple[int, ...] | None
         directory = self.options.state_path(self._root)
         try:
@@ -159,24 +159,24 @@ class PromisesUpkeep:
         if identity is not None and self._kept and self._kept[0] == identity:
             return self._kept[1]
         try:
-            promise_record = promises.read(self.options, self._root)
+            host_promises = promises.read(self.options, self._root)
         except StateError:
             return None  # it is set aside, and reported, under the lock
-        self._kept = identity, promise_record  # what replaces it meanwhile has another identity
-        return promise_record
+        self._kept = identity, host_promises  # what replaces it meanwhile has another identity
+        return host_promises
 
-    def _holds(self, promise_record: Promises, now_ns: int) -> bool:
-        """Return whether the record has the promises of exactly the running guests."""
+    def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
+        """Return whether the promises are those of exactly the running guests."""
         names = guests.active_names(self._root)
         running = [
-            uuid for uuid, promise in promise_record.promises.items() if promise.name in names
+            uuid for uuid, promise in host_promises.promises.items() if promise.name in names
         ]
         remaining = promises_file.prune(
-            promise_record.promises, running, now_ns, self.options.start_grace_s * 10**9
+            host_promises.promises, running, now_ns, self.options.start_grace_s * 10**9
         )
-        unknown = names - {promise.name for promise in promise_record.promises.values()}
+        unknown = names - {promise.name for promise in host_promises.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
-        return len(remaining) == len(promise_record.promises) and (not unknown or tried)
+        return len(remaining) == len(host_promises.promises) and (not unknown or tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -267,13 +267,13 @@ class Sampler:
     ) -> tuple[NodeSample, ...]:
         directory = host_options.below(self._root, self._options.state_dir)
         try:
-            record = promises_file.read(directory, promises_file.read_boot_id(self._root))
+            host_promises = promises_file.read(directory, promises_file.read_boot_id(self._root))
         except StateError as error:
             problems.append(str(error))
             return nodes
-        if record is None:  # no guest was placed since boot
+        if host_promises is None:  # no guest was placed since boot
             return nodes
-        seen = host_view.view(host, record.promises.values(), self._options.limits)
+        seen = host_view.view(host, host_promises.promises.values(), self._options.limits)
         return tuple(
             node._replace(promised_bytes=node_view.promised_bytes)
             for node, node_view in zip(nodes, seen.nodes)

@@ -105,7 +105,7 @@ class Agent:
         tick = self._record_and_hold(tick, may_move)
         if (
             may_move
-            and tick.promise_record
+            and tick.host_promises
             and tick.sample
             and not tick.paused
             and self.options.rebalance != agent_conf.OFF
@@ -133,7 +133,7 @@ class Agent:
         if due_in_s is None or due_in_s > 0 or last is None or last.host is None:
             return due_in_s or None
         self._queue_changed_guests()
-        tick = last._replace(now=now or Moment.read(), promise_record=None, guests=())
+        tick = last._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             may_move = self._move_lock.take(self._directory)
@@ -162,14 +162,14 @@ class Agent:
         :param may_move: the agent has the move lock: no command is moving guests
         :returns: the tick with the updated promises
         """
-        if tick.host is None or tick.promise_record is None:
+        if tick.host is None or tick.host_promises is None:
             return tick
-        self._executor.observe(tick.guests, tick.promise_record.promises)
+        self._executor.observe(tick.guests, tick.host_promises.promises)
         if may_move and not self._executor.busy:
             with self._problem_log.stage('following guests'):
                 tick = tick._replace(
-                    promise_record=self._promises_upkeep.follow(
-                        tick.promise_record, tick.guests, tick.host
+                    host_promises=self._promises_upkeep.follow(
+                        tick.host_promises, tick.guests, tick.host
                     )
                 )
         if self.options.reassert:
@@ -181,11 +181,11 @@ class Agent:
                         tick = self._cache_widening.widen(tick)
             with self._problem_log.stage('holding guests'):
                 self._hold(tick, may_move)
-        if may_move and tick.promise_record and not (self._executor.busy or tick.paused):
+        if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._executor.begin(
                     self._late_starts.fetches(tick, self.options.rebalance_options),
-                    tick.promise_record.promises,
+                    tick.host_promises.promises,
                 )
         return tick
 
@@ -193,11 +193,11 @@ class Agent:
         if not may_move:
             self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_widen=True)
             return
-        assert tick.promise_record is not None
+        assert tick.host_promises is not None
         # Only groups of guests that we placed are read or written.
         placed = {
             uuid
-            for uuid, promise in tick.promise_record.promises.items()
+            for uuid, promise in tick.host_promises.promises.items()
             if promise.origin == model.PLACED
         }
         watched = self._guest_events.watch(guest for guest in tick.guests if guest.uuid in placed)
@@ -254,10 +254,10 @@ class Agent:
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
             with self._problem_log.stage('keeping the promises'):
-                promise_record, problems = self._promises_upkeep.read(
+                host_promises, problems = self._promises_upkeep.read(
                     tick.host, tick.now.boottime_ns
                 )
-                tick = tick._replace(promise_record=promise_record)
+                tick = tick._replace(host_promises=host_promises)
                 self._problem_log.problems(problems)
         return tick
 
@@ -271,7 +271,7 @@ class Agent:
             and tick.sample.nodes
             and tick.sample.elapsed_s
             and tick.host
-            and tick.promise_record
+            and tick.host_promises
         ):
             return None
         limits, sample = self.options.shared.limits, tick.sample
@@ -290,10 +290,10 @@ class Agent:
             now_ns = tick.now.boottime_ns
         seen = host_view.view(
             tick.host,
-            tick.promise_record.promises.values(),
+            tick.host_promises.promises.values(),
             limits,
             loads,
-            tick.promise_record.rotation,
+            tick.host_promises.rotation,
             now_ns,
         )
         return publication.from_sample(seen, sample, limits)._replace(
@@ -302,11 +302,11 @@ class Agent:
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:
         """Return the ids of the nodes whose promises fit their memory; None: no guest is bound."""
-        assert tick.host is not None and tick.promise_record is not None
-        if not any(promise.bound for promise in tick.promise_record.promises.values()):
+        assert tick.host is not None and tick.host_promises is not None
+        if not any(promise.bound for promise in tick.host_promises.promises.values()):
             return None
         seen = host_view.view(
-            tick.host, tick.promise_record.promises.values(), self.options.shared.limits
+            tick.host, tick.host_promises.promises.values(), self.options.shared.limits
         )
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 

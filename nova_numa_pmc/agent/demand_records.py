@@ -47,19 +47,17 @@ class DemandRecords:
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval; return the host's demand over the longer horizon.
 
-        :param tick: with sample, host and promise record
+        :param tick: with sample, host and promises
         :param options: the file is written where the agent publishes
         :returns: ({node id: load}, demand of the pools beside the floating one)
         """
-        assert (
-            tick.sample is not None and tick.host is not None and tick.promise_record is not None
-        )
+        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         if self.histories is None:
             self.histories = self._load()
             self._saved_s = self.histories.clock_s
         guests, promises = (
             {guest.uuid: guest for guest in tick.guests},
-            tick.promise_record.promises,
+            tick.host_promises.promises,
         )
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:

@@ -47,11 +47,11 @@ class ReadSchedule:
         promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S` all guests
         are due.
 
-        :param tick: with host and promise record
+        :param tick: with host and promises
         :param places: {uuid: node ids} of widened guests
         :param watched: uuids of the guests whose groups are watched
         """
-        assert tick.host is not None and tick.promise_record is not None
+        assert tick.host is not None and tick.host_promises is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
         now_s = tick.now.monotonic_ns / 1e9
         everybody = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
@@ -60,7 +60,7 @@ class ReadSchedule:
         before, self._seen = self._seen, {}
         due: set[str] = set()
         for guest in tick.guests:
-            promise = tick.promise_record.promises.get(guest.uuid)
+            promise = tick.host_promises.promises.get(guest.uuid)
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
             if (
                 everybody

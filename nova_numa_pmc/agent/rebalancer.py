@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.sample_records import GuestSample, Sample
     from nova_numa_pmc.sampling import Sampler
-    from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.promises_format import HostPromises
 
     class Observation(Protocol):
         """A host as observed by a tick or by a command; None: unknown."""
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         @property
         def host(self) -> model.Topology | None: ...
         @property
-        def promise_record(self) -> Promises | None: ...
+        def host_promises(self) -> HostPromises | None: ...
         @property
         def guests(self) -> tuple[model.Guest, ...]: ...
 
@@ -79,11 +79,11 @@ class Rebalancer:
 
         Nothing is planned while moves are in progress: the sample would measure the moves.
 
-        :param tick: with sample, host and promise record
+        :param tick: with sample, host and promises
         :param sampler: took the sample
         :returns: the plan; None: none was made
         """
-        assert tick.sample is not None and tick.promise_record is not None
+        assert tick.sample is not None and tick.host_promises is not None
         if self._memory is None:
             self._memory = self._load()
         if self._executor.failed:
@@ -120,7 +120,7 @@ class Rebalancer:
             for reason in plan.reasons
             if reason.code == 'budget'
         )
-        self._executor.begin(plan, tick.promise_record.promises)
+        self._executor.begin(plan, tick.host_promises.promises)
         return plan
 
     def _log_plan(self, plan: plan_records.Plan) -> None:
@@ -176,14 +176,14 @@ def situation(
 
     It includes the free memory of the nodes, which moves need.
 
-    :param tick: with sample, host and promise record
+    :param tick: with sample, host and promises
     :param places: {uuid: node ids} of guests that are held to more nodes than were promised
     :param began_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since then
         is left where it is. None: all guests are considered
     :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
     """
-    assert tick.sample is not None and tick.host is not None and tick.promise_record is not None
-    promised = tick.promise_record.promises
+    assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
+    promised = tick.host_promises.promises
     running = {guest.uuid: guest for guest in tick.guests}
     sample, inside = _in_pool(tick.sample, running, tick.host)
     seen = host_view.view(
@@ -191,7 +191,7 @@ def situation(
         promised.values(),
         limits,
         {node.id: node for node in sample.nodes},
-        tick.promise_record.rotation,
+        tick.host_promises.rotation,
     )
     loads = guest_load.guest_loads(
         sample.guests, running, promised, seen, places, now_ns, tick.host, began_ns

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state import pause
-    from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.promises_format import HostPromises
     from nova_numa_pmc.state.publication import Publication
 
 
@@ -38,7 +38,7 @@ class Moment(Record):
 class Tick(Record):
     """Findings of a tick; None: unknown.
 
-    :param promise_record: the promises
+    :param host_promises: the promises
     :param guests: the running guests
     :param publication: the publication; None: there is none in this tick
     :param totals: the counts of moves at the end of the tick
@@ -51,7 +51,7 @@ class Tick(Record):
     now: Moment
     sample: Sample | None = None
     host: model.Topology | None = None
-    promise_record: Promises | None = None
+    host_promises: HostPromises | None = None
     guests: tuple[model.Guest, ...] = ()
     publication: Publication | None = None
     totals: executor.MoveTotals = executor.MoveTotals()

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.sample_records import Sample
-    from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.promises_format import HostPromises
 
 
 class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
-    :param promise_record: the promises, completed for guests that run without one
+    :param host_promises: the promises, completed for guests that run without one
     :param guests: the running guests, with the operator's overrides
     :param pool: the floating pool, to which the CPUs of ``host``'s nodes are reduced
     :param sample, situation: the measurements, and the rebalancer's input made from them; None:
@@ -44,7 +44,7 @@ class ObservedHost(Record):
     """
 
     host: model.Topology
-    promise_record: Promises
+    host_promises: HostPromises
     guests: tuple[model.Guest, ...]
     problems: tuple[str, ...]
     pool: pools.Pool
@@ -154,14 +154,14 @@ class CommandContext:
         host = usable_cpus.host_with_pool_cpus(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
-        promise_record = (
+        host_promises = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
             else dry_run.draft(shared, self.root)
         )
-        with promise_record:
-            problems += promises.reconcile(promise_record, host, shared, self.root)
-        return ObservedHost(host, promise_record, running, tuple(problems), pool)
+        with host_promises:
+            problems += promises.reconcile(host_promises, host, shared, self.root)
+        return ObservedHost(host, host_promises, running, tuple(problems), pool)
 
     def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
@@ -223,7 +223,7 @@ class CommandContext:
         """
         places = {}
         for guest in observed.guests:
-            promise = observed.promise_record.promises.get(guest.uuid)
+            promise = observed.host_promises.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):

@@ -12,7 +12,7 @@ from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state.promises_file import PromisesDraft
+from nova_numa_pmc.state.promises_file import HostPromisesDraft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,16 +34,16 @@ class PossiblePlace(Record):
     sort_key: dict[str, Any]
 
 
-def draft(options: HostOptions, root: str) -> PromisesDraft:
+def draft(options: HostOptions, root: str) -> HostPromisesDraft:
     """Return a draft of the promises, which can be decided on without a lock and is never written.
 
     A start in progress isn't waited for: the draft is a snapshot.
     """
     try:
-        record = promises.read(options, root)
+        host_promises = promises.read(options, root)
     except StateError as error:
-        return PromisesDraft(problem=str(error))
-    return PromisesDraft(record.promises, record.rotation)
+        return HostPromisesDraft(problem=str(error))
+    return HostPromisesDraft(host_promises.promises, host_promises.rotation)
 
 
 def decide(
@@ -55,9 +55,9 @@ def decide(
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
-    record = draft(options, root)
-    recorded = record.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, promise_record=record), recorded
+    host_promises = draft(options, root)
+    recorded = host_promises.promises.get(guest.uuid)
+    return promises.decide(guest, options, root, 0, host_promises=host_promises), recorded
 
 
 def withheld_memory(

@@ -143,7 +143,7 @@ def nodes(
     :param published: the agent's publication; None: there is no fresh one
     """
     now = host_view.view(
-        observed.host, observed.promise_record.promises.values(), command.options.shared.limits
+        observed.host, observed.host_promises.promises.values(), command.options.shared.limits
     )
     measured = (
         _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
@@ -233,7 +233,7 @@ def _guest_status(
     guest: model.Guest,
     moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
 ) -> GuestStatus:
-    promise = observed.promise_record.promises.get(guest.uuid)
+    promise = observed.host_promises.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
     pinned: dict[str, frozenset[int]] = {}

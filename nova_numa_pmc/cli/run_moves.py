@@ -170,11 +170,11 @@ def _cancel_if_busy(
 ) -> None:
     """Cancel the move in progress if libvirt has begun to work on its guest."""
     try:
-        record = promises.read(command.shared, command.root)
+        host_promises = promises.read(command.shared, command.root)
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return
-    move_executor.observe(files.read()[0], record.promises)
+    move_executor.observe(files.read()[0], host_promises.promises)
 
 
 def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:

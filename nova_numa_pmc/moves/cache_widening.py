@@ -17,7 +17,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state.promises_format import Promises
+from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,13 +48,11 @@ class CacheWidening:
     def widen(self, tick: Tick) -> Tick:
         """Widen the guest that waits most on each cache with lasting waits; return the tick.
 
-        :param tick: with sample, host and promise record
+        :param tick: with sample, host and promises
         :raises StateError: a promise can't be written
         """
-        assert (
-            tick.sample is not None and tick.host is not None and tick.promise_record is not None
-        )
-        waiting = self._waiting(tick.sample, tick.promise_record, tick.host, tick.guests)
+        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
+        waiting = self._waiting(tick.sample, tick.host_promises, tick.host, tick.guests)
         guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
@@ -89,15 +87,15 @@ class CacheWidening:
         if not widened:
             return tick
         return tick._replace(
-            promise_record=Promises(
-                {**tick.promise_record.promises, **widened}, tick.promise_record.rotation
+            host_promises=HostPromises(
+                {**tick.host_promises.promises, **widened}, tick.host_promises.rotation
             )
         )
 
     @staticmethod
     def _waiting(
         sample: Sample,
-        promise_record: Promises,
+        host_promises: HostPromises,
         host: model.Topology,
         running: Iterable[model.Guest],
     ) -> list[tuple[model.Promise, float]]:
@@ -107,7 +105,7 @@ class CacheWidening:
         """
         waiting, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
-            promise, cores = promise_record.promises.get(guest.uuid), waits.get(guest.uuid)
+            promise, cores = host_promises.promises.get(guest.uuid), waits.get(guest.uuid)
             if (
                 promise is not None
                 and promise.cpus

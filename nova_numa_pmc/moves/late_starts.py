@@ -17,7 +17,7 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state.promises_format import Promises
+from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     import logging
@@ -44,20 +44,20 @@ class LateStarts:
         self.taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
-        """Finish the starts that the hook could not; return the tick with the current record.
+        """Finish the starts that the hook could not; return the tick with the current promises.
 
         A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
         libvirt working on it, as until then the hook may still do so.
 
-        :param tick: with host and promise record
+        :param tick: with host and promises
         """
-        assert tick.promise_record is not None
+        assert tick.host_promises is not None
         seen, self._seen = self._seen, {}
         finished: dict[str, model.Promise] = {}
         if not self.options.enabled:
             return tick
         for guest in tick.guests:
-            promise = tick.promise_record.promises.get(guest.uuid)
+            promise = tick.host_promises.promises.get(guest.uuid)
             if (
                 promise is None
                 or guest.job
@@ -74,8 +74,8 @@ class LateStarts:
         if not finished:
             return tick
         return tick._replace(
-            promise_record=Promises(
-                {**tick.promise_record.promises, **finished}, tick.promise_record.rotation
+            host_promises=HostPromises(
+                {**tick.host_promises.promises, **finished}, tick.host_promises.rotation
             )
         )
 
@@ -136,16 +136,16 @@ class LateStarts:
     ) -> plan_records.Plan:
         """Plan to fetch the memory that guests had on other nodes at their start; each guest once.
 
-        :param tick: with host and promise record
+        :param tick: with host and promises
         :param rebalance_options: bound the memory that is moved at once, as in a plan
         """
-        assert tick.promise_record is not None
+        assert tick.host_promises is not None
         alive = {(guest.uuid, guest.pid) for guest in tick.guests}
         self._fetched &= alive
         planned: list[plan_records.Move] = []
         size_bytes = 0
         for guest in tick.guests:
-            promise = tick.promise_record.promises.get(guest.uuid)
+            promise = tick.host_promises.promises.get(guest.uuid)
             key = guest.uuid, guest.pid
             if (
                 key in self._fetched

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.host.paging.kernel_port import KernelPort
-    from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.promises_format import HostPromises
 
 
 class MoveRefused(PageMoveError):
@@ -109,18 +109,18 @@ class MovePromises:
 
         :raises MoveRefused: others have changed since, or the room is taken
         """
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as promise_record:
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
             for part in parts:
-                if promise_record.promises.get(part.step.uuid) != part.before:
+                if host_promises.promises.get(part.step.uuid) != part.before:
                     raise MoveRefused('guest %s: its promise has changed since' % part.step.name)
-                promise_record.put(part.after)
-            self._check_room(parts, promise_record, host)
+                host_promises.put(part.after)
+            self._check_room(parts, host_promises, host)
 
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as promise_record:
-            if promise_record.promises.get(part.step.uuid) == part.after:
-                promise_record.put(part.before)
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
+            if host_promises.promises.get(part.step.uuid) == part.after:
+                host_promises.put(part.before)
 
     def _guest_move(
         self,
@@ -161,13 +161,13 @@ class MovePromises:
         )
 
     def _check_room(
-        self, parts: Sequence[MovePart], promise_record: Promises, host: model.Topology
+        self, parts: Sequence[MovePart], host_promises: HostPromises, host: model.Topology
     ) -> None:
         """Raise :class:`MoveRefused` if a start has taken the room meanwhile.
 
         It is raised under the lock, so that nothing is recorded.
         """
-        seen = host_view.view(host, promise_record.promises.values(), self.options.shared.limits)
+        seen = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
         wanted = {node for part in parts for node in part.step.mem_nodes}
         for node in seen.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:

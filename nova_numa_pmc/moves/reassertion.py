@@ -69,7 +69,7 @@ class Reassertion:
     ) -> set[str]:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
-        :param tick: with host and promise record
+        :param tick: with host and promises
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
@@ -78,13 +78,13 @@ class Reassertion:
         :param due: uuids of the guests whose groups are read; None: all
         :returns: uuids of the guests for which this failed, or was suspended for a while
         """
-        assert tick.host is not None and tick.promise_record is not None
+        assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
         online = frozenset[int]().union(*(node.online_cpus for node in tick.host.nodes))
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
-            promise = tick.promise_record.promises.get(guest.uuid)
+            promise = tick.host_promises.promises.get(guest.uuid)
             if due is not None and guest.uuid not in due:
                 continue
             # What libvirt works on is looked at again once it is done.
@@ -367,8 +367,8 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """
-    record = promises.read(options, root)
-    bound = {promise.uuid: promise for promise in record.promises.values() if promise.bound}
+    host_promises = promises.read(options, root)
+    bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}
     for guest in guests.read_running(root)[0] if bound else ():
         promise = bound.get(guest.uuid)
         if promise is None:

@@ -15,7 +15,7 @@ import os
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.state import state_files
-from nova_numa_pmc.state.promises_format import Promises, decode, decode_one, encode
+from nova_numa_pmc.state.promises_format import HostPromises, decode, decode_one, encode
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -29,10 +29,10 @@ FILE, LOCK = 'promises', 'lock'
 _SIZE_MAX_BYTES = 4 << 20
 
 
-class PromisesDraft(Promises):
+class HostPromisesDraft(HostPromises):
     """Promises to decide in; leaving its ``with`` block writes nothing.
 
-    :ivar problem: why the record could not be read, else None
+    :ivar problem: why the promises could not be read, else None
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PromisesDraft(Promises):
         """Forget a guest's promise; one that isn't there is fine."""
         self.promises.pop(uuid, None)
 
-    def __enter__(self) -> PromisesDraft:
+    def __enter__(self) -> HostPromisesDraft:
         return self
 
     def __exit__(
@@ -64,12 +64,12 @@ class PromisesDraft(Promises):
         pass
 
 
-class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a function
+class locked(HostPromisesDraft):  # noqa: N801 -- a context manager, used like a function
     """Hold the lock while deciding and recording, and for nothing else.
 
-    ``with locked(…) as record:`` reads the file; leaving the block writes it if anything has
-    changed, and not if the block raised. Never call libvirt or wait inside: every other
-    start waits here.
+    ``with locked(…) as host_promises:`` reads the file; leaving the block writes it if anything
+    has changed, and not if the block raised. Never call libvirt or wait inside: every other start
+    waits here.
 
     :param directory: path; made if it isn't there
     :param timeout_s: how long to wait for the lock [s]
@@ -123,13 +123,13 @@ class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a fun
     def _load(self, directory_fd: int) -> None:
         try:
             data = state_files.read_file(directory_fd, self.directory, FILE, _SIZE_MAX_BYTES)
-            record = _parse(data, self.directory, self.boot_id)
+            host_promises = _parse(data, self.directory, self.boot_id)
         except StateError as error:
             self.problem = str(error)
-            record = None
+            host_promises = None
             _set_aside(directory_fd, self.directory)
-        record = record or Promises()
-        self.promises, self.rotation = record.promises, record.rotation
+        host_promises = host_promises or HostPromises()
+        self.promises, self.rotation = host_promises.promises, host_promises.rotation
         self._loaded = dict(self.promises), self.rotation
 
     def _close(self) -> None:
@@ -140,7 +140,7 @@ class locked(PromisesDraft):  # noqa: N801 -- a context manager, used like a fun
         self._lock_fd = self._directory_fd = None
 
 
-def read(directory: str, boot_id: str) -> Promises | None:
+def read(directory: str, boot_id: str) -> HostPromises | None:
     """Read the promises without a lock.
 
     :returns: None: this boot has written none
@@ -196,18 +196,18 @@ def prune(
     }
 
 
-def _parse(data: bytes | None, directory: str, boot_id: str) -> Promises | None:
+def _parse(data: bytes | None, directory: str, boot_id: str) -> HostPromises | None:
     """Return the promises in a file; None when there is none or it is another boot's."""
     if data is None:
         return None
     try:
-        written_by, record = decode(data)
+        written_by, host_promises = decode(data)
     except StateError as error:
         raise StateError(
             '%s: %s: remove it; it is rebuilt from the running guests'
             % (os.path.join(directory, FILE), error)
         ) from None
-    return record if written_by == boot_id else None
+    return host_promises if written_by == boot_id else None
 
 
 def _set_aside(directory_fd: int, directory: str) -> None:

@@ -28,7 +28,7 @@ _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 2
 _PLAIN = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-'
 
 
-class Promises:
+class HostPromises:
     """Content of one file.
 
     :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
@@ -64,10 +64,10 @@ def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     return '\n'.join(lines).encode('ascii')
 
 
-def decode(data: bytes) -> tuple[str, Promises]:
+def decode(data: bytes) -> tuple[str, HostPromises]:
     """Parse the file's bytes.
 
-    :returns: (boot id, :class:`Promises`)
+    :returns: (boot id, :class:`HostPromises`)
     :raises StateError: it is not such a file, is truncated, or a newer release wrote it
     """
     try:
@@ -82,7 +82,7 @@ def decode(data: bytes) -> tuple[str, Promises]:
             if promise.uuid in promises:
                 raise ValueError('two promises for guest %.80r' % promise.uuid)
             promises[promise.uuid] = promise
-        return boot_id, Promises(promises, _to_int(rotation))
+        return boot_id, HostPromises(promises, _to_int(rotation))
     except (ValueError, IndexError) as error:
         raise StateError('%s' % error) from None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of promises is made true: who has gone is dropped, who runs is counted."""
+"""The promises are made true: who has gone is dropped, who runs is counted."""
 
 import os
 import shutil
@@ -34,8 +34,8 @@ def promise(number, age_s=0, **fields):
     )
 
 
-class Draft(promises_file.PromisesDraft):
-    """A record that is in no file."""
+class Draft(promises_file.HostPromisesDraft):
+    """Promises that are in no file."""
 
     def __init__(self, *promised, problem=None):
         super().__init__({each.uuid: each for each in promised}, problem=problem)

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     outcome = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
         outcome = run_moves.make_moves(
-            command, plan, observed.promise_record.promises, history.APPLY, args.wait
+            command, plan, observed.host_promises.promises, history.APPLY, args.wait
         )
     if args.json:
         print(

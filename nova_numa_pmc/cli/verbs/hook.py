@@ -262,11 +262,12 @@ def _expected_script(root: str) -> bytes:
 
 def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
-    record = promises_file.read(
+    host_promises = promises_file.read(
         host_options.read_below(root).state_path(root), promises_file.read_boot_id(root)
     )
     return sorted(
-        record.promises.values() if record else (), key=lambda promise: -promise.since_ns
+        host_promises.promises.values() if host_promises else (),
+        key=lambda promise: -promise.since_ns,
     )
 
 

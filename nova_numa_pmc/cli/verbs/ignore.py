@@ -55,11 +55,11 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
-    with promises.locked(command.shared, command.root, LOCK_TIMEOUT_S) as record:
-        promise = record.promises.get(guest.uuid)
+    with promises.locked(command.shared, command.root, LOCK_TIMEOUT_S) as host_promises:
+        promise = host_promises.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
-        record.put(
+        host_promises.put(
             promise._replace(
                 cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
             )

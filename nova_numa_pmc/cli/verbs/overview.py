@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if not asks or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
     outcome = run_moves.make_moves(
-        command, plan, observed.promise_record.promises, history.APPLY, args.wait
+        command, plan, observed.host_promises.promises, history.APPLY, args.wait
     )
     run_moves.print_outcome(outcome, print)
     return outcome.exit_code

@@ -108,7 +108,7 @@ def _move_to_node(
             'node %d has no CPUs for guests; nodes that have: %s'
             % (node_id, ', '.join(str(node.id) for node in observed.host.nodes if node.cpus))
         )
-    promise = observed.promise_record.promises.get(guest.uuid)
+    promise = observed.host_promises.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
     if (
         promise
@@ -127,7 +127,7 @@ def _move_to_node(
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
     move = plan_records.requested_move(plan_records.MOVE, (step,), 'pinned there')
     return run_moves.make_moves(
-        command, plan_records.Plan((move,)), observed.promise_record.promises, history.PIN, wait_s
+        command, plan_records.Plan((move,)), observed.host_promises.promises, history.PIN, wait_s
     )
 
 

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     undo = undo_plan.plan(
         undo_plan.entries_to_undo(entries, args.move),
         observed.guests,
-        observed.promise_record.promises,
+        observed.host_promises.promises,
     )
     if not args.json:
         _show(undo)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             outcome = run_moves.make_moves(
                 command,
                 undo.plan,
-                observed.promise_record.promises,
+                observed.host_promises.promises,
                 history.UNDO,
                 args.wait,
                 undo.targets,

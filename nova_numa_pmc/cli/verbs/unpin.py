@@ -64,7 +64,7 @@ def _restore(command: context.CommandContext, uuid: str) -> list[str]:
             observed = command.look()
             names = list(
                 pinned_threads.find(
-                    guest, observed.promise_record.promises.get(uuid), observed.host, command.root
+                    guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
             pinned_threads.restore(guest, names, pins.read_online(command.root), command.run)

@@ -43,13 +43,13 @@ class CacheWideningTest(AgentCase):
                 ),
             ),
             usable_cpus.host_with_pool_cpus(self.root),
-            promise_record=promises_file.read(
+            host_promises=promises_file.read(
                 self.directory, promises_file.read_boot_id(self.root)
             ),
             guests=guests,
         )
         after = self.subject.widen(tick)
-        self.assertEqual(self.promises(), after.promise_record.promises)
+        self.assertEqual(self.promises(), after.host_promises.promises)
         return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}
 
     def test_who_waits_most_is_widened_once_it_has_gone_on_for_a_while(self):
