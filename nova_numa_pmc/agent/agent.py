@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises_upkeep, sampling, usable_cpus
-from nova_numa_pmc.agent import demand_records, guest_events, read_schedule, rebalancer
+from nova_numa_pmc.agent import demand_file, guest_events, read_schedule, rebalancer
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
@@ -63,7 +63,7 @@ class Agent:
             options, self._executor, root, LOG, self._problem_log
         )
         self._move_lock, self._pause_watch = move_lock.AgentMoveLock(LOG), pause.PauseWatch(LOG)
-        self._demand_records = demand_records.DemandRecords(root, LOG)
+        self._demand_file = demand_file.DemandFile(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
         """Apply other options; counters are reopened where their options have changed."""
@@ -279,10 +279,10 @@ class Agent:
         now_ns: int | None = None
         history = model.DemandHistory()
         with self._problem_log.stage('recording guest demand'):
-            loads, pool_samples = self._demand_records.feed(tick, self.options)
+            loads, pool_samples = self._demand_file.feed(tick, self.options)
             sample, history = (
                 sample._replace(pools=pool_samples),
-                self._demand_records.demand_history(),
+                self._demand_file.demand_history(),
             )
         if loads is None:
             # The interval's own load, to which guests that just arrived have to be added.
@@ -335,7 +335,7 @@ class Agent:
         """Save the agent's memory and close its files, counters and connections."""
         self._move_lock.release()
         with self._problem_log.stage('recording guest demand'):
-            self._demand_records.close(self.options)
+            self._demand_file.close(self.options)
         self._sampler.close()
         self._guest_events.close()
 

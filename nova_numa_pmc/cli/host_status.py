@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import demand_records
+from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.cli import context, pinned_threads
 from nova_numa_pmc.core import host_view, node_memory, pressure
 from nova_numa_pmc.core.rebalance import eligibility
@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, pause, publication
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.demand.demand_history import GuestHistory
+    from nova_numa_pmc.core.demand.histories import GuestHistory
     from nova_numa_pmc.sample_records import Sample
 
 
@@ -210,7 +210,7 @@ def guests(
     except StateError as error:
         entries, problems = [], [str(error)]
     try:
-        histories = demand_records.read(command.root)
+        histories = demand_file.read(command.root)
         wants = histories.guests if histories else {}
     except StateError as error:
         wants = {}

@@ -84,7 +84,7 @@ AUDIT_S = 60  # Nova's update_resources_interval
 DEADBAND, HEARTBEAT_S = 0.025, 600
 #: Phases of audits within AUDIT_S.
 PHASES = 4
-#: Horizons of guests' histories (nova_numa_pmc/core/demand/demand_history.py) [s].
+#: Horizons of guests' histories (nova_numa_pmc/core/demand/histories.py) [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
 #: Younger guests are charged what is expected of a new one, if that is more: half a core a
 #: vCPU, and what the host's guests want, of which these five count as much (pressure.md).

@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import demand_history, longer_horizon
+from nova_numa_pmc.core.demand import longer_horizon
+from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
 CORES, GUESTS, VCPUS = 16, 8, 4
@@ -71,7 +72,7 @@ class BurstingHost:
     def __init__(self, seed: object, burst_s: float) -> None:
         rng = random.Random(repr(seed))
         self.guests = [Bursting(rng, burst_s) for _ in range(GUESTS)]
-        self._histories = demand_history.Histories()
+        self._histories = Histories()
         self.snapshot: float | None = None
         self.longer: float | None = None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nova_numa_pmc.cli.host_status import AgentStatus, GuestStatus, NodeStatus
-    from nova_numa_pmc.core.demand.demand_history import GuestHistory
+    from nova_numa_pmc.core.demand.histories import GuestHistory
     from nova_numa_pmc.state.overrides import Override
 
 _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand.demand_history import FLAVOR_GUESTS_MAX, Histories
+from nova_numa_pmc.core.demand.histories import FLAVOR_GUESTS_MAX, Histories
 
 #: Traffic per core-second is not derived from fewer cores: it would be noise.
 _MIN_CORES = 0.5
@@ -49,7 +49,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
 def of_all_guests(histories: Histories) -> model.DemandHistory:
     """Return the demand history of all guests that decisions use, rounded as in Nova's metrics.
 
-    That is to whole guests and 0.01 cores. At most :data:`demand_history.FLAVOR_GUESTS_MAX` guests
+    That is to whole guests and 0.01 cores. At most :data:`histories.FLAVOR_GUESTS_MAX` guests
     count, so that one host doesn't decide for all. Flavors are left out: Nova's metrics have no
     room for them, and the hook and the scheduler have to expect the same.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.core.demand.demand_history import (
+from nova_numa_pmc.core.demand.histories import (
     BYTES_UNIT,
     CORES_UNIT,
     FLAVOR_GUESTS_MAX,

@@ -11,7 +11,17 @@ import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import demand_history, flavors
+from nova_numa_pmc.core.demand import flavors
+from nova_numa_pmc.core.demand.histories import (
+    KNOWN_S,
+    MINUTES_S,
+    GuestHistory,
+    Histories,
+    Series,
+    UsageHistory,
+    demand_of,
+    loads_floating_pool,
+)
 from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
     INTENSITY,
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import GuestSample, PoolSample, Sample
 
     #: Demand or traffic that a guest is charged with.
-    Amount: TypeAlias = 'demand_history.Series | ExpectedDemand'
+    Amount: TypeAlias = 'Series | ExpectedDemand'
 
 #: The mean over minutes counts where it exceeds the day's by more than this many standard errors.
 SIGNIFICANT = 2.0
@@ -37,7 +47,7 @@ SIGNIFICANT = 2.0
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
 #: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
-_CHANCE = _BURST_S / (_BURST_S + demand_history.MINUTES_S)
+_CHANCE = _BURST_S / (_BURST_S + MINUTES_S)
 
 
 class DemandSum:
@@ -48,7 +58,7 @@ class DemandSum:
     def __init__(self) -> None:
         self.minutes = self.day = self.variance = 0.0
 
-    def add(self, series: demand_history.Series, share: float) -> None:
+    def add(self, series: Series, share: float) -> None:
         """Add a share of a series; the day's mean replaces a missing mean over minutes."""
         day = series.day.mean or 0.0
         minutes = series.minutes.mean
@@ -100,7 +110,7 @@ class Charge:
 def _compose(
     measured: float | None,
     sustained: float | None,
-    others: demand_history.Series,
+    others: Series,
     parts: Sequence[tuple[Amount | None, float]],
 ) -> float | None:
     """Return a node's demand: that of its guests and of the rest; None: nothing was measured.
@@ -145,7 +155,7 @@ class LongerHorizon:
 
     def __init__(
         self,
-        histories: demand_history.Histories,
+        histories: Histories,
         sample: Sample,
         host: model.Topology,
         guests: Mapping[str, model.Guest],
@@ -178,7 +188,7 @@ class LongerHorizon:
         charges = self._guest_charges()
         loads = {}
         for node in self._sample.nodes:
-            others = self._histories.others.get(node.id) or demand_history.UsageHistory()
+            others = self._histories.others.get(node.id) or UsageHistory()
             cores, bytes_per_sec = self._histories.sustained_demand(node.id)
             loads[node.id] = model.NodeLoad(
                 _compose(
@@ -235,7 +245,7 @@ class LongerHorizon:
         charges = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
-            if demand_history.loads_floating_pool(promise):
+            if loads_floating_pool(promise):
                 charge = self._guest_charge(uuid, promise, self._samples.get(uuid))
                 if charge:
                     charges.append(charge)
@@ -252,7 +262,7 @@ class LongerHorizon:
                 continue
             for node, share in charge.cpus.items():
                 sums.setdefault(node, DemandSum()).add_charge(charge.demand, share)
-            wanted = demand_history.demand_of(sample) if sample else None
+            wanted = demand_of(sample) if sample else None
             if sample is None or not wanted:
                 continue
             ran = sum(cores for _, cores in sample.cores_by_node)
@@ -291,7 +301,7 @@ class LongerHorizon:
         return Charge(demand, traffic, cpus, mems)
 
     def _expected_demand(
-        self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
+        self, uuid: str, promise: model.Promise, history: GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
         """Return a young guest's charges (demand, traffic), from its own history if it has one."""
         guest = self._guests.get(uuid)
@@ -307,9 +317,7 @@ class LongerHorizon:
         measured = wanted = None
         if history is not None:
             measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
-            if history.measured_s >= demand_history.KNOWN_S and (
-                history.demand.day.mean is not None
-            ):
+            if history.measured_s >= KNOWN_S and history.demand.day.mean is not None:
                 cores = history.demand.day.mean
                 bytes_per_sec = (
                     bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean

@@ -2,7 +2,8 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import demand_history, flavors as subject
+from nova_numa_pmc.core.demand import flavors as subject
+from nova_numa_pmc.core.demand.histories import GuestHistory, Histories
 from tests.fixtures import samples
 
 
@@ -13,7 +14,7 @@ def running(number, vcpus=4, flavor='m1'):
 
 class FlavorTest(unittest.TestCase):
     def fed(self, *guests, promises=None):
-        histories = demand_history.Histories()
+        histories = Histories()
         for number, (cores, elapsed_s, fields) in enumerate(guests, 1):
             histories.feed(
                 samples.sample(
@@ -68,11 +69,9 @@ class FlavorTest(unittest.TestCase):
         self.assertEqual((3.5, 1.5), subject.of_flavor(histories, 'm1')[:2])
 
     def test_of_many_guests_so_many_count_that_one_host_does_not_decide_for_all(self):
-        histories = demand_history.Histories()
+        histories = Histories()
         histories.flavors[None] = (50, 20.0)
         for number in range(1, 31):
-            histories.guests['%d' % number] = each = demand_history.GuestHistory(
-                None, 4, 0.0, 600.0
-            )
+            histories.guests['%d' % number] = each = GuestHistory(None, 4, 0.0, 600.0)
             each.demand.add(0.8, (1.0, 1.0))
         self.assertEqual(model.DemandHistory(50, 16.25), subject.of_all_guests(histories))

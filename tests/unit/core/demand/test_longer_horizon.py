@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.demand import demand_history, longer_horizon as subject
+from nova_numa_pmc.core.demand import longer_horizon as subject
+from nova_numa_pmc.core.demand.histories import Histories, Series
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
@@ -28,7 +29,7 @@ class Here:
     def __init__(self, cores=(16, 16), others=(0.0, 0.0)):
         self.host = topology(cores, (256 * GIB,) * len(cores))
         self.guests, self.promises, self.others = {}, {}, list(others)
-        self.histories, self.sample, self.known = demand_history.Histories(), None, {}
+        self.histories, self.sample, self.known = Histories(), None, {}
 
     def add(
         self,
@@ -407,7 +408,7 @@ HOST = st.tuples(
 
 class DemandSumTest(unittest.TestCase):
     def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
-        series = demand_history.Series(1.0)
+        series = Series(1.0)
         series.day.add(2.0, 1.0, 1)
         total = subject.DemandSum()
         total.add(series, 0.5)

@@ -5,7 +5,7 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import demand_history as subject, flavors, history_format
+from nova_numa_pmc.core.demand import flavors, histories as subject, history_format
 from tests.fixtures import samples
 
 GUEST = samples.guest().uuid

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import flavors, history_format, longer_horizon
-from nova_numa_pmc.core.demand.demand_history import Histories
+from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.history import DIRECTORY
@@ -30,7 +30,7 @@ SAVE_EVERY_S, MIN_SAVE_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
 
-class DemandRecords:
+class DemandFile:
     """The histories of this host, and their file.
 
     :param root: where the host's file systems begin

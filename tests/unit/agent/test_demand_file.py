@@ -99,7 +99,7 @@ class PublishTest(RememberingCase):
     def test_what_fails_leaves_the_interval(self):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})
-        self.made._demand_records.histories = object()
+        self.made._demand_file.histories = object()
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             self.minutes(2, {1: (1.0, 0)})
         self.assertEqual(1, sum('recording guest demand' in text for text in logs.output))
