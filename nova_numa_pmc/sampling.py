@@ -78,7 +78,7 @@ class Sampler:
         self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
-        self._trials = ladder.SourceRetries()
+        self._retries = ladder.SourceRetries()
         self._ladder = ladder.Ladder(self._sources())
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
@@ -234,7 +234,7 @@ class Sampler:
         """Return the counts of CPUs and of memory controllers by node; {}: nothing counted."""
         if not self._options.enabled:
             return {}, {}
-        uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
+        uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
         if counters_conf.GUESTS in self._options.sources:
             self._cpus.limit(self._by_guest.room(min(host.cores[0])))
         if not self._cpus.roles:
@@ -243,7 +243,7 @@ class Sampler:
                 'sums of the guests are used instead'
             )
             return {}, uses
-        return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
+        return self._retries.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
 
     def _device_nodes(
         self, guest: model.Guest, problems: list[str]

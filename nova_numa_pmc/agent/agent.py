@@ -94,7 +94,7 @@ class Agent:
                 publication.write(self._directory, tick.publication)
                 pool_loads.write(
                     self._directory,
-                    pool_loads.Published(
+                    pool_loads.PoolLoads(
                         promises_file.read_boot_id(self._root),
                         tick.now.boottime_ns,
                         tick.publication.interval_s,

@@ -91,7 +91,7 @@ class GuestStatus(Record):
         may be moved
     :param moved: the move that brought it to its place; None: it started there
     :param problem: what could not be read; empty: nothing
-    :param wants: its demand history, as the agent saved it last; None: none
+    :param demand_history: its demand history, as the agent saved it last; None: none
     :param pinned: (name of a thread's group, such as 'vcpu0'; CPUs) of the threads that others
         have pinned since the guest was placed
     """
@@ -104,7 +104,7 @@ class GuestStatus(Record):
     fixed: str
     moved: history.HistoryEntry | None = None
     problem: str = ''
-    wants: GuestHistory | None = None
+    demand_history: GuestHistory | None = None
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
@@ -211,9 +211,9 @@ def guests(
         entries, problems = [], [str(error)]
     try:
         histories = demand_file.read(command.root)
-        wants = histories.guests if histories else {}
+        demand_histories = histories.guests if histories else {}
     except StateError as error:
-        wants = {}
+        demand_histories = {}
         problems.append(str(error))
     moved = {
         (part.uuid, part.since_ns, part.after): entry
@@ -222,7 +222,9 @@ def guests(
         for part in entry.parts
     }
     return tuple(
-        _guest_status(command, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
+        _guest_status(command, observed, guest, moved)._replace(
+            demand_history=demand_histories.get(guest.uuid)
+        )
         for guest in sorted(observed.guests, key=lambda guest: guest.name)
     ), problems
 

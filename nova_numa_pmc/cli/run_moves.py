@@ -177,24 +177,24 @@ def _cancel_if_busy(
     move_executor.observe(files.read()[0], host_promises.promises)
 
 
-def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
+def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
     """Print how many moves were made, and why others were not."""
-    stands = [entry for entry in outcome.entries if entry.stands]
-    if outcome.signal:
+    stands = [entry for entry in result.entries if entry.stands]
+    if result.signal:
         print_line(
             'ended by signal %d: moves that were mostly done were kept, the others were taken back'
-            % outcome.signal
+            % result.signal
         )
-    tried = len(outcome.entries) + outcome.not_begun
+    tried = len(result.entries) + result.not_begun
     print_line(
         '%d of %d moves made, %s moved'
         % (
             len(stands),
             tried,
-            tables.short_number(sum(entry.moved_bytes for entry in outcome.entries), 1024),
+            tables.short_number(sum(entry.moved_bytes for entry in result.entries), 1024),
         )
     )
-    for entry in outcome.entries:
+    for entry in result.entries:
         if entry.result != history.DONE:
             print_line(
                 '%s: %s: %s'
@@ -208,11 +208,11 @@ def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None
         print_line('take it back with: nova-numa-rebalance undo')
 
 
-def to_data(outcome: RunResult) -> dict[str, Any]:
-    """Return an outcome as plain data."""
+def to_data(result: RunResult) -> dict[str, Any]:
+    """Return a result as plain data."""
     return {
-        'batch': outcome.batch,
-        'entries': [history.to_data(entry) for entry in outcome.entries],
-        'not_begun': outcome.not_begun,
-        'signal': outcome.signal,
+        'batch': result.batch,
+        'entries': [history.to_data(entry) for entry in result.entries],
+        'not_begun': result.not_begun,
+        'signal': result.signal,
     }

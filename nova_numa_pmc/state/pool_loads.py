@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish measurements for the libvirt hook: the file ``pools`` in the state directory.
 
-The same figures as in the published host state, as text of tab-separated columns, because
+The same figures as in the publication, as text of tab-separated columns, because
 importing a JSON parser costs the hook as much as a Python start::
 
     nova-numa-pmc-pools  1.2  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
@@ -46,8 +46,8 @@ _AMOUNT_MAX = 2**60
 _COLUMNS = 7
 
 
-class Published(Record):
-    """Content of the file.
+class PoolLoads(Record):
+    """What was measured of a host's pools: the content of the file.
 
     :param boot_id: of the kernel that it was measured on
     :param taken_ns: CLOCK_BOOTTIME of the measurement
@@ -75,7 +75,7 @@ class PlacementEvidence(Record):
     :param loads: by node id; empty: nothing to be relied on
     :param vcpus: (node id, vCPUs of the guests that are in these figures)
     :param problems: what is to be logged
-    :param history: as in :class:`Published`
+    :param history: as in :class:`PoolLoads`
     """
 
     summary: str
@@ -100,20 +100,20 @@ def evidence(
     :param apart: ``own_cpus`` has none of the floating pool's CPUs, so its figures don't apply
     """
     try:
-        published = read(directory)
+        loads = read(directory)
     except StateError as error:
         return PlacementEvidence(
             'promises: the publication cannot be read', problems=(str(error),)
         )
-    if published is None or not published.pools:
+    if loads is None or not loads.pools:
         return PlacementEvidence('promises: nothing published')
-    age_s = (now_ns - published.taken_ns) / 1e9
-    if published.boot_id != boot_id or age_s < -STALE_MIN_S:
+    age_s = (now_ns - loads.taken_ns) / 1e9
+    if loads.boot_id != boot_id or age_s < -STALE_MIN_S:
         return PlacementEvidence('promises: the publication is from another boot')
-    if age_s > stale_after_s(published.interval_s):
+    if age_s > stale_after_s(loads.interval_s):
         return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
-    pool = None if apart else published.pools[0]
-    for other in published.pools[1:] if own_cpus else ():
+    pool = None if apart else loads.pools[0]
+    for other in loads.pools[1:] if own_cpus else ():
         if other.cpus == own_cpus:
             pool = other
     if pool is None:
@@ -122,24 +122,17 @@ def evidence(
         'pressure measured %.0f s ago' % max(0, age_s),
         pool.loads,
         pool.vcpus,
-        history=published.history,
+        history=loads.history,
     )
 
 
-def encode(published: Published) -> bytes:
+def encode(loads: PoolLoads) -> bytes:
     """Render it as the file's bytes."""
     lines = [
         '%s\t%d.%d\t%s\t%d\t%d'
-        % (
-            _MAGIC,
-            _MAJOR,
-            _MINOR,
-            published.boot_id,
-            published.taken_ns,
-            round(1000 * published.interval_s),
-        )
+        % (_MAGIC, _MAJOR, _MINOR, loads.boot_id, loads.taken_ns, round(1000 * loads.interval_s))
     ]
-    for pool in published.pools:
+    for pool in loads.pools:
         lines.append('pool\t' + format_cpulist(pool.cpus))
         vcpus = dict(pool.vcpus)
         for node, load in pool.loads:
@@ -155,16 +148,16 @@ def encode(published: Published) -> bytes:
                     _amount(load.stolen_cores, 100),
                 )
             )
-    if published.history.guests:
+    if loads.history.guests:
         lines.append(
             'guests\t%d\t%d'
-            % (published.history.guests, round(100 * published.history.cores_per_vcpu_sum))
+            % (loads.history.guests, round(100 * loads.history.cores_per_vcpu_sum))
         )
     lines.append('end\t%d\n' % (len(lines) - 1))
     return '\n'.join(lines).encode('ascii')
 
 
-def decode(data: bytes) -> Published:
+def decode(data: bytes) -> PoolLoads:
     """Parse the file's bytes.
 
     :raises StateError: it is not such a file, is truncated, or a later major version wrote it
@@ -175,15 +168,15 @@ def decode(data: bytes) -> Published:
         raise StateError('%s' % error) from None
 
 
-def write(directory: str, published: Published) -> None:
+def write(directory: str, loads: PoolLoads) -> None:
     """Replace the file in the state directory.
 
     :raises StateError: the directory can't be trusted or the file not be written
     """
-    state_files.write(directory, FILE, encode(published))
+    state_files.write(directory, FILE, encode(loads))
 
 
-def read(directory: str) -> Published | None:
+def read(directory: str) -> PoolLoads | None:
     """Read the file in the state directory; None: there is none.
 
     :raises StateError: it can't be trusted or understood; names the file and the remedy
@@ -200,7 +193,7 @@ def read(directory: str) -> Published | None:
         ) from None
 
 
-def _decode(lines: Sequence[str]) -> Published:
+def _decode(lines: Sequence[str]) -> PoolLoads:
     header = lines[0].split('\t')
     if header[0] != _MAGIC or len(header) < 5:
         raise ValueError('not a file of nova-numa-pmc: unexpected first line')
@@ -225,7 +218,7 @@ def _decode(lines: Sequence[str]) -> Published:
             pools[-1][2].append((node, vcpus))
         elif columns[0] == 'guests':
             history = model.DemandHistory(_whole(columns[1]), _whole(columns[2]) / 100)
-    return Published(
+    return PoolLoads(
         boot_id,
         _whole(taken_ns),
         _whole(interval_ms) / 1000,

@@ -96,7 +96,7 @@ def publish(root):
     load = model.NodeLoad(1.0, 10**9, 10**11)
     pool_loads.write(
         root + '/run/nova-numa-pmc',
-        pool_loads.Published(
+        pool_loads.PoolLoads(
             promises_file.read_boot_id(root),
             time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             600.0,

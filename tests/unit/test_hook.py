@@ -655,7 +655,7 @@ class PoolTest(HookTest):
     def publish(self, cpus, boot_id=None):
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
-            pool_loads.Published(
+            pool_loads.PoolLoads(
                 boot_id or promises_file.read_boot_id(self.root),
                 1,
                 5.0,
@@ -693,7 +693,7 @@ class PoolTest(HookTest):
         vcpus = ((0, 0.0), (1, 0.0))
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
-            pool_loads.Published(
+            pool_loads.PoolLoads(
                 promises_file.read_boot_id(self.root),
                 time.clock_gettime_ns(time.CLOCK_BOOTTIME),
                 5.0,

@@ -168,5 +168,5 @@ class OtherPoolTest(PoolsCase):
         self.assertEqual([2.0, 0.0], [load.demand_cores for _, load in other.loads])
         again = publication.decode(publication.encode(found))
         self.assertEqual((found.pools, 'nova.conf'), (again.pools, again.pool_source))
-        told = pool_loads.Published('b', 1, 5.0, found.pools)
+        told = pool_loads.PoolLoads('b', 1, 5.0, found.pools)
         self.assertEqual(told, pool_loads.decode(pool_loads.encode(told)))

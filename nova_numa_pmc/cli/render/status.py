@@ -147,7 +147,7 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
             _held_text(status.held_nodes),
             _memory_text(status.bytes_by_node),
             percent(status.home_ratio),
-            _wants_text(status.wants),
+            _demand_text(status.demand_history),
             tables.printable(why(status, now_s, boottime_s)),
         )
         for status in guests
@@ -216,10 +216,10 @@ def _held_text(nodes: tuple[int, ...] | None) -> str:
     return format_nodes(nodes) or 'any'
 
 
-def _wants_text(wants: GuestHistory | None) -> str:
-    if wants is None or wants.demand.day.mean is None:
+def _demand_text(history: GuestHistory | None) -> str:
+    if history is None or history.demand.day.mean is None:
         return tables.UNKNOWN
-    return '%s/%s' % (number(wants.demand.day.mean, 1), number(wants.demand.p95()[1], 1))
+    return '%s/%s' % (number(history.demand.day.mean, 1), number(history.demand.p95()[1], 1))
 
 
 def _memory_text(by_node: dict[int, int] | None) -> str:
@@ -261,8 +261,12 @@ def to_data(
                 'home_ratio': status.home_ratio,
                 'override': status.guest.override,
                 'fixed': status.fixed,
-                'demand_cores': status.wants.demand.figures() if status.wants else {},
-                'bandwidth_bytes_per_sec': status.wants.traffic.figures() if status.wants else {},
+                'demand_cores': status.demand_history.demand.figures()
+                if status.demand_history
+                else {},
+                'bandwidth_bytes_per_sec': status.demand_history.traffic.figures()
+                if status.demand_history
+                else {},
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
                 'promise': status.promise and status.promise._asdict(),
                 'moved': status.moved and status.moved.id,

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:
         plan_command.show(plan, situation, args.horizon, observed)
-    outcome = None
+    result = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
-        outcome = run_moves.make_moves(
+        result = run_moves.make_moves(
             command, plan, observed.host_promises.promises, history.APPLY, args.wait
         )
     if args.json:
@@ -59,12 +59,12 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
             json.dumps(
                 {
                     'plan': plans.to_data(plan, situation, observed),
-                    'outcome': outcome and run_moves.to_data(outcome),
+                    'outcome': result and run_moves.to_data(result),
                 }
             )
         )
-    elif outcome:
-        run_moves.print_outcome(outcome, print)
-    if outcome:
-        return outcome.exit_code
+    elif result:
+        run_moves.print_result(result, print)
+    if result:
+        return result.exit_code
     return exits.NOT_EMPTY if plan.moves else exits.OK

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.OK
     if not asks or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
-    outcome = run_moves.make_moves(
+    result = run_moves.make_moves(
         command, plan, observed.host_promises.promises, history.APPLY, args.wait
     )
-    run_moves.print_outcome(outcome, print)
-    return outcome.exit_code
+    run_moves.print_result(result, print)
+    return result.exit_code

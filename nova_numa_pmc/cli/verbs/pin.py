@@ -45,40 +45,40 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     """Pin the guest; return the exit code."""
     command = command or context.CommandContext(args.root)
     command.need_root()
-    outcome = None
+    result = None
     if args.node is None:
         uuid, name = command.find_overridden(args.guest)
     else:
         guest = command.find(args.guest)
         uuid, name = guest.uuid, guest.name
-        outcome = _move_to_node(command, guest, args.node, args.wait)
-        if outcome and outcome.exit_code == exits.PROBLEM:
+        result = _move_to_node(command, guest, args.node, args.wait)
+        if result and result.exit_code == exits.PROBLEM:
             raise PageMoveError(
                 'guest %s: not pinned: %s'
                 % (
                     name,
-                    ''.join(entry.why for entry in outcome.entries) or 'interrupted by a signal',
+                    ''.join(entry.why for entry in result.entries) or 'interrupted by a signal',
                 )
             )
     record_override(
         command,
         overrides.Override(uuid, model.PIN, name),
         args,
-        outcome and run_moves.to_data(outcome),
+        result and run_moves.to_data(result),
     )
-    return outcome.exit_code if outcome else exits.OK
+    return result.exit_code if result else exits.OK
 
 
 def record_override(
     command: context.CommandContext,
     override: overrides.Override,
     args: argparse.Namespace,
-    outcome: dict[str, Any] | None = None,
+    result: dict[str, Any] | None = None,
 ) -> None:
     """Record an override and print it."""
     overrides.put(override, command.root)
     if args.json:
-        print(json.dumps(dict(override._asdict(), outcome=outcome)))
+        print(json.dumps(dict(override._asdict(), outcome=result)))
     else:
         print(
             '%s %s: %s'

@@ -52,11 +52,11 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     )
     if not args.json:
         _show(undo)
-    outcome, declined = None, False
+    result, declined = None, False
     if undo.plan.moves:
         declined = not args.yes and not confirm.ask_operator(command, 'take these back?')
         if not declined:
-            outcome = run_moves.make_moves(
+            result = run_moves.make_moves(
                 command,
                 undo.plan,
                 observed.host_promises.promises,
@@ -67,12 +67,12 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if args.json:
         print(
             json.dumps(
-                {'left_alone': dict(undo.left), 'outcome': outcome and run_moves.to_data(outcome)}
+                {'left_alone': dict(undo.left), 'outcome': result and run_moves.to_data(result)}
             )
         )
-    elif outcome:
-        run_moves.print_outcome(outcome, print)
-    return _exit_code(undo, outcome, declined)
+    elif result:
+        run_moves.print_result(result, print)
+    return _exit_code(undo, result, declined)
 
 
 def _show(undo: undo_plan.UndoPlan) -> None:
@@ -83,12 +83,12 @@ def _show(undo: undo_plan.UndoPlan) -> None:
 
 
 def _exit_code(
-    undo: undo_plan.UndoPlan, outcome: run_moves.RunResult | None, declined: bool
+    undo: undo_plan.UndoPlan, result: run_moves.RunResult | None, declined: bool
 ) -> int:
     if declined:
         return exits.NOT_EMPTY
-    if outcome is None:
+    if result is None:
         return exits.PROBLEM
-    if undo.left and outcome.exit_code == exits.OK:
+    if undo.left and result.exit_code == exits.OK:
         return exits.PARTLY
-    return outcome.exit_code
+    return result.exit_code

@@ -193,11 +193,11 @@ class Histories:
                 seconds,
             )
         for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
-            wants = self.others.setdefault(node, UsageHistory())
+            history = self.others.setdefault(node, UsageHistory())
             if cores is not None:
-                wants.demand.add(cores, weights)
+                history.demand.add(cores, weights)
             if bytes_per_sec is not None:
-                wants.traffic.add(bytes_per_sec, weights)
+                history.traffic.add(bytes_per_sec, weights)
         self.recent.append(
             (
                 self.clock_s,
@@ -258,11 +258,11 @@ class Histories:
             factor = horizon.overflow()
             if factor is None:
                 continue
-            for wants in (*self.guests.values(), *self.others.values()):
-                for stream in wants.streams()[index::2]:
+            for history in (*self.guests.values(), *self.others.values()):
+                for stream in history.streams()[index::2]:
                     stream.rescale(factor)
-                if index == 0 and isinstance(wants, GuestHistory):
-                    wants.ran = {node: weight * factor for node, weight in wants.ran.items()}
+                if index == 0 and isinstance(history, GuestHistory):
+                    history.ran = {node: weight * factor for node, weight in history.ran.items()}
 
     def _forget(self) -> None:
         """Forget guests that are gone for good, and add them to their flavors' sums."""

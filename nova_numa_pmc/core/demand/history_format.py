@@ -41,7 +41,7 @@ def to_data(histories: Histories) -> dict[str, Any]:
         'clock_s': _brief(histories.clock_s),
         'guests': {
             uuid: dict(
-                _wants(history, scales),
+                _series_data(history, scales),
                 flavor=history.flavor,
                 vcpus=history.vcpus,
                 seen_s=_brief(history.seen_s),
@@ -50,7 +50,8 @@ def to_data(histories: Histories) -> dict[str, Any]:
             for uuid, history in latest
         },
         'others': {
-            '%d' % node: _wants(history, scales) for node, history in histories.others.items()
+            '%d' % node: _series_data(history, scales)
+            for node, history in histories.others.items()
         },
         'flavors': [
             [name, _brief(count), _brief(total)]
@@ -91,12 +92,14 @@ def from_data(data: Any) -> Histories:
         raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
 
 
-def _wants(wants: UsageHistory, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
+def _series_data(
+    history: UsageHistory, scales: tuple[float, float]
+) -> dict[str, list[list[float]]]:
     return {
         name: [
             _stream(stream, scale) for stream, scale in zip((series.minutes, series.day), scales)
         ]
-        for name, series in (('demand', wants.demand), ('traffic', wants.traffic))
+        for name, series in (('demand', history.demand), ('traffic', history.traffic))
     }
 
 

@@ -101,7 +101,7 @@ class Ladder:
 
     def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
         self._sources = tuple(sources)
-        self._trials = SourceRetries(retry_ticks)
+        self._retries = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
         """Return the best evidence of each guest; problems of sources are not raised.
@@ -119,7 +119,7 @@ class Ladder:
             )
             if tick.guests and not waiting:
                 break
-            sampled = self._trials.sample(source, problems, tick)
+            sampled = self._retries.sample(source, problems, tick)
             if sampled is None:
                 continue
             if not tick.guests:  # still tried, so that its fitness is known

@@ -13,7 +13,7 @@ from nova_numa_pmc.model import NodeLoad, PoolLoad
 from nova_numa_pmc.state import pool_loads
 
 BOOT_ID = '6a7b0e4c-0000-4000-8000-000000000001'
-PUBLISHED = pool_loads.Published(
+PUBLISHED = pool_loads.PoolLoads(
     BOOT_ID,
     5 * 10**9,
     10.5,
@@ -104,7 +104,7 @@ class CodecTest(unittest.TestCase):
         whole = bytearray(pool_loads.encode(PUBLISHED))
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
         try:
-            self.assertIsInstance(pool_loads.decode(bytes(whole)), pool_loads.Published)
+            self.assertIsInstance(pool_loads.decode(bytes(whole)), pool_loads.PoolLoads)
         except StateError:
             pass
 

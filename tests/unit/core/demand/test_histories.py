@@ -113,11 +113,11 @@ class FeedTest(unittest.TestCase):
         )
         self.assertEqual(
             {0: 2.5, 1: 1.0},
-            {node: wants.demand.day.mean for node, wants in self.histories.others.items()},
+            {node: history.demand.day.mean for node, history in self.histories.others.items()},
         )
         self.assertEqual(
             {0: 5e9, 1: 8e9},
-            {node: wants.traffic.day.mean for node, wants in self.histories.others.items()},
+            {node: history.traffic.day.mean for node, history in self.histories.others.items()},
         )
 
     def test_a_guest_on_cpus_of_its_own_is_in_nobodys_demand(self):
