@@ -2,7 +2,7 @@
 """Measurements of a host over one interval: per node and per guest.
 
 The records that connect the code that measures (``host/``, the agent) with its readers
-(``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
+(``top``, ``record``, ``report``, the publication). ``None`` is unknown, never 0.
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
 

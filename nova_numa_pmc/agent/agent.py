@@ -262,7 +262,7 @@ class Agent:
         return tick
 
     def _publication(self, tick: Tick) -> Publication | None:
-        """Return the host's state.
+        """Return the host's publication.
 
         None for a first sample, which has no rates and would replace a better publication.
         """

@@ -211,17 +211,17 @@ class Service:
         self._agent.abandon()
 
 
-def status(state: Publication | None, paused: Paused | None = None) -> str:
+def status(publication: Publication | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
-    :param state: the host as last measured; None: nothing was measured
+    :param publication: the last one; None: nothing was measured
     :param paused: since when and why the agent is paused; None: it is not
     """
     if paused:
-        return '%s; %s' % (paused, status(state))
-    if state is None:
+        return '%s; %s' % (paused, status(publication))
+    if publication is None:
         return 'nothing measured yet, or nothing to measure: see the journal'
-    guests = sum(node.guests for node in state.view.nodes)
+    guests = sum(node.guests for node in publication.view.nodes)
     demand = ', '.join(
         'node %d: %s of %.3g'
         % (
@@ -229,6 +229,10 @@ def status(state: Publication | None, paused: Paused | None = None) -> str:
             'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores,
             node.cores,
         )
-        for node in state.view.nodes[:8]
+        for node in publication.view.nodes[:8]
     )
-    return '%.0f guests; source: %s; cores wanted: %s' % (guests, state.source or 'none', demand)
+    return '%.0f guests; source: %s; cores wanted: %s' % (
+        guests,
+        publication.source or 'none',
+        demand,
+    )

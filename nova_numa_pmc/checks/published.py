@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that the agent publishes the host's state and nova-compute can see it."""
+"""Check that the agent's publication is there and nova-compute can see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_published(directory: str, now_s: float) -> Iterator[Finding]:
-    """Check that the host's state is there, understood and fresh.
+    """Check that the publication is there, understood and fresh.
 
     :param directory: of the state, as we see it
     :param now_s: CLOCK_REALTIME
@@ -52,8 +52,8 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         yield Finding(
             'state-stale',
             finding.ERROR,
-            "the host's state is %.0f s old, though it is measured every %.0f s: the scheduler "
-            "treats this host's pressure as unknown" % (age_s, published.interval_s),
+            'the publication is %.0f s old, though the host is measured every %.0f s: the '
+            "scheduler treats this host's pressure as unknown" % (age_s, published.interval_s),
             'systemctl status nova-numa-agent; journalctl -u nova-numa-agent',
             path,
         )
@@ -61,7 +61,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         yield Finding(
             'state-from-the-future',
             finding.WARNING,
-            "the host's state is dated %.0f s in the future: the clock was set back" % -age_s,
+            'the publication is dated %.0f s in the future: the clock was set back' % -age_s,
             'restart nova-numa-agent once the clock is right',
             path,
         )

@@ -19,6 +19,7 @@ from nova_numa_pmc.state import history, overrides, pause, publication
 if TYPE_CHECKING:
     from nova_numa_pmc.core.demand.histories import GuestHistory
     from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.state.publication import Publication
 
 
 #: Fields of a node that a sample has under the same names.
@@ -108,7 +109,7 @@ class GuestStatus(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(command: context.CommandContext) -> tuple[AgentStatus, publication.Publication | None]:
+def agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
     """Read the state of the agent.
 
     :returns: (the agent's status, the last publication; None: none can be read)
@@ -136,17 +137,19 @@ def agent(command: context.CommandContext) -> tuple[AgentStatus, publication.Pub
 def nodes(
     command: context.CommandContext,
     observed: context.ObservedHost,
-    published: publication.Publication | None,
+    publication: Publication | None,
 ) -> tuple[NodeStatus, ...]:
     """Return the status of the nodes, from the sample or else from the publication.
 
-    :param published: the agent's publication; None: there is no fresh one
+    :param publication: the agent's publication; None: there is no fresh one
     """
     now = host_view.view(
         observed.host, observed.host_promises.promises.values(), command.options.shared.limits
     )
     measured = (
-        _loads_of_sample(observed.sample) if observed.sample else _loads_of_publication(published)
+        _loads_of_sample(observed.sample)
+        if observed.sample
+        else _loads_of_publication(publication)
     )
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
@@ -178,14 +181,12 @@ def _loads_of_sample(sample: Sample) -> dict[int, dict[str, float | None]]:
     }
 
 
-def _loads_of_publication(
-    published: publication.Publication | None,
-) -> dict[int, dict[str, float | None]]:
+def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str, float | None]]:
     loads: dict[int, dict[str, float | None]] = {}
-    if published is None:
+    if publication is None:
         return loads
-    now_cores = published.demand_now_cores or (None,) * len(published.view.nodes)
-    for node, remote, now in zip(published.view.nodes, published.remote_ratios, now_cores):
+    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
+    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
         parts = pressure.node_pressure(
             pressure.utilisation(node.demand_cores, node.cores),
             pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from oslo_config import cfg
 
+    from nova_numa_pmc.state.publication import Publication
+
 LOG = logging.getLogger('nova_numa_pmc.agent')
 #: Others import these late, for the hook's sake. The agent runs on while the package's files are
 #: replaced, and must not load some modules of the next version then.
@@ -187,22 +189,22 @@ def _once(
         agent = stack.enter_context(Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
-        state = agent.tick().publication
-    if state is None:
+        published = agent.tick().publication
+    if published is None:
         print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(json.loads(publication.encode(state))))
+        print(json.dumps(json.loads(publication.encode(published))))
     else:
-        print('\n'.join(as_lines(state)))
+        print('\n'.join(as_lines(published)))
     return 0
 
 
-def as_lines(state: publication.Publication) -> list[str]:
+def as_lines(publication: Publication) -> list[str]:
     """Return the publication as lines of text."""
-    lines = ['over %.3g s, source: %s' % (state.interval_s, state.source or 'none')]
-    now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)
-    for node, remote, now in zip(state.view.nodes, state.remote_ratios, now_cores):
+    lines = ['over %.3g s, source: %s' % (publication.interval_s, publication.source or 'none')]
+    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
+    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = (
             'unknown'
@@ -228,7 +230,7 @@ def as_lines(state: publication.Publication) -> list[str]:
 
 
 class JournalFormatter(logging.Formatter):
-    """Put the level in front as journald wants it; a traceback stays in one entry's lines."""
+    """Puts the level in front as journald wants it; a traceback stays in one entry's lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines, each with its priority."""

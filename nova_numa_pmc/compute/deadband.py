@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a host's state differs enough from what was sent to be sent again. Pure."""
+"""Decide whether a publication differs enough from what was sent to be sent again. Pure."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ from nova_numa_pmc.state import publication
 if TYPE_CHECKING:
     from nova.compute.resource_tracker import ResourceTracker
 
+    from nova_numa_pmc.state.publication import Publication
+
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class _Inputs(Record):
     :param uuids: of the instances that the agent can have seen
     """
 
-    published: publication.Publication
+    publication: Publication
     vcpus: int
     memory_mb: int
     interval_s: int
@@ -61,7 +63,7 @@ class _Inputs(Record):
 class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
-    A host state that is missing, stale or can't be trusted costs one warning, and then the
+    A publication that is missing, stale or can't be trusted costs one warning, and then the
     NUMA metrics are left out: the scheduler takes the host's pressure as unknown. Nova makes
     an object of every installed monitor, enabled or not, so that the constructor does nothing.
     """
@@ -86,14 +88,14 @@ class Monitor(virt_driver.Monitor):
             metric_list.objects.extend(self._numa_metrics())
 
     def _numa_metrics(self) -> list[objects.MonitorMetric]:
-        """Return the two metrics, or none where the host's state is unknown; never raise."""
+        """Return the two metrics, or none without a usable publication; never raise."""
         try:
             published = publication.read(self._state_dir())
             now_s = time.time()
             if publication.freshness(published, now_s) != publication.FRESH:
                 return self._leave_out(
                     'stale',
-                    'the host state in %s was taken %.0f s ago: is nova-numa-agent running?',
+                    'the publication in %s was taken %.0f s ago: is nova-numa-agent running?',
                     self._directory,
                     now_s - published.taken_s,
                 )
@@ -111,9 +113,7 @@ class Monitor(virt_driver.Monitor):
             self._problem = None
         return numa_metrics
 
-    def _metrics(
-        self, published: publication.Publication, now_s: float
-    ) -> list[objects.MonitorMetric]:
+    def _metrics(self, publication: Publication, now_s: float) -> list[objects.MonitorMetric]:
         # Nova passes its resource tracker, whatever the base class calls it. With libvirt that has
         # one compute node, whose usage has just been summed up from the instances and is saved
         # together with these metrics. Any usage beyond it that the scheduler finds later therefore
@@ -126,7 +126,7 @@ class Monitor(virt_driver.Monitor):
         (node,) = nodes
         seen = 1 - _unseen_ratio(node, self.compute_manager)
         now = _Inputs(
-            published,
+            publication,
             round(seen * node.vcpus_used),
             round(seen * node.memory_mb_used),
             _interval_s(),
@@ -214,24 +214,24 @@ def _interval_s() -> int:
 def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     """Return whether the metrics sent last may be sent again."""
     allowed = CONF.numa_pmc.metrics_deadband
-    age_s = now.published.taken_s - sent.published.taken_s
+    age_s = now.publication.taken_s - sent.publication.taken_s
     return (
         allowed > 0
         and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
-        and now._replace(published=sent.published) == sent
-        and deadband.within(sent.published, now.published, allowed)
+        and now._replace(publication=sent.publication) == sent
+        and deadband.within(sent.publication, now.publication, allowed)
     )
 
 
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
-    """Return the two metrics of a host's state."""
-    published = inputs.published
+    """Return the two metrics of a publication."""
+    publication = inputs.publication
     counted = nova_metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)
     current, maximum = nova_metrics.to_values(
-        published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
+        publication, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
     )
-    taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
-    ids = [str(node.id) for node in published.view.nodes]
+    taken = datetime.datetime.fromtimestamp(publication.taken_s, datetime.timezone.utc)
+    ids = [str(node.id) for node in publication.view.nodes]
     return [
         _metric(
             nova_metrics.CURRENT,

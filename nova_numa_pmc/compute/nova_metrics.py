@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's state as two of Nova's compute metrics: their keys, and how they are filled.
+"""A publication as two of Nova's compute metrics: their keys, and how they are filled.
 
 Nova carries ``numa_membw_values``, a dict of str to int, of the metrics ``numa.membw.current``
 and ``numa.membw.max`` from a compute monitor to the scheduler, as JSON in the column
@@ -106,22 +106,22 @@ class Counted(Record):
 
 
 def to_values(
-    published: Publication,
+    publication: Publication,
     vcpus_used: int,
     memory_mb_used: int,
     interval_s: float | None = None,
     counted: Counted | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Turn a host's state into the values of Nova's two metrics.
+    """Turn a publication into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
-        built, so that the scheduler knows what the host state doesn't show yet
+        built, so that the scheduler knows what the publication doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
     :param counted: what else Nova counted, None: not reported
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
-    view = published.view
+    view = publication.view
     if len(view.nodes) > NODES_MAX:
         raise StateError("%d nodes: Nova's metrics hold %d at most" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
@@ -131,24 +131,24 @@ def to_values(
         if counted.pinned_cpus:
             current['pmc.pin'] = counted.pinned_cpus
     current['pmc'] = SCHEMA
-    current['pmc.at'] = int(published.taken_s)
+    current['pmc.at'] = int(publication.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)
     current['pmc.mb'] = int(memory_mb_used)
     maximum = {'pmc.nodes': len(view.nodes)}
     rotation = view.rotation % max(1, len(merge(view)[1]))
     if rotation:
         current['pmc.turn'] = rotation
-    guests = min(int(published.history.guests), (1 << GUESTS_BITS) - 1)
+    guests = min(int(publication.history.guests), (1 << GUESTS_BITS) - 1)
     if guests:
         current['pmc.k'] = (
-            guests | round(100 * published.history.cores_per_vcpu_sum) << GUESTS_BITS
+            guests | round(100 * publication.history.cores_per_vcpu_sum) << GUESTS_BITS
         )
-    every = round(max(published.interval_s, interval_s or 0))
+    every = round(max(publication.interval_s, interval_s or 0))
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every
     renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
-    for at, (node, remote) in enumerate(zip(view.nodes, published.remote_ratios)):
+    for at, (node, remote) in enumerate(zip(view.nodes, publication.remote_ratios)):
         _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
         _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
         _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, UNKNOWN)
@@ -165,7 +165,7 @@ def to_values(
     distances.add_distances(maximum, view)
     distances.add_domains(maximum, view)
     for key, field, scale in LIMITS:
-        value = getattr(published.limits, field)
+        value = getattr(publication.limits, field)
         if value != getattr(DEFAULT_LIMITS, field):
             maximum[key] = round(value * scale)
     return current, maximum

@@ -87,7 +87,7 @@ class Publication(Record):
 
 
 def freshness(publication: Publication, now_s: float) -> str:
-    """Classify the age of a host's state.
+    """Classify the age of a publication.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
@@ -170,7 +170,7 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
 
 
 def encode(publication: Publication) -> bytes:
-    """Render a host's state as the file's bytes."""
+    """Render a publication as the file's bytes."""
     nodes = []
     now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
     for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):

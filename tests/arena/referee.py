@@ -46,7 +46,7 @@ class Clock:
 
 
 def published(record, at):
-    """Return a host's state as its agent published it."""
+    """Return a host as its agent published it."""
     nodes = tuple(
         model.NodeView(
             node,

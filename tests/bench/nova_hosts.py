@@ -22,7 +22,7 @@ CELL = '00000000-0000-0000-0000-000000000001'
 
 
 def published(rng, nodes=2, cores=40.0):
-    """Return a host's state as an agent publishes it, at random loads."""
+    """Return the publication of a host, at random loads."""
     views = tuple(
         model.NodeView(
             at,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor in nova-compute: what reaches the scheduler, and what a bad host state costs."""
+"""The monitor in nova-compute: what reaches the scheduler, and what a bad publication costs."""
 
 import json
 import os

@@ -57,7 +57,7 @@ class PoolsCase(unittest.TestCase):
             self.host.thread(4000 + number, 10000 * number + at, run_s, wait_s, cpu)
 
     def published(self, busy_ratio, *run):
-        """Return the host's state after 5 s in which each CPU was busy so much."""
+        """Return the publication after 5 s in which each CPU was busy so much."""
         self.sampler.sample(0, 1000.0)
         for each in run:
             each()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without a command: show this host's state and which moves would pay, and ask.
+"""Without a command: show this host's status and which moves would pay, and ask.
 
 It asks only when run by root on a terminal; otherwise it exits after printing the plan.
 

@@ -125,7 +125,7 @@ def build_s(name):
 
 
 def published(guests, placed, now_s):
-    """Return the host's state.
+    """Return the host's publication.
 
     :param guests: (node, vCPUs, MiB) of each
     :param placed: how many have come so far, which ties go by
