@@ -69,7 +69,7 @@ class _MessagePrinter(logging.Handler):
 
 
 def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
-    """Return the move lock, taken: a context that gives it back.
+    """Return the move lock, taken; it is released at the end of its ``with``.
 
     :param who: one of :data:`history.APPLY`…
     :raises StateLocked: another process holds it for longer than ``wait_s``

@@ -3,7 +3,7 @@
 
 Pure. Units: cores are core-seconds per second, lines are cache lines of 64
 bytes, latencies are nanoseconds. Nodes are positions 0…N−1 in every sequence.
-``None`` is unknown, never 0: an unknown part is left out, not guessed.
+``None`` is unknown, never 0: an unknown part is left out, not assumed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def bandwidth_bytes_per_sec(
 def utilisation(used: float | None, maximum: float | None) -> float | None:
     """Return ``used / maximum``; None when either is unknown or the maximum is 0.
 
-    A maximum is never guessed: "the highest seen" would give 1.0 on an idle host.
+    A maximum is never assumed: "the highest seen" would give 1.0 on an idle host.
     """
     if used is None or not maximum:
         return None

@@ -44,7 +44,7 @@ class PlannedMove(Record):
 
 
 class MovePromises:
-    """Promise guests that are moved their new places.
+    """Records the promises of guests that are moved.
 
     :param who: as the history has it; an operator's order about one guest
         (:data:`history.PIN`) replaces its earlier override

@@ -44,7 +44,7 @@ _STAGE = 'holding guest %s'
 
 
 class Reassertion:
-    """Read back each guest's cpusets, tick by tick."""
+    """Reads back each guest's cpusets, tick by tick, and rewrites what differs."""
 
     def __init__(
         self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog

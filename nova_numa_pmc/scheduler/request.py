@@ -145,7 +145,7 @@ class HostEstimate(Record):
     :param outcome: what the guest would leave, None: not known
     :param unknown: why the outcome is unknown; None: it is known
     :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
-    :param measured: the CPU wanted on the host's nodes is measured, not guessed
+    :param measured: the CPU wanted on the host's nodes is measured, not estimated
     :param members: node ids of each position in ``outcome.at``
     :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
         None: nothing is known
@@ -401,7 +401,7 @@ def objection(estimate: HostEstimate, options: FilterOptions) -> str:
         return 'its pressure is unknown' if options.refuse_unknown else ''
     if options.one_node and estimate.outcome.code != 'one_node':
         return 'the guest does not fit on one node'
-    # A guess is no reason to refuse a host.
+    # An estimate without measurements is no reason to refuse a host.
     if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
         return 'above the ceiling of %g' % options.ceiling
     return ''

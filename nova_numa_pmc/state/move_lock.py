@@ -22,7 +22,7 @@ _NAME_MAX = 200
 
 
 class MoveLock:
-    """The right to move guests, taken and given back.
+    """The right to move guests, taken and released.
 
     :param directory: the state directory's path
     :param who: what others read: 'nova-numa-agent', 'nova-numa-rebalance apply'

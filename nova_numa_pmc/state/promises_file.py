@@ -65,7 +65,7 @@ class HostPromisesDraft(HostPromises):
 
 
 class locked(HostPromisesDraft):  # noqa: N801 -- a context manager, used like a function
-    """Hold the lock while deciding and recording, and for nothing else.
+    """Holds the lock while deciding and recording, and for nothing else.
 
     ``with locked(…) as host_promises:`` reads the file; leaving the block writes it if anything
     has changed, and not if the block raised. Never call libvirt or wait inside: every other start

@@ -75,7 +75,7 @@ def refuse_mediated(root: str) -> None:
     Asked at every tick: the module can be loaded again with it, and an event of ours that is
     open would then stop the next guest from starting.
 
-    :raises SourceUnavailable:
+    :raises SourceUnavailable: it is enabled
     """
     if events.mediated_vpmu(root):
         raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
