@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish measurements for the libvirt hook: the file ``pools`` in the state directory.
 
-The same figures as in the publication, as text of tab-separated columns, because
-importing a JSON parser costs the hook as much as a Python start::
+The same figures as in the publication, as text of tab-separated columns, because importing a
+JSON parser costs the hook as much as a Python start::
 
     nova-numa-pmc-pools  1.2  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
     pool  <CPU list>
