@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_THREADS = 65536
 _READ_BYTES = 4096
 #: At most one in this many of the process's descriptors is kept open for threads.
-_KEPT_PART = 8
+_KEPT_DIVISOR = 8
 
 
 class ThreadTimes(Record):
@@ -134,7 +134,7 @@ class ThreadReader:
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
         # Read each time, as the limit is raised when counters need it.
-        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_PART - sum(
+        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_DIVISOR - sum(
             files.descriptors for files in self._kept.values()
         )
         times = {}

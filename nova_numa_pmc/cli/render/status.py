@@ -171,7 +171,7 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
     wider = (
         promise.cpu_nodes
         and status.held_nodes is not None
-        and (set(status.held_nodes) != set(promise.cpu_nodes))
+        and set(status.held_nodes) != set(promise.cpu_nodes)
     )
     if status.pinned:
         parts.append(
@@ -189,7 +189,7 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
                 tables.short_number(status.guest.memory_bytes, 1024),
             )
         )
-    if status.fixed and status.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
+    if status.fixed and status.fixed not in (eligibility.PLACED_BY_OTHERS, eligibility.UNKNOWN):
         parts.append(eligibility.TEXTS[status.fixed])
     return '; '.join(parts)
 

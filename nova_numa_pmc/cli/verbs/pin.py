@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
-_NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE = 16 << 20, 0.01
+_NEGLIGIBLE_BYTES, _NEGLIGIBLE_RATIO = 16 << 20, 0.01
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -138,5 +138,5 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     except CpusetError:
         return False
     return cgroups.bytes_off(by_node, (node_id,)) > max(
-        _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHARE * sum(by_node.values())
+        _NEGLIGIBLE_BYTES, _NEGLIGIBLE_RATIO * sum(by_node.values())
     )

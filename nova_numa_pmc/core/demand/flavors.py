@@ -36,7 +36,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
         if (
             history.is_representative
             and history.demand.day.mean is not None
-            and (history.traffic.day.mean is not None)
+            and history.traffic.day.mean is not None
         ):
             cores += history.demand.day.mean
             traffic += history.traffic.day.mean

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Codes that are used by name.
-UNKNOWN, PINNED = 'unknown', 'pinned'
+UNKNOWN = 'unknown'
+PLACED_BY_OTHERS = 'pinned'  # older than its text, and so is 'kept' below
 #: Code for a guest that the command did not name; it says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
@@ -61,7 +62,7 @@ RULES = (
     Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt here'),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
     Rule(
-        PINNED,
+        PLACED_BY_OTHERS,
         lambda case: case.guest.placed_by or case.promise.origin == model.PINNED,
         'placed by others',
     ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
-    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
+    from nova_numa_pmc.core.rebalance.layout import GuestModel
     from nova_numa_pmc.core.rebalance.proposals import Change
     from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AWAY_RATIO = 0.02
 #: Guests that may use several nodes absorb bursts there up to this share of their demand (assumed;
 #: simulated with a half, a quarter and an eighth).
-TAKEN_UP = 0.25
+TAKEN_UP_RATIO = 0.25
 
 
 class MoveCandidate:
@@ -170,7 +170,7 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
     )
 
 
-def _step(host_model: HostModel, guest: LaidOutGuest, place: Place) -> plan_records.Step:
+def _step(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.Step:
     return plan_records.Step(
         guest.load.uuid,
         guest.load.name,
@@ -181,7 +181,7 @@ def _step(host_model: HostModel, guest: LaidOutGuest, place: Place) -> plan_reco
     )
 
 
-def _adjust_gain(host_model: HostModel, guest: LaidOutGuest, place: Place, gain: float) -> float:
+def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of a change, corrected where it widens a guest or lets it go home."""
     if set(guest.at) < set(place.cpus):
         return gain + _pooled_gain(host_model, guest, place)
@@ -190,12 +190,12 @@ def _adjust_gain(host_model: HostModel, guest: LaidOutGuest, place: Place, gain:
     return gain
 
 
-def _pooled_gain(host_model: HostModel, guest: LaidOutGuest, place: Place) -> float:
+def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
     """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
     Independent bursts add as squares, so that nodes which share their guests wait for
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
-    it (:data:`TAKEN_UP`); what is then left are bursts of both nodes together.
+    it (:data:`TAKEN_UP_RATIO`); what is then left are bursts of both nodes together.
     """
     host_loss = host_model.host_loss
     if not any(host_loss.bursts[n] for n in place.cpus):
@@ -217,12 +217,13 @@ def _pooled_gain(host_model: HostModel, guest: LaidOutGuest, place: Place) -> fl
         for wide, wants in host_loss.wide.items()
         if wide != guest.at and len(set(wide).intersection(nodes)) > 1
     )
-    return max(0.0, min(apart - together, TAKEN_UP * (shared + guest.demand)) - TAKEN_UP * shared)
+    return max(
+        0.0,
+        min(apart - together, TAKEN_UP_RATIO * (shared + guest.demand)) - TAKEN_UP_RATIO * shared,
+    )
 
 
-def _homecoming_gain(
-    host_model: HostModel, guest: LaidOutGuest, place: Place, gain: float
-) -> float:
+def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of going home: none unless that leaves room, else at least a small one."""
     host_loss = host_model.host_loss
     others = dict(host_loss.wide)

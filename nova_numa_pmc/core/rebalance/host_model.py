@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest, Parts
+    from nova_numa_pmc.core.rebalance.layout import GuestModel, Parts
 
     #: Guests and where they go.
-    Steps = Sequence[tuple[LaidOutGuest, 'Place']]
+    Steps = Sequence[tuple[GuestModel, 'Place']]
 
 PAGE_BYTES = 4096
 #: A move may use this share of the bandwidth that either end has left, or this rate if more.
-SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
+SPARE_RATIO, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
 
 
 class Place:
@@ -51,7 +51,7 @@ class HostModel(Layout):
         super().__init__(situation, options)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
-    def effect(self, guest: LaidOutGuest, place: Place) -> losses.Effect:
+    def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in guest.effects:
             return guest.effects[place]
@@ -61,14 +61,14 @@ class HostModel(Layout):
             guest.effects[place] = effect
         return effect
 
-    def bytes_to_move(self, guest: LaidOutGuest, place: Place) -> int:
+    def bytes_to_move(self, guest: GuestModel, place: Place) -> int:
         """Return M, the bytes of a guest that are not yet on the target."""
         if place.memory is None:
             return 0
         assert guest.bytes is not None  # else may_have() has refused it
         return sum(size for at, size in guest.bytes.items() if at != place.memory)
 
-    def cost(self, guest: LaidOutGuest, place: Place) -> float:
+    def cost(self, guest: GuestModel, place: Place) -> float:
         """Return K, the cost of moving one guest [core-seconds].
 
         K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r, with r at most a
@@ -89,9 +89,9 @@ class HostModel(Layout):
                 rate = min(rate, self._spare(at))
         rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
         remote = min(guest.demand, guest.stalls_per_ns * max(0.0, far) / away) if away else 0.0
-        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_sec + changed
+        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_s + changed
 
-    def may_have(self, guest: LaidOutGuest, place: Place) -> bool:
+    def may_have(self, guest: GuestModel, place: Place) -> bool:
         """Return whether a guest may have a place at all, ignoring how full it is."""
         if not guest.movable:
             return False
@@ -107,7 +107,7 @@ class HostModel(Layout):
             guest.bytes is not None and self.capacity[place.memory] is not None
         )
 
-    def _placement_agrees(self, guest: LaidOutGuest, cpus: tuple[int, ...]) -> bool:
+    def _placement_agrees(self, guest: GuestModel, cpus: tuple[int, ...]) -> bool:
         """Return whether placement would agree to move a young guest there.
 
         See :mod:`placement_order`.
@@ -164,7 +164,7 @@ class HostModel(Layout):
             self.host_loss.put(then)
 
     def effect_with_memory(
-        self, guest: LaidOutGuest, cpus: tuple[int, ...], mem_shares: Parts
+        self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: Parts
     ) -> losses.Effect:
         """Return a guest's effect at a place with these shares of its memory by node."""
         return losses.effect(
@@ -178,7 +178,7 @@ class HostModel(Layout):
             queues=guest.counted,
         )
 
-    def _move_memory(self, guest: LaidOutGuest, target: int) -> None:
+    def _move_memory(self, guest: GuestModel, target: int) -> None:
         assert guest.bytes is not None  # else may_have() has refused it
         for at, size in guest.promise.items():
             self.promised[at] -= size
@@ -197,9 +197,9 @@ class HostModel(Layout):
         if not self.bandwidth_known or not maximum:
             return float('inf')
         left = maximum - self.host_loss.traffic[n]
-        return SPARE_SHARE * max(0.0, left)
+        return SPARE_RATIO * max(0.0, left)
 
-    def _cpu_shares(self, guest: LaidOutGuest, cpus: tuple[int, ...]) -> Parts:
+    def _cpu_shares(self, guest: GuestModel, cpus: tuple[int, ...]) -> Parts:
         """Return where its CPU time goes: over several nodes, in proportion to their cores.
 
         The kernel's load balancer ignores where a guest's memory lies: a guest widened for the

@@ -31,10 +31,10 @@ MAX_UNCLIPPED = 4.0
 #: within hours; nothing else is concluded from it.
 ASSUMED_LINES_PER_CORE_SEC = 1e6
 #: A gain below this share of the host's cores is noise, where that is less than min_gain_cores.
-SMALLEST_SHARE = 0.004
+NOISE_RATIO = 0.004
 
 
-class LaidOutGuest:
+class GuestModel:
     """One guest of the host model.
 
     :ivar at, home: ascending positions of its CPUs now, and of those promised
@@ -102,7 +102,7 @@ class Layout:
         merged, members = memory_domains.merge(view)
         self.options, self.nodes = options, merged.nodes
         self.min_gain = min(
-            options.min_gain_cores, SMALLEST_SHARE * sum(node.cores for node in merged.nodes)
+            options.min_gain_cores, NOISE_RATIO * sum(node.cores for node in merged.nodes)
         )
         self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
         # What a cpuset.mems may hold of each: a domain may have nodes without memory.
@@ -119,7 +119,7 @@ class Layout:
         self.free = self._sum_by_position(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all]
-        self.guests: dict[str, LaidOutGuest] = {}
+        self.guests: dict[str, GuestModel] = {}
         for load in situation.guests:
             if load.demand_cores is not None and self.running:
                 self.guests[load.uuid] = self._lay_out(load, load.demand_cores, situation.mlp)
@@ -141,8 +141,8 @@ class Layout:
         """Divide CPU time over positions in proportion to their cores."""
         return parts({n: self.nodes[n].cores for n in cpus})
 
-    def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> LaidOutGuest:
-        guest = LaidOutGuest()
+    def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> GuestModel:
+        guest = GuestModel()
         guest.load, guest.effects = load, {}
         guest.at = self.positions(load.cpu_nodes)
         guest.home = self.positions(load.home_nodes or load.cpu_nodes)
@@ -185,7 +185,7 @@ class Layout:
         return guest
 
     def _mem_shares(
-        self, guest: LaidOutGuest, lies: Mapping[int, int], remote_ratio: float | None
+        self, guest: GuestModel, lies: Mapping[int, int], remote_ratio: float | None
     ) -> Parts:
         """Return where a guest's accesses go: as its pages lie, corrected by the remote ratio."""
         shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in guest.cpu_shares)
@@ -258,7 +258,7 @@ def parts(amounts: Mapping[int, float]) -> Parts:
     total = sum(amounts.values())
     return (
         tuple((at, amount / total) for at, amount in amounts.items() if amount > 0)
-        if (total > 0)
+        if total > 0
         else ()
     )
 

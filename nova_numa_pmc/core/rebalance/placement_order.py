@@ -19,7 +19,7 @@ from nova_numa_pmc.core.placement import ranking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
+    from nova_numa_pmc.core.rebalance.layout import GuestModel
 
 #: A guest counts as just placed for this long: its demand over the horizon of minutes is known by
 #: then [ns].
@@ -48,7 +48,7 @@ class NodeOrder:
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 
-    def prefers(self, guest: LaidOutGuest, n: int) -> bool:
+    def prefers(self, guest: GuestModel, n: int) -> bool:
         """Return whether a placement would prefer position ``n`` to where the guest is."""
         traffic = guest.load.bandwidth_bytes_per_sec
         if traffic is None:
@@ -61,7 +61,7 @@ class NodeOrder:
         return there < self._key(guest, guest.at[0], traffic, -_NOISE)
 
     def _key(
-        self, guest: LaidOutGuest, n: int, traffic: float, noise: float
+        self, guest: GuestModel, n: int, traffic: float, noise: float
     ) -> tuple[float, float, float]:
         """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
@@ -77,7 +77,7 @@ class NodeOrder:
             ranking.steps(pressure, limits),
         )
 
-    def _pressure(self, guest: LaidOutGuest, n: int, traffic: float, runs: bool = True) -> float:
+    def _pressure(self, guest: GuestModel, n: int, traffic: float, runs: bool = True) -> float:
         """Return a node's pressure with the guest, whose part there is already in the figures."""
         ran, lies = dict(guest.cpu_shares).get(n, 0.0), dict(guest.mem_shares).get(n, 0.0)
         return max(

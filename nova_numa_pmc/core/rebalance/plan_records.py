@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of a move's :class:`model.Reason` where it was requested: with ('why', text).
+#: Code of a move's :class:`model.Reason` where it was requested: with ('why', text). It is older
+#: than its name, and a member in --json.
 REQUESTED = 'asked'
 #: Value of 'rate' in a reason 'distance' where a guest's accesses are not counted.
 ASSUMED = 'assumed'
@@ -100,7 +101,7 @@ class RebalanceOptions(Record):
     :param moves_per_hour: guests whose memory is moved
     :param changes_per_hour: guests of which only the CPUs are changed (widen, narrow)
     :param bytes_per_sec: rate of a move, the limit or what was measured
-    :param page_sec: CPU time to move a page of 4 KiB [s] (assumed until measured)
+    :param page_s: CPU time to move a page of 4 KiB [s] (assumed until measured)
     :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
         [core-seconds] (assumed)
     :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
@@ -116,7 +117,7 @@ class RebalanceOptions(Record):
     moves_per_hour: int = 20
     changes_per_hour: int = 120
     bytes_per_sec: float = 256 << 20
-    page_sec: float = 2e-6
+    page_s: float = 2e-6
     change_core_sec: float = 0.5
     min_gain_cores: float = 0.05
     reserve_bytes: int = 256 << 20

@@ -284,9 +284,7 @@ def _budget_exceeded(
     count = len(candidate.steps)
     if not candidate.bytes:
         return (
-            'changes_per_hour'
-            if (len(memory.changed_s) + count > options.changes_per_hour)
-            else ''
+            'changes_per_hour' if len(memory.changed_s) + count > options.changes_per_hour else ''
         )
     if len(memory.moved_s) + count > options.moves_per_hour:
         return 'moves_per_hour'

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel
-    from nova_numa_pmc.core.rebalance.layout import LaidOutGuest
+    from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-    Change = tuple[tuple[LaidOutGuest, Place], ...]
+    Change = tuple[tuple[GuestModel, Place], ...]
 
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
@@ -30,7 +30,7 @@ _FEW = 16
 
 
 def proposals(host_model: HostModel) -> list[Change]:
-    """List the changes to weigh, each a tuple of (LaidOutGuest, Place)."""
+    """List the changes to weigh, each a tuple of (GuestModel, Place)."""
     movable = [guest for guest in host_model.guests.values() if guest.movable]
     bounds = {guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable}
     promising = [guest for guest in movable if bounds[guest.load.uuid] > host_model.min_gain]
@@ -51,7 +51,7 @@ def proposals(host_model: HostModel) -> list[Change]:
     return changes
 
 
-def single_places(host_model: HostModel, guest: LaidOutGuest) -> list[Place]:
+def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     """List the places on one position that a guest may have instead of its own."""
     places = []
     for n in host_model.running:
@@ -70,19 +70,19 @@ def single_places(host_model: HostModel, guest: LaidOutGuest) -> list[Place]:
     ]
 
 
-def _by_place(guests: Iterable[LaidOutGuest]) -> dict[tuple[int, ...], list[LaidOutGuest]]:
-    sources: dict[tuple[int, ...], list[LaidOutGuest]] = {}
+def _by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list[GuestModel]]:
+    sources: dict[tuple[int, ...], list[GuestModel]] = {}
     for guest in guests:
         sources.setdefault(guest.at, []).append(guest)
     return sources
 
 
 def _best(
-    host_model: HostModel, guests: Iterable[LaidOutGuest], bounds: Mapping[str, float], count: int
-) -> list[LaidOutGuest]:
+    host_model: HostModel, guests: Iterable[GuestModel], bounds: Mapping[str, float], count: int
+) -> list[GuestModel]:
     """Return the ``count`` best by bound, and those by bound per cost."""
 
-    def cost(guest: LaidOutGuest) -> float:
+    def cost(guest: GuestModel) -> float:
         size = sum(guest.bytes.values()) if guest.bytes else 0
         return size / host_model.options.bytes_per_sec + host_model.options.change_core_sec
 
@@ -93,8 +93,8 @@ def _best(
 
 def _swaps(
     host_model: HostModel,
-    movable: list[LaidOutGuest],
-    sources: Mapping[tuple[int, ...], list[LaidOutGuest]],
+    movable: list[GuestModel],
+    sources: Mapping[tuple[int, ...], list[GuestModel]],
     bounds: Mapping[str, float],
     few: bool,
 ) -> Iterator[Change]:
@@ -135,20 +135,18 @@ def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
 class _SwapPartners:
     """Guests of one node, sorted in the orders in which swap partners are searched."""
 
-    def __init__(self, guests: Iterable[LaidOutGuest]) -> None:
+    def __init__(self, guests: Iterable[GuestModel]) -> None:
         self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))
         self.demands = [guest.demand for guest in self.guests]
         self.calmest = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[:_OTHERS]
         #: By the position where most of their memory lies.
-        self.returning: dict[int, list[LaidOutGuest]] = {}
+        self.returning: dict[int, list[GuestModel]] = {}
         for guest in self.guests:
             for at, share in guest.mem_shares:
                 if share > 0.5 and at != guest.at[0]:
                     self.returning.setdefault(at, []).append(guest)
 
-    def partners(
-        self, host_model: HostModel, guest: LaidOutGuest, at: int
-    ) -> Iterable[LaidOutGuest]:
+    def partners(self, host_model: HostModel, guest: GuestModel, at: int) -> Iterable[GuestModel]:
         """Return the guests nearest to the wanted demand, the calmest, and the returning."""
         host_loss, here = host_model.host_loss, guest.at[0]
         missing = host_loss.demand[here] - host_loss.cores[here]
@@ -159,7 +157,7 @@ class _SwapPartners:
         return dict.fromkeys(self.guests[first : first + _NEAREST] + self.calmest + returning)
 
 
-def _widenings(host_model: HostModel, movable: Iterable[LaidOutGuest]) -> Iterator[Change]:
+def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator[Change]:
     """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.wide else host_loss.demand
@@ -168,7 +166,7 @@ def _widenings(host_model: HostModel, movable: Iterable[LaidOutGuest]) -> Iterat
         n
         for n in host_model.running
         if host_model.cpu_known[n]
-        and (host_loss.wait(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain)
+        and host_loss.wait(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain
     ]
     if not idle:
         return
