@@ -81,7 +81,7 @@ def possible_places(decision: promises.Decision, limits: model.Limits) -> list[P
         return []
     merged, members = memory_domains.merge(decision.view)
     nodes = decision.view.nodes
-    ask = candidates.PlacementInput(merged, members, decision.view, decision.request)
+    inputs = candidates.PlacementInput(merged, members, decision.view, decision.request)
 
     def ids(positions: Iterable[int]) -> tuple[int, ...]:
         return tuple(
@@ -95,7 +95,7 @@ def possible_places(decision: promises.Decision, limits: model.Limits) -> list[P
             rank.pressure,
             dict(zip(ranking.KEY_PARTS, rank.key)),
         )
-        for rank in placement.decide(ask, limits).ranks
+        for rank in placement.decide(inputs, limits).ranks
     ]
 
 

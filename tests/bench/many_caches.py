@@ -61,11 +61,11 @@ def drawn(rng):
     )
 
 
-def exact(ask, limits):
+def exact(inputs, limits):
     """Return the best :class:`ranking.Rank` of all the smallest sets; None: there is none."""
-    threads, free = ask.threads, [max(0, left) for left in ask.free_bytes]
-    vcpus, memory = ask.request.vcpus, ask.request.memory_bytes
-    pressures = [node.demand_cores / node.cores for node in ask.view.nodes]
+    threads, free = inputs.threads, [max(0, left) for left in inputs.free_bytes]
+    vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
+    pressures = [node.demand_cores / node.cores for node in inputs.view.nodes]
     for size in range(1, NODES_MAX + 1):
         holding = [
             chosen
@@ -76,7 +76,7 @@ def exact(ask, limits):
         if holding:
             # Nodes are equal, so that the guest adds as much to each: only sets whose highest
             # pressure is in the lowest step, or below the floor, can be the best.
-            added = ask.request.demand_cores / size / CORES
+            added = inputs.request.demand_cores / size / CORES
             highest = [max(pressures[at] for at in chosen) + added for chosen in holding]
             least = max(limits.pressure_floor, min(highest)) + limits.pressure_step
             kept = [
@@ -84,7 +84,7 @@ def exact(ask, limits):
                 for chosen, most in zip(holding, highest)
                 if most <= least
             ]
-            return ranking.rank_candidates(ask, kept, limits)[0][0]
+            return ranking.rank_candidates(inputs, kept, limits)[0][0]
     return None
 
 
@@ -97,12 +97,12 @@ def spans(cases, rng):
     found = []
     while len(found) < cases:
         view, request = drawn(rng)
-        ask = candidates.PlacementInput(*memory_domains.merge(view), view, request)
-        best, exact_us = timed(exact, ask, LIMITS)
+        inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
+        best, exact_us = timed(exact, inputs, LIMITS)
         if best is None or len(best.candidate.cpus) < 2:
             continue
         _, us = timed(placement.place, view, request, LIMITS)
-        ours = placement.decide(ask, LIMITS).ranks[0]
+        ours = placement.decide(inputs, LIMITS).ranks[0]
         more = len(ours.candidate.cpus) > len(best.candidate.cpus)
         found.append(
             (

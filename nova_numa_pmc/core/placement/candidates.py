@@ -85,7 +85,7 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def tiers(
+def kinds_of_place(
     inputs: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) for each kind of place, the best kind first.

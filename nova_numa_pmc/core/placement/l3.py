@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: Codes of a :class:`model.Reason`.
-SHARED, CROWDED = 'one_l3', 'l3_crowded'
+ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'
 
 
 class Cache:
@@ -82,8 +82,8 @@ def choose(
     together = (present + added) / (sum(node.cores for node in homes) or 1.0)
     values = (('caches', len(caches)), ('pressure', crowding))
     if crowding > max(limits.pressure_floor, together) + 1e-9:
-        return (), (model.Reason(CROWDED, values),)
-    return tuple(sorted(best.cpus)), (model.Reason(SHARED, values),)
+        return (), (model.Reason(L3_CROWDED, values),)
+    return tuple(sorted(best.cpus)), (model.Reason(ONE_L3, values),)
 
 
 def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:

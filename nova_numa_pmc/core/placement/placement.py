@@ -76,8 +76,8 @@ def place(
     return _placement(host_view, members, inputs, decided)
 
 
-class TierDecision:
-    """The tier of candidates that was decided on, and their order.
+class PlaceDecision:
+    """The kind of place that was decided on, and the order of its candidates.
 
     :ivar reason: the verdict's code alone where there are ``ranks``
     :ivar ranks: best first; empty: nowhere
@@ -92,19 +92,19 @@ class TierDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(inputs: PlacementInput, limits: model.Limits) -> TierDecision:
+def decide(inputs: PlacementInput, limits: model.Limits) -> PlaceDecision:
     """Order the places that a guest could have."""
     wanted = inputs.request
     if sum(inputs.threads) < max(1, wanted.vcpus):
-        return TierDecision(
+        return PlaceDecision(
             model.Reason(
                 'too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(inputs.threads)))
             )
         )
-    for code, places in candidates.tiers(inputs, lambda: costs(inputs, limits)):
+    for code, places in candidates.kinds_of_place(inputs, lambda: costs(inputs, limits)):
         if places:
-            return TierDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
-    return TierDecision(
+            return PlaceDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
+    return PlaceDecision(
         model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(inputs.threads))))
     )
 
@@ -146,7 +146,7 @@ def _placement(
     host_view: model.HostView,
     members: Sequence[tuple[int, ...]],
     inputs: PlacementInput,
-    decided: TierDecision,
+    decided: PlaceDecision,
 ) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     best, code = decided.ranks[0].candidate, decided.reason.code

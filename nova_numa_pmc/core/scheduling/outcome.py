@@ -214,10 +214,10 @@ def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """
     view = host.view()
-    ask = candidates.PlacementInput(
+    inputs = candidates.PlacementInput(
         view, tuple((at,) for at in range(len(view.nodes))), view, request(host, guest)
     )
-    decided = decide(ask, limits)
+    decided = decide(inputs, limits)
     if decided.ranks:
         best = decided.ranks[0].candidate
     else:
@@ -225,6 +225,6 @@ def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits
         if not cpus:  # no CPU that the guest may use
             return Outcome(decided.reason.code, (PRESSURE_CAP,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
-    used, rest = ranking.pressures_with(ask, best)
+    used, rest = ranking.pressures_with(inputs, best)
     at = tuple(sorted({*best.cpus, *best.mems}))
     return Outcome(decided.reason.code, tuple(used), rest, at, best.cpus, best.mems)

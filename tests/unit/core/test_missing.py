@@ -65,8 +65,8 @@ class HidingTest(unittest.TestCase):
     def order(self, view):
         """List the positions of the nodes, best first."""
         merged, members = memory_domains.merge(view)
-        ask = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
-        return [rank.candidate.cpus[0] for rank in placement.decide(ask, LIMITS).ranks]
+        inputs = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
+        return [rank.candidate.cpus[0] for rank in placement.decide(inputs, LIMITS).ranks]
 
     def drawn(self, rng):
         return host(

@@ -80,7 +80,7 @@ class ChooseTest(unittest.TestCase):
         host = Host()
         held = [host.start(4) for _ in range(24)]
         self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
-        self.assertEqual([l3.CROWDED], [reason.code for reason in host.told])
+        self.assertEqual([l3.L3_CROWDED], [reason.code for reason in host.told])
 
     def test_what_was_measured_says_how_crowded_it_is(self):
         for demand, expected in ((0.4, 4), (15.0, 16)):
