@@ -23,7 +23,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-HOST, CPU, NODE = 'host', 'cpu', 'node'
+HOST_SCOPE, CPU_SCOPE, NODE_SCOPE = 'host', 'cpu', 'node'
 _NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
 _MAX_LINE = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
@@ -44,7 +44,8 @@ _NAMES = {
 class PerfStatLine(Record):
     """One line.
 
-    :param scope: :data:`HOST`, :data:`CPU` or :data:`NODE`; ``id``: the CPU's or node's
+    :param scope: :data:`HOST_SCOPE`, :data:`CPU_SCOPE` or :data:`NODE_SCOPE`
+    :param id: the CPU's or node's
     :param cgroup: '' none
     :param delta: what was counted, None: not counted
     """
@@ -122,7 +123,7 @@ def _is_metric(line: str) -> bool:
 
 def _row(match: re.Match[str]) -> PerfStatLine:
     kind, number = match['kind'], match['id']
-    scope = {'CPU': CPU, 'N': NODE, None: HOST}.get(kind)
+    scope = {'CPU': CPU_SCOPE, 'N': NODE_SCOPE, None: HOST_SCOPE}.get(kind)
     if scope is None or match['parts']:
         raise RecordingError(
             '%s%s%s: only counts by node (--per-node), by CPU (-A) or of the whole host are '

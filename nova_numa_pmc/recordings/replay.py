@@ -17,7 +17,13 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
-from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, PerfStatLine
+from nova_numa_pmc.recordings.perf_stat import (
+    CPU_SCOPE,
+    HOST_SCOPE,
+    NODE_SCOPE,
+    Interval,
+    PerfStatLine,
+)
 from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
@@ -172,7 +178,7 @@ def _read_table(file: TextIO) -> Interval | None:
         elapsed_s,
         elapsed_s,
         tuple(
-            PerfStatLine(HOST, None, '', name, '', Delta(value, 1.0))
+            PerfStatLine(HOST_SCOPE, None, '', name, '', Delta(value, 1.0))
             for name, value in counts.items()
         ),
     )
@@ -221,9 +227,9 @@ def _to_sample(
             continue
         node = (
             row.id
-            if row.scope == NODE
+            if row.scope == NODE_SCOPE
             else node_of_cpu.get(row.id)
-            if (row.scope == CPU and row.id is not None)
+            if row.scope == CPU_SCOPE and row.id is not None
             else None
         )
         if row.cgroup in ('', '/') and node is None:

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import perf_stat
-from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, PerfStatLine
+from nova_numa_pmc.recordings.perf_stat import CPU_SCOPE, HOST_SCOPE, NODE_SCOPE, PerfStatLine
 
 # As perf 6.1 writes them; the counts of hardware are of the same form on other machines.
 ALL = """\
@@ -48,12 +48,12 @@ class ParseTest(unittest.TestCase):
         self.assertEqual((0.303063611, 0.303063611), (first.at_s, first.elapsed_s))
         self.assertEqual(
             (
-                PerfStatLine(HOST, None, '', 'context-switches', '', Delta(630.0, 1.0)),
-                PerfStatLine(HOST, None, '', 'cpu-clock', 'msec', Delta(606.51, 1.0)),
-                PerfStatLine(HOST, None, '', 'cycles', '', None, False),
-                PerfStatLine(HOST, None, '', 'r53100f', '', None),
+                PerfStatLine(HOST_SCOPE, None, '', 'context-switches', '', Delta(630.0, 1.0)),
+                PerfStatLine(HOST_SCOPE, None, '', 'cpu-clock', 'msec', Delta(606.51, 1.0)),
+                PerfStatLine(HOST_SCOPE, None, '', 'cycles', '', None, False),
+                PerfStatLine(HOST_SCOPE, None, '', 'r53100f', '', None),
                 PerfStatLine(
-                    HOST, None, '', 'uncore_imc_0/cas_count_read/', 'MiB', Delta(12.5, 1.0)
+                    HOST_SCOPE, None, '', 'uncore_imc_0/cas_count_read/', 'MiB', Delta(12.5, 1.0)
                 ),
             ),
             first.rows,
@@ -66,8 +66,8 @@ class ParseTest(unittest.TestCase):
         self.assertEqual([], broken)
         self.assertEqual(
             [
-                (NODE, 0, 'cpu/event=0xd3,umask=0x1/GH', 752.0, 1.0),
-                (NODE, 1, 'instructions:u', 7.0, 0.75),
+                (NODE_SCOPE, 0, 'cpu/event=0xd3,umask=0x1/GH', 752.0, 1.0),
+                (NODE_SCOPE, 1, 'instructions:u', 7.0, 0.75),
             ],
             [(row.scope, row.id, row.event, *row.delta) for row in interval.rows],
         )
@@ -75,7 +75,7 @@ class ParseTest(unittest.TestCase):
     def test_by_cpu(self):
         ([interval], _) = rows(BY_CPU)
         self.assertEqual(
-            [(CPU, 0, 549.0), (CPU, 11, 92.0)],
+            [(CPU_SCOPE, 0, 549.0), (CPU_SCOPE, 11, 92.0)],
             [(row.scope, row.id, row.delta.value) for row in interval.rows],
         )
 
@@ -84,9 +84,9 @@ class ParseTest(unittest.TestCase):
         self.assertEqual([], broken)
         self.assertEqual(
             [
-                (CPU, 0, '/'),
-                (NODE, 1, 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'),
-                (HOST, None, 'a/b'),
+                (CPU_SCOPE, 0, '/'),
+                (NODE_SCOPE, 1, 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'),
+                (HOST_SCOPE, None, 'a/b'),
             ],
             [row[:3] for row in interval.rows],
         )
@@ -151,7 +151,7 @@ class RoleTest(unittest.TestCase):
         self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
 
     def test_amounts(self):
-        row = PerfStatLine(HOST, None, '', 'x', 'MiB', Delta(2.0, 1.0))
+        row = PerfStatLine(HOST_SCOPE, None, '', 'x', 'MiB', Delta(2.0, 1.0))
         self.assertEqual(2 << 20, perf_stat.amount(row, 'mem_read').value)
         self.assertEqual(128.0, perf_stat.amount(row._replace(unit=''), 'mem_read').value)
         self.assertIsNone(perf_stat.amount(row._replace(unit='furlong'), 'mem_read'))
