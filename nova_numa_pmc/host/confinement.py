@@ -81,7 +81,7 @@ def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
 
-def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial:
+def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
     """Run ``script - selftest`` as a daemon with ``label`` would; return the result.
 
     A shell is put under the label first and executes the script from there:
@@ -108,11 +108,11 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial
             preexec_fn=enter,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=limit_seconds,
+            timeout=timeout_s,
             env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'},
         )
     except subprocess.TimeoutExpired:
-        return LabelTrial(False, label, 'no answer within %d s' % limit_seconds)
+        return LabelTrial(False, label, 'no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
         return LabelTrial(None, label, 'cannot enter the label %s: %s' % (label, error))
     lines = done.stderr.decode(errors='replace').strip().splitlines()

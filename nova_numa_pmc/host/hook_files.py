@@ -85,17 +85,17 @@ def template(name: str) -> bytes:
     )
 
 
-def render(limit_seconds: int, site: str | None = None) -> bytes:
+def render(limit_s: int, site: str | None = None) -> bytes:
     """Return our script's bytes for the package at ``site``.
 
-    :param limit_seconds: when the script kills Python [s]; above the hook's own bound
+    :param limit_s: when the script kills Python [s]; above the hook's own bound
     """
     site = shlex.quote(site or package_site())
     if '\n' in site:
         raise HookError('the name of the package directory contains a newline: %r' % site)
     text = template('qemu')
     text = text.replace(b'\nsite=\n', b'\nsite=' + os.fsencode(site) + b'\n', 1)
-    return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_seconds, 1)
+    return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_s, 1)
 
 
 def writable_by_others(site: str) -> str | None:

@@ -91,7 +91,7 @@ class TrialTest(unittest.TestCase):
                 self.assertIs(False, self.trial(text, mode=mode).ok)
 
     def test_hangs(self):
-        trial = self.trial('#!/bin/sh\nexec sleep 99\n', limit_seconds=0.1)
+        trial = self.trial('#!/bin/sh\nexec sleep 99\n', timeout_s=0.1)
         self.assertIs(False, trial.ok)
 
     @unittest.skipIf(
