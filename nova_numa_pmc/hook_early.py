@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 #: Polling interval at first, when most starts happen; later; and when it changes [s].
-POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
+POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
 #: Interval at which to check whether the start has ended, which reads the promises file [s].
-OVER_POLL_S = 0.1
+END_CHECK_S = 0.1
 #: v1: libvirt sets up a vCPU's group, its thread and the thread's affinity at once; groups that
 #: have not changed for this long are complete [s].
 QUIET_S = 0.05
@@ -158,13 +158,13 @@ def run(
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Step until nothing is left to do, the start has ended, or ``grace_s`` has passed."""
-    began_s = now_s = looked_s = clock()
+    began_s = now_s = checked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
-        if now_s - looked_s >= OVER_POLL_S:
-            looked_s = now_s
+        if now_s - checked_s >= END_CHECK_S:
+            checked_s = now_s
             if hold.has_start_ended():
                 return
-        sleep(POLL_S if now_s - began_s < PATIENT_AFTER_S else PATIENT_POLL_S)
+        sleep(POLL_S if now_s - began_s < SLOW_AFTER_S else SLOW_POLL_S)
         now_s = clock()
 
 

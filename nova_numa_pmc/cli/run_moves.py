@@ -151,7 +151,7 @@ def _run(
     shown: progress.LineProgress,
 ) -> int | None:
     """Run the moves to the end; return the signal that ended them early, or None."""
-    files, looked_s = guests.StatusFiles(command.root), time.monotonic()
+    files, checked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         pause_s = move_executor.step()
         if pause_s is None:
@@ -160,8 +160,8 @@ def _run(
         signal = wait(pause_s)
         if signal:
             return signal
-        if time.monotonic() - looked_s >= _CHECK_S:
-            looked_s = time.monotonic()
+        if time.monotonic() - checked_s >= _CHECK_S:
+            checked_s = time.monotonic()
             _cancel_if_busy(command, move_executor, files)
 
 
