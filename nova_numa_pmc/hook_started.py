@@ -45,7 +45,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     groups, early_cpus = None, decision.cpus
     try:
         if early_cpus is None:
-            early_cpus = promises.cpus_of(decision.promise, guest, call.root)
+            early_cpus = promises.promised_cpus(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         by_node, huge_by_node = memory_by_node(guest, groups, call.root)

@@ -34,18 +34,6 @@ HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
 
-__all__ = [
-    'Decision',
-    'cpus_of',
-    'decide',
-    'forget',
-    'locked',
-    'read',
-    'recall',
-    'reconcile',
-    'record_started',
-]
-
 
 class Decision(Record):
     """Decision for a guest, recorded.
@@ -90,7 +78,7 @@ def read(options: HostOptions, root: str) -> HostPromises:
 def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
     """Return the decision recorded at the guest's start; None: there is none.
 
-    Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
+    Its ``cpus`` are not recorded: :func:`promised_cpus` reads them from the host.
     """
     try:
         promise = promises_file.read_one(
@@ -103,7 +91,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
 
 
-def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
+def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
     """Return the CPUs to hold a guest to by its promise.
 
     :raises TopologyError: the host can't be read
