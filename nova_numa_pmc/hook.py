@@ -215,7 +215,7 @@ def _on_start(call: HookCall, xml: bytes) -> bytes:
         call.operation == 'start'
         and call.leave_behind
         and decision.cpus
-        and (decision.promise.origin == model.PLACED)
+        and decision.promise.origin == model.PLACED
     ):
         _hold_early(call, call.leave_behind, guest, decision.promise, decision.cpus)
     if decision.failed:

@@ -161,7 +161,7 @@ class Sampler:
         names = [
             name
             for name in self._options.sources
-            if (self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS))
+            if self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS)
         ]
         return [make[name]() for name in names]
 

@@ -32,7 +32,7 @@ def find(
     :param promise: the guest's, None: it has none, and is not held by us
     :raises CpusetError: its groups can't be read
     """
-    if promise is None or promise.origin != model.PLACED or (not pins.may_hold(guest)):
+    if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
         return {}
     place = pools.cpus_held(promise, host, guest)
     online = frozenset().union(*(node.online_cpus for node in host.nodes))

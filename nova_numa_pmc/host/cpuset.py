@@ -263,7 +263,7 @@ def _handover_steps(
         or groups.covers
         or groups.target == groups.scope
         or not own
-        or (own not in sets)
+        or own not in sets
     ):
         return []
     wide = _possible_cpus(groups) if kind == 'cpus' else _wide_mems(groups)

@@ -85,7 +85,8 @@ class LiveGuests:
         if (
             change is not None
             and change.identity == identity
-            and (change.guest is not None and change.guest.name == name)
+            and change.guest is not None
+            and change.guest.name == name
         ):
             return change.guest
         if self._listener is not None and self._requested.get(name) != identity:

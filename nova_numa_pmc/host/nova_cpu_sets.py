@@ -65,7 +65,7 @@ class NovaCpuSetsReader:
     def _files(self, now_ns: int) -> list[str]:
         files = self._existing_files()
         if self._searched_ns is None or (
-            not files and (now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS)
+            not files and now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS
         ):
             self._searched_ns = now_ns
             self._process = processes.find(self._root, processes.NOVA_COMPUTE)

@@ -222,7 +222,7 @@ class Reassertion:
             groups.version == 2
             and above
             and above not in sets
-            and (_is_of_nodes(above, host, guest))
+            and _is_of_nodes(above, host, guest)
         ):
             sets.append(above)
         return tuple(sets) or (frozenset(),)
