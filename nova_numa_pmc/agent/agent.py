@@ -18,7 +18,7 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
-from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
+from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, promises_file, publication
 
@@ -45,7 +45,7 @@ class Agent:
         options: agent_conf.AgentOptions,
         root: str = '/',
         listener: Listener | None = None,
-        port: KernelPort = HOST,
+        port: KernelPort = KERNEL,
     ) -> None:
         """Open only the sources of guest events; counters are opened by the first tick."""
         self.options, self._root = options, root
@@ -75,7 +75,7 @@ class Agent:
             self._executor.widened.clear()  # widened guests go home
         self._promises_upkeep.options = self._reassertion.options = options.shared
         self._late_starts.options = self._cache_widening.options = options.shared
-        self.options = self._executor.promises.options = self._rebalancer.options = options
+        self.options = self._executor.move_promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
         """Run all stages once; nothing is raised.

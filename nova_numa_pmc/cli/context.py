@@ -19,7 +19,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
-from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
+from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -69,7 +69,7 @@ class CommandContext:
         ] = loop.signals,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-        port: KernelPort = HOST,
+        port: KernelPort = KERNEL,
     ) -> None:
         """Read the shared options; this never fails.
 

@@ -18,7 +18,7 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
+from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import Widened
@@ -33,23 +33,22 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.core import pools
 
-#: Outcomes of a move, for the counts: made, taken back, or not begun.
-MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
-#: History result → outcome that it counts as: a partial move stands.
-_COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REFUSED: REFUSED}
+MADE = 'made'
+#: What a move counts as; what was made in part counts as made.
+COUNTED_AS = (MADE, history.TAKEN_BACK, history.REFUSED)
 
 
 class MoveTotals(Record):
     """Counts of moves since the agent began.
 
-    :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`RESULTS`): number of moves};
-        replaced when it changes, as other threads read it
-    :param in_hand: number of guests that are being moved
+    :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`COUNTED_AS`): number of
+        moves}; replaced when it changes, as other threads read it
+    :param guests_moving: number of guests that are being moved
     """
 
     ended: dict[tuple[str, str], int] = {}
     moved_bytes: int = 0
-    in_hand: int = 0
+    guests_moving: int = 0
 
 
 class MoveExecutor:
@@ -58,7 +57,7 @@ class MoveExecutor:
     :param who, batch: as in :class:`history.HistoryEntry`
     :param on_history_entry: called with an entry when a move begins and when it ends; None: append
         it to the history
-    :ivar promises: records the promises; has the options in force
+    :ivar move_promises: records the promises; has the options in force
     :ivar widened: guests that are held to more nodes than were promised
     :ivar pool: the floating pool; None: as it is published
     :ivar failed: uuids of guests whose moves were not made or taken back; the planner empties it
@@ -73,12 +72,12 @@ class MoveExecutor:
         who: str = history.AGENT,
         batch: str = '',
         on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
-        port: KernelPort = HOST,
+        port: KernelPort = KERNEL,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
         self._who, self._batch = who, batch
         self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
-        self.promises = MovePromises(options, root, clock, who, port)
+        self.move_promises = MovePromises(options, root, clock, who, port)
         self.widened = Widened()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
@@ -186,18 +185,18 @@ class MoveExecutor:
             self._give_up(error)
             return
         for part in self._parts:
-            self.widened.note(planned.move.kind, part)
+            self.widened.record(planned.move.kind, part)
 
     def _promise_parts(self, planned: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
-        parts = self.promises.parts(planned, host)
+        parts = self.move_promises.parts(planned, host)
         # Written before the promises, so that a kill leaves no move that the history doesn't know,
         # and outside of their lock, so that no start of a guest waits for a disk.
         self._write_history(
             parts, history.BEGUN, 'in progress, or the process that made it was killed'
         )
-        self.promises.promise(parts, host)
+        self.move_promises.record(parts, host)
         return parts
 
     def _end(self) -> None:
@@ -248,15 +247,15 @@ class MoveExecutor:
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
-                self.promises.take_back(part)
+                self.move_promises.take_back(part)
                 part.guest_move.undo_cpus()
-                self.widened.take_back(part.step.uuid)
+                self.widened.restore(part.step.uuid)
             except GuestGone:
                 pass
             except NumaPmcError as error:
                 self._log.warning('guest %s: %s', part.step.name, error)
                 result = history.PARTLY
-        self._count(_COUNTED_AS[result], parts)
+        self._count(MADE if result == history.PARTLY else result, parts)
         if isinstance(cause, GuestGone):
             self._log.info('not moved: %s', cause)
         else:

@@ -104,7 +104,7 @@ class MovePromises:
             )
         return tuple(parts)
 
-    def promise(self, parts: Sequence[MovePart], host: model.Topology) -> None:
+    def record(self, parts: Sequence[MovePart], host: model.Topology) -> None:
         """Record the promises of a move's guests, all or none.
 
         :raises MoveRefused: others have changed since, or the room is taken

@@ -48,7 +48,7 @@ class Widened:
         """Forget which guests the previous move narrowed."""
         self._narrowed = {}
 
-    def note(self, kind: str, part: MovePart) -> None:
+    def record(self, kind: str, part: MovePart) -> None:
         """Record that a move has widened or narrowed a guest, once its CPUs are written.
 
         :param kind: of :data:`plan_records.KINDS`
@@ -59,7 +59,7 @@ class Widened:
         elif kind != plan_records.FETCH and uuid in self._held:
             self._narrowed[uuid] = self._held.pop(uuid)
 
-    def take_back(self, uuid: str) -> None:
+    def restore(self, uuid: str) -> None:
         """Count a guest as widened again, as the move that narrowed it is taken back."""
         if uuid in self._narrowed:
             self._held[uuid] = self._narrowed[uuid]

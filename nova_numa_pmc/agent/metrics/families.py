@@ -16,7 +16,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.metrics.scrape import Scrape
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.moves.executor import RESULTS
+from nova_numa_pmc.moves.executor import COUNTED_AS
 from nova_numa_pmc.sample_records import Sample
 from nova_numa_pmc.state.publication import Publication
 
@@ -230,7 +230,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         int(tick.source == 'libvirt') if tick.source else None,
     )
     yield _gauge('guests', 'Running guests', None if tick.host is None else len(tick.guests))
-    yield _gauge('moving_guests', 'Guests being moved', totals.in_hand)
+    yield _gauge('moving_guests', 'Guests being moved', totals.guests_moving)
     yield core.CounterMetricFamily(
         PREFIX + 'starts_taken_over',
         'Guest starts finished by the agent in place of the hook',
@@ -240,7 +240,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
     )
     for kind in plan_records.KINDS:
-        for result in RESULTS:
+        for result in COUNTED_AS:
             moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
     yield moved
     yield core.CounterMetricFamily(

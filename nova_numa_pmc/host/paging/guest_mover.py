@@ -19,7 +19,7 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import mappings, node_room
-from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
+from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.host.paging.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
@@ -38,8 +38,8 @@ CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
 
 _MAX_WALKS = 3  # most passes over a guest's memory; ends before if a pass moves nothing
-_FEW_SHARE = 0.01  # refused share that is ignored: QEMU and libvirt share a page or two
-_UNSEEN_MIN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pages
+_FEW_RATIO = 0.01  # refused share that is ignored: QEMU and libvirt share a page or two
+_UNSEEN_MIN_RATIO = 0.25  # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
@@ -108,7 +108,7 @@ class GuestMove:
         limits: PagingLimits | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
-        port: KernelPort = HOST,
+        port: KernelPort = KERNEL,
     ) -> None:
         """Prepare a move; nothing is written yet.
 
@@ -185,7 +185,7 @@ class GuestMove:
         """Return whether much memory stayed that no walk has seen, and so was not refused."""
         self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
-        return left_bytes > _UNSEEN_MIN_SHARE * (left_bytes + self.progress.brought_bytes)
+        return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.brought_bytes)
 
     def _hold_cpus(self) -> None:
         if self._cpus:
@@ -211,7 +211,7 @@ class GuestMove:
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
-        if state == PARTLY and self._refused_bytes <= _FEW_SHARE * self.progress.moved_bytes:
+        if state == PARTLY and self._refused_bytes <= _FEW_RATIO * self.progress.moved_bytes:
             return DONE
         return state
 

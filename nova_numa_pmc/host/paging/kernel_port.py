@@ -35,4 +35,4 @@ class KernelPort:
 
 
 #: The port to this host's kernel.
-HOST = KernelPort()
+KERNEL = KernelPort()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.paging import move_pages
-from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
+from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -47,7 +47,7 @@ class PageMover:
     """Moves ranges of one process."""
 
     def __init__(
-        self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = HOST
+        self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = KERNEL
     ) -> None:
         """Prepare; nothing is moved yet.
 

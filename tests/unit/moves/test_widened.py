@@ -21,24 +21,24 @@ class WidenedTest(unittest.TestCase):
     def setUp(self):
         self.widened = Widened()
         self.widened.begin()
-        self.widened.note(plan_records.WIDEN, part((0, 1)))
+        self.widened.record(plan_records.WIDEN, part((0, 1)))
 
     def test_until_it_is_moved(self):
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(plan_records.FETCH, part(()))
+        self.widened.record(plan_records.FETCH, part(()))
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(plan_records.MOVE, part((1,)))
+        self.widened.record(plan_records.MOVE, part((1,)))
         self.assertEqual({}, self.widened.places)
 
     def test_again_when_the_move_is_taken_back(self):
-        self.widened.note(plan_records.MOVE, part((1,)))
-        self.widened.take_back('uuid-g')
+        self.widened.record(plan_records.MOVE, part((1,)))
+        self.widened.restore('uuid-g')
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
 
     def test_not_for_a_move_that_did_not_narrow_it(self):
-        self.widened.note(plan_records.MOVE, part((1,)))
+        self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.begin()
-        self.widened.take_back('uuid-g')
+        self.widened.restore('uuid-g')
         self.assertEqual({}, self.widened.places)
 
     def test_while_it_is_promised_the_same_and_nobody_said_otherwise(self):
