@@ -82,5 +82,7 @@ def format_nodes(ids: Iterable[int]) -> str:
 
 
 def name_nodes(ids: Collection[int]) -> str:
-    """Return 'node 0' or 'nodes 0,1'."""
+    """Return 'node 0', 'nodes 0,1' or, without ids, 'any node'."""
+    if not ids:
+        return 'any node'
     return ('node ' if len(ids) == 1 else 'nodes ') + format_nodes(ids)

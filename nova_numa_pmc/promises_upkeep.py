@@ -194,6 +194,6 @@ class PromisesUpkeep:
                     'guest %s: runs without a promise: counted as %s on %s, %d MiB',
                     promise.name,
                     promise.origin,
-                    name_nodes(promise.cpu_nodes) if promise.cpu_nodes else 'any node',
+                    name_nodes(promise.cpu_nodes),
                     promise.memory_bytes >> 20,
                 )

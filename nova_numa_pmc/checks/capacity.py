@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import finding
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
-from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import domain_values, topology
@@ -145,8 +145,8 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-nodes',
             finding.WARNING,
-            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova offers its '
-            'memory' % ', '.join('%d' % node for node in without),
+            'cpu_shared_set has no CPU on %s: no guest is placed there, but Nova offers its '
+            'memory' % name_nodes(without),
             'add CPUs of each node to cpu_shared_set',
             file,
         )

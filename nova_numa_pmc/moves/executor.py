@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
@@ -212,11 +212,11 @@ class MoveExecutor:
         for part in self._parts:
             progress = part.guest_move.progress
             self._log.info(
-                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s',
+                'guest %s: %s: from %s to %s, %d MiB in %.0f ms%s; %s',
                 part.step.name,
                 self._move.kind,
-                format_nodes(part.step.from_nodes) or 'any',
-                format_nodes(part.step.to_nodes) or 'any',
+                name_nodes(part.step.from_nodes),
+                name_nodes(part.step.to_nodes),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
                 '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),

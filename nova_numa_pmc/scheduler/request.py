@@ -14,7 +14,7 @@ from nova_numa_pmc.core.host_view import INTENSITY, PRIOR_CORES_PER_VCPU, expect
 from nova_numa_pmc.core.placement.ranking import PRESSURE_CAP
 from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, with_cores_per_vcpu
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -414,12 +414,12 @@ def describe(estimate: HostEstimate) -> str:
         return 'unknown: %s' % estimate.unknown
     if estimated.used[0] >= PRESSURE_CAP:
         return 'no CPU there that guests may use'
-    nodes = format_nodes(node for at in estimated.at for node in estimate.members[at])
+    nodes = tuple(node for at in estimated.at for node in estimate.members[at])
     since = ''
     if estimate.charged_vcpus:
         since = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus
-    return 'node %s: pressure %s there, %s elsewhere (%s)%s' % (
-        nodes,
+    return '%s: pressure %s there, %s elsewhere (%s)%s' % (
+        name_nodes(nodes),
         _join_pressures(estimated.used),
         _join_pressures(estimated.rest) or 'none',
         estimated.code,

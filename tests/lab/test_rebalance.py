@@ -19,7 +19,8 @@ pytestmark = pytest.mark.full
 RARELY_S = 15
 BUSY = {'memory_mib': 64, 'cmdline': 'duty=60'}
 MADE = re.compile(
-    r'guest (?P<name>\S+): (?P<kind>\w+): node (?P<from>\S+) to (?P<to>\S+), (?P<mib>\d+) MiB .*'
+    r'guest (?P<name>\S+): (?P<kind>\w+): from nodes? (?P<from>\S+) to nodes? (?P<to>\S+), '
+    r'(?P<mib>\d+) MiB .*'
     r'gains (?P<gain>[\d.]+) cores.*costs (?P<cost>[\d.]+) core-seconds, '
     r'(?P<lost>[\d.]+) lost so far'
 )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.state import promises_file
@@ -379,11 +379,11 @@ def _print(report: Report) -> None:
         print('trial: %s' % report['trial']['message'])
     for decision in report.get('decisions', ()):
         print(
-            'guest %s: CPUs on nodes %s, memory %s, %s'
+            'guest %s: CPUs on %s, memory on %s, %s'
             % (
                 decision['name'],
-                format_nodes(decision['cpu_nodes']) or 'any',
-                format_nodes(decision['mem_nodes']) or 'any',
+                name_nodes(decision['cpu_nodes']),
+                name_nodes(decision['mem_nodes']),
                 decision['origin'],
             )
         )

@@ -41,7 +41,7 @@ class RebalancingTest(RebalancingCase):
         self.assertEqual(
             [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
         )
-        [told] = [text for text in logs.output if ': move: node 0 to 1' in text]
+        [told] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
         self.assertIn('waiting for CPUs', told)
 
     def test_another_agent_goes_on_with_what_was_paid(self):
