@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make lint and pre-commit run the same checks."""
+"""make lint and pre-commit run the same checks; what CI runs exists."""
 
 import re
 import subprocess
@@ -41,3 +41,15 @@ class LintTest(unittest.TestCase):
         self.assertEqual(
             (2, 'lint: there is no check named no-such-check\n'), (done.returncode, done.stderr)
         )
+
+
+class WorkflowTest(unittest.TestCase):
+    def test_it_runs_targets_that_exist(self):
+        text = (TOP / '.github/workflows/ci.yml').read_text(encoding='utf-8')
+        makefile = (TOP / 'Makefile').read_text(encoding='utf-8')
+        self.assertIn('debian-12', yaml.safe_load(text)['jobs'])
+        named = re.findall(r'"make ([a-z-]+)"', text)
+        self.assertEqual(['lint', 'unit', 'docs'], named)
+        for target in named:
+            self.assertRegex(makefile, f'(?m)^{target}:')
+        self.assertIn('"bash .ci/run"', text)
