@@ -159,8 +159,15 @@ class MoveTest(unittest.TestCase):
 
 class WaysTest(unittest.TestCase):
     def test_each_names_its_source_formula_and_deviations(self):
-        functions = ours.placed, others.floating, others.numad, others.numad_daemon
-        functions += others.xen, others.incus_balanced, others.katalyst_like
+        functions = (
+            ours.placed,
+            others.floating,
+            others.numad,
+            others.numad_daemon,
+            others.xen,
+            others.incus_balanced,
+            others.katalyst_like,
+        )
         for function in functions:
             for word in ('Source:', 'Formula:', 'Deviations:'):
                 self.assertIn(word, function.__doc__, function.__name__)
