@@ -12,14 +12,22 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises_upkeep, sampling, usable_cpus
-from nova_numa_pmc.agent import demand_file, guest_events, read_schedule, rebalancer
+from nova_numa_pmc.agent import (
+    cache_widening,
+    demand_file,
+    guest_events,
+    late_starts,
+    read_schedule,
+    reassertion,
+    rebalancer,
+)
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
-from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
+from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, promises_file, publication
 
 if TYPE_CHECKING:

@@ -28,14 +28,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent import loop, options as agent_options
+from nova_numa_pmc.agent import loop, options as agent_options, reassertion
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
-from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import publication
 
 if TYPE_CHECKING:

@@ -68,6 +68,24 @@ def held_cpus(groups: Groups) -> frozenset[int]:
     return own & above or own or above
 
 
+def own_sets(groups: Groups) -> list[Held]:
+    """Return the own sets of the groups to which a guest's sets are written.
+
+    :raises GuestGone, CpusetError: as :func:`read_held`
+    """
+    held = read_held(groups)
+    return [held[directory] for directory in written_groups(groups) if directory in held]
+
+
+def our_set(groups: Groups) -> Held | None:
+    """Return the set that an earlier write left in all groups.
+
+    None: there is no such set.
+    """
+    sets = {own.cpus for own in own_sets(groups)}
+    return Held(sets.pop(), frozenset()) if len(sets) == 1 else None
+
+
 def groups_set_by_others(
     groups: Groups,
     held: Mapping[str, Held],

@@ -10,9 +10,9 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
+from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, promise_after, within_l3
-from nova_numa_pmc.moves.reassertion import our_set
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides

@@ -10,8 +10,8 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.reassertion import our_set
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

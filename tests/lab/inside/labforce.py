@@ -14,7 +14,7 @@ import labguests
 from nova_numa_pmc import promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, cpuset, topology
-from nova_numa_pmc.moves.reassertion import our_set
+from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30

@@ -4,9 +4,9 @@
 import logging
 
 from nova_numa_pmc import model, sample_records, usable_cpus
+from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.moves import cache_widening
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
 from tests.fixtures import host, sysfs

@@ -4,8 +4,8 @@
 import logging
 import os
 
+from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import move_lock, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.fixtures import domains, host, sysfs

@@ -21,7 +21,14 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
-from nova_numa_pmc.host.held import Held, groups_set_by_others, own_cpus, read_held
+from nova_numa_pmc.host.held import (
+    Held,
+    groups_set_by_others,
+    our_set,
+    own_cpus,
+    own_sets,
+    read_held,
+)
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 
@@ -268,7 +275,7 @@ class Reassertion:
         else:
             why = room.take(promise, cgroups.memory_by_node(groups) or {})
         if not why:
-            if not only_widen and any(own.mems != mems for own in _own_sets(groups)):
+            if not only_widen and any(own.mems != mems for own in own_sets(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
                 if applied.changes:
                     self._log.info(
@@ -384,21 +391,3 @@ def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
             continue
         if changes:
             log.info('guest %s: no longer bound: the agent has ended', guest.name)
-
-
-def _own_sets(groups: cgroups.Groups) -> list[Held]:
-    held = read_held(groups)
-    return [
-        held[directory]
-        for directory in ((groups.target,) if groups.covers else groups.children)
-        if directory in held
-    ]
-
-
-def our_set(groups: cgroups.Groups) -> Held | None:
-    """Return the set that an earlier write left in all groups.
-
-    None: there is no such set.
-    """
-    sets = {own.cpus for own in _own_sets(groups)}
-    return Held(sets.pop(), frozenset()) if len(sets) == 1 else None
