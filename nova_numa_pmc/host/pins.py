@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
-
-from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.exceptions import TopologyError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.model import Guest
 
 #: The elements of ``<cputune>``, by what the names of the threads' groups begin with.
@@ -48,9 +46,7 @@ def may_hold(guest: Guest) -> bool:
 
 def read_online(root: str = '/') -> frozenset[int]:
     """Return the host's online CPUs; empty: they can't be read."""
-    path = os.path.join(root, 'sys/devices/system/cpu/online')
     try:
-        with open(path, encoding='ascii') as file:
-            return domain_values.cpuset(path, [file.read().strip('\n\0')])
-    except (OSError, ValueError, DomainError):
+        return files.read_cpus(root, 'sys/devices/system/cpu/online') or frozenset()
+    except TopologyError:
         return frozenset()
