@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core import counter_roles, pressure
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
@@ -52,7 +52,7 @@ class CounterOptions(Record):
     bandwidth_max: tuple[tuple[int, float], ...] = ()
     link_max: tuple[tuple[int, float], ...] = ()
     latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    local_latency_ns: float = 80.0
+    local_latency_ns: float = pressure.LOCAL_LATENCY_NS
     write_weight: float = 1.0
     limits: model.Limits = model.Limits()
     state_dir: str = '/run/nova-numa-pmc'

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     _Thread = TypeVar('_Thread')
 
 LINE_BYTES = 64
+#: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
+LOCAL_LATENCY_NS = 80.0
 #: Misses that a core waits for at the same time: 1 for events of demand loads, 4 for
 #: events that count prefetches too (assumed; the worst and a usual value).
 MLP_DEMAND, MLP_WITH_PREFETCH = 1, 4

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.core.pressure import slit_latencies_ns
+from nova_numa_pmc.core.pressure import LOCAL_LATENCY_NS, slit_latencies_ns
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
@@ -28,8 +28,6 @@ _MAX_BYTES, _MAX_NODES = 1 << 24, 1024
 #: distance and a local latency.
 MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
 _SOURCES = (MEASURED, HMAT, SLIT)
-#: Where none was measured at all (two-socket servers: 60 to 100 ns).
-_LOCAL_NS = 80.0
 
 
 class Calibration(Record):
@@ -71,7 +69,7 @@ def fill_matrix(
         for n in size
     ]
     locals_ns = sorted(ns for ns in (known[n][n][0] for n in size) if ns is not None)
-    usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
+    usual = locals_ns[len(locals_ns) // 2] if locals_ns else LOCAL_LATENCY_NS
     full = []
     for n in size:
         local = known[n][n][0]

@@ -28,6 +28,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
+from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
@@ -110,9 +111,9 @@ def bound(host):
         host.bandwidth_max * len(host.cores)
     )
     lines = sum(guest.lines_per_sec for guest in guests)
-    return max(0.0, demand - sum(host.cores)) + lines * 1e-9 * 0.15 * plan_records.LOCAL_NS * u / (
-        1 - u
-    )
+    return max(
+        0.0, demand - sum(host.cores)
+    ) + lines * 1e-9 * 0.15 * pressure.LOCAL_LATENCY_NS * u / (1 - u)
 
 
 def thousand(ticks=40):

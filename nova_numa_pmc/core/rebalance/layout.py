@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core import memory_domains, pressure
 from nova_numa_pmc.core.rebalance import losses, plan_records
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _latencies(
         count = range(len(merged.nodes))
         return tuple(
             tuple(
-                plan_records.LOCAL_NS
+                pressure.LOCAL_LATENCY_NS
                 * memory_domains.distance(merged, a, b)
                 / memory_domains.distance(merged, a, a)
                 for b in count

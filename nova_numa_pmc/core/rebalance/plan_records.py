@@ -72,7 +72,7 @@ class Situation(Record):
 
     :param view: the host, with what was measured of each node
     :param latencies_ns: unloaded latencies by *position*, rows from the CPUs; None: SLIT times
-        :data:`LOCAL_NS`
+        :data:`pressure.LOCAL_LATENCY_NS`
     :param waiting_cores: (node id, cores) that waited there in the same interval
         while others may have idled; a node that is absent waits for what exceeds its cores
     :param free_bytes: (node id, bytes free now); absent: only promises are looked at
@@ -87,10 +87,6 @@ class Situation(Record):
     free_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
     limits: Limits = Limits()
-
-
-#: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
-LOCAL_NS = 80.0
 
 
 class RebalanceOptions(Record):
