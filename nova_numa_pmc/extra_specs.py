@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-PREFIX = 'numa_pmc:'
-POLICY, MAX_PRESSURE, MEMORY_INTENSITY = POLICY_KEY, PREFIX + 'max_pressure', INTENSITY_KEY
+POLICY, MEMORY_INTENSITY = POLICY_KEY, INTENSITY_KEY
+MAX_PRESSURE = model.EXTRA_SPEC_PREFIX + 'max_pressure'
 KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
 PRESSURE_MAX = 64.0
@@ -52,10 +52,10 @@ def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorS
     flavor_specs: dict[str, Any] = {}
     problems = []
     for key, value in dict(extra_specs).items():
-        if not key.startswith(PREFIX):
+        if not key.startswith(model.EXTRA_SPEC_PREFIX):
             continue
         try:
-            flavor_specs[key[len(PREFIX) :]] = check(key, value)
+            flavor_specs[key[len(model.EXTRA_SPEC_PREFIX) :]] = check(key, value)
         except ValueError as error:
             problems.append(str(error))
     return FlavorSpecs(problems=tuple(problems), **flavor_specs)

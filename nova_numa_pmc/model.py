@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
+#: How the extra specs of this package begin.
+EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)

@@ -23,7 +23,8 @@ PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: then the same in whatever order guests are charged.
 _PARTS = 64
 #: Extra specs of a flavor that influence a placement.
-POLICY_KEY, INTENSITY_KEY = 'numa_pmc:policy', 'numa_pmc:memory_intensity'
+POLICY_KEY = model.EXTRA_SPEC_PREFIX + 'policy'
+INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected demand on top of the measurements [ns].

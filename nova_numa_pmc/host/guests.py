@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_DIRECTORY = 'run/libvirt/qemu'
 
-_EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: Most characters kept of a malformed value.
 _SHOWN = 40
 _MAX_VCPUS = 65536
@@ -300,7 +299,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
         devices=_devices(elements),
         iothreads=_iothreads(elements),
         extra_specs=tuple(
-            item for item in sorted(specs.items()) if item[0].startswith(_EXTRA_SPEC_PREFIX)
+            item for item in sorted(specs.items()) if item[0].startswith(model.EXTRA_SPEC_PREFIX)
         ),
         pinned_cpus=_pinned_cpus(elements),
         pins=_pins(elements),
@@ -437,7 +436,7 @@ def _extra_specs(elements: Elements) -> dict[str, str]:
         if key in specs:
             raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()
-        if key.startswith(_EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
+        if key.startswith(model.EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
             # As text that is no valid value, to be named in the log: a wrong hint is ignored.
             specs[key] = ascii(specs[key][:_SHOWN])
     return specs

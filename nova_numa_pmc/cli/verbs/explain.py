@@ -148,7 +148,9 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
     specs = {**flavor.get('specs', {}), **dict(args.spec)}
-    ours = tuple(sorted(pair for pair in specs.items() if pair[0].startswith(extra_specs.PREFIX)))
+    ours = tuple(
+        sorted(pair for pair in specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX))
+    )
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
