@@ -17,7 +17,6 @@ from nova_numa_pmc.core.demand import flavors, history_format, longer_horizon
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
-from nova_numa_pmc.state.history import DIRECTORY
 
 if TYPE_CHECKING:
     from nova_numa_pmc.agent.tick import Tick
@@ -38,7 +37,11 @@ class DemandFile:
     """
 
     def __init__(self, root: str, log: logging.Logger) -> None:
-        self._root, self._directory, self._log = root, os.path.join(root, DIRECTORY), log
+        self._root, self._directory, self._log = (
+            root,
+            os.path.join(root, state_files.PERSISTENT),
+            log,
+        )
         self.histories: Histories | None = None
         self._saved_s, self._failing = 0.0, False
 
@@ -116,7 +119,7 @@ def read(root: str = '/') -> Histories | None:
 
     :raises StateError: the file can't be used; names it and the remedy
     """
-    directory = os.path.join(root, DIRECTORY)
+    directory = os.path.join(root, state_files.PERSISTENT)
     try:
         data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
         return None if data is None else history_format.from_data(json.loads(data))

@@ -15,13 +15,14 @@ from nova_numa_pmc.core.pressure import LOCAL_LATENCY_NS, slit_latencies_ns
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.conf.counters import CounterOptions
 
-PATH = '/var/lib/nova-numa-pmc/calibration.json'
+PATH = '/%s/calibration.json' % state_files.PERSISTENT
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
 _MAX_BYTES, _MAX_NODES = 1 << 24, 1024
 #: Sources of a latency: measured here, reported by the firmware, or estimated from its SLIT

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-DIRECTORY, FILE = 'var/lib/nova-numa-pmc', 'history'
+DIRECTORY, FILE = state_files.PERSISTENT, 'history'
 ROTATE_BYTES = 1 << 20
 _MAJOR, _MINOR = '1', '0'
 _SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Guest
 
-DIRECTORY, FILE, LOCK = 'var/lib/nova-numa-pmc', 'guests', 'guests.lock'
+DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'guests', 'guests.lock'
 UNNAMED = '-'
 _SIZE_MAX_BYTES = 4 << 20
 #: Two commands that change the file take turns of milliseconds.

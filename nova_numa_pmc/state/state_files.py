@@ -12,6 +12,9 @@ import time
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
 
+#: The directory of what outlasts a reboot, below the root.
+PERSISTENT = 'var/lib/nova-numa-pmc'
+
 
 def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
     """Return a file's bytes, None where there is no such file or directory.
