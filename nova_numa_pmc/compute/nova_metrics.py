@@ -61,8 +61,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
+from nova_numa_pmc.core.host_view import MB, MIB
 from nova_numa_pmc.core.memory_domains import merge
-from nova_numa_pmc.core.scheduling.aggregates import MIB
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 
@@ -80,7 +80,6 @@ UUIDS = 'pmc.u'
 #: More would not fit into the column.
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
-MB = 10**6
 #: The value of ``numa.membw.current`` where no node's traffic is known: Nova wants a number, and
 #: 0 would make MetricsWeigher take the host for an idle one. More than any host's, but not so much
 #: that the others become equal when Nova stretches what is between the least and the most.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = 'pools'
-MB = 10**6
+MB = 10**6  # as host_view's, which costs the hook more to import
 #: A publication is stale after this many intervals, but not before :data:`STALE_MIN_S`; longest
 #: interval that counts [s].
 _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0

@@ -6,6 +6,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
+from nova_numa_pmc.core.host_view import MIB
 from nova_numa_pmc.cpulist import name_nodes
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -38,7 +39,6 @@ _WORDS = {
     'assumed to be the upper quartile of the others',
     'link_assumed': 'links unknown on some nodes: assumed to be the upper quartile of the others',
 }
-_MIB = 1 << 20
 
 
 def explain(placement: Placement) -> str:
@@ -79,7 +79,7 @@ def _comparison(values: Mapping[str, Any]) -> list[str]:
 
 def _value(name: str, value: Any) -> str:  # as model.Reason has it
     if name.endswith('_bytes'):
-        return '%.0f MiB' % (value / _MIB)
+        return '%.0f MiB' % (value / MIB)
     if isinstance(value, float):
         return '%.2f' % value
     return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)

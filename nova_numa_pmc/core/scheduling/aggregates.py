@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, traffic_rate
+from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, MIB, traffic_rate
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard  # novm: 3.10, and for types only
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
         link: list[float] | None
         rate: float | None
         rotation: int
-
-
-MIB = 1 << 20
 
 
 class Aggregates:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.core.host_view import MIB, PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide
 from nova_numa_pmc.core.placement.ranking import PRESSURE_CAP
-from nova_numa_pmc.core.scheduling.aggregates import MIB, is_uniform
+from nova_numa_pmc.core.scheduling.aggregates import is_uniform
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
