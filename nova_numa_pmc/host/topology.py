@@ -33,17 +33,6 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    'MAX_CPUS',
-    'UNRECLAIMABLE_FIELDS',
-    'cpus_of_node',
-    'device_node',
-    'format_cpulist',
-    'host_device_node',
-    'parse_cpulist',
-    'read',
-]
-
 #: What the kernel can't give back to guests on this node. Left out, because they hold guests'
 #: own memory, which is promised already and would count twice: Unevictable and Mlocked (guests
 #: with ``<locked/>``), Shmem (guests backed by memfd or shared memory) and AnonPages. What the
