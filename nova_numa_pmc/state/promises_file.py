@@ -64,7 +64,7 @@ class HostPromisesDraft(HostPromises):
         pass
 
 
-class locked(HostPromisesDraft):  # noqa: N801 -- a context manager, used like a function
+class locked(HostPromisesDraft):  # a context manager, used like a function
     """Holds the lock while deciding and recording, and for nothing else.
 
     ``with locked(…) as host_promises:`` reads the file; leaving the block writes it if anything

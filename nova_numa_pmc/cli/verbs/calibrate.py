@@ -84,11 +84,8 @@ class Probe(Protocol):
     ) -> float:
         """Return the bandwidth of a node's memory to threads on CPUs."""
 
-    def PointerChain(
-        self,
-        node: int | None,
-        chain_bytes: int,  # noqa: N802 -- stands for the class
-        flush_bytes: int,
+    def PointerChain(  # stands for the class
+        self, node: int | None, chain_bytes: int, flush_bytes: int
     ) -> AbstractContextManager[LatencyProbe]:
         """Return a chain over a node's memory."""
 

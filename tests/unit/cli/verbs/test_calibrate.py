@@ -42,7 +42,7 @@ class Probe:
         self.reads.append((cpus, node))
         return 1e9 * ((node or 0) + 1)
 
-    def PointerChain(self, node, chain_bytes, flush_bytes):  # noqa: N802 -- stands for the class
+    def PointerChain(self, node, chain_bytes, flush_bytes):  # stands for the class
         @contextlib.contextmanager
         def chain():
             class Followed:
