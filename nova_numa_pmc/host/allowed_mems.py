@@ -37,7 +37,7 @@ def wide_mems(groups: Groups) -> str:
     These are the nodes that the guest's own group inherits, which all have memory, without those
     whose memory is not for guests. If a group above names such a node, an operator has granted it.
     """
-    withheld = memory_kinds.nodes_kept_from_guests(_root(groups))
+    withheld = memory_kinds.withheld_nodes(_root(groups))
     try:
         inherited = parse_cpulist(writes.read_inherited(file_of(groups.target, 'mems')))
         if not withheld & inherited:

@@ -57,7 +57,7 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
     )
 
 
-def nodes_kept_from_guests(root: str = '/') -> frozenset[int]:
+def withheld_nodes(root: str = '/') -> frozenset[int]:
     """Return the nodes whose memory is not for guests, by the kernel and the operator's options.
 
     For a writer of ``cpuset.mems`` that has not read the whole topology.

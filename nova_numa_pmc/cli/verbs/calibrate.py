@@ -156,10 +156,10 @@ def _print_line(line: str) -> None:
 def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
     """Return how to measure each node that has memory for guests."""
     plans = []
-    others = {node.id for node, _ in withheld_memory(host, root)}
+    withheld = {node.id for node, _ in withheld_memory(host, root)}
     for position, node in enumerate(host.nodes):
         reader = _reader(host, position)
-        if not node.memory_bytes or node.id in others or reader is None:
+        if not node.memory_bytes or node.id in withheld or reader is None:
             continue
         cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
         cache_bytes = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
@@ -196,10 +196,10 @@ def _reader(host: model.Topology, position: int) -> model.Node | None:
     )
 
 
-def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -> Iterator[str]:
+def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ()) -> Iterator[str]:
     """Yield lines on the measurements that are about to be made.
 
-    :param others: the nodes that are not read, as :func:`withheld_memory` lists them
+    :param withheld: the nodes that are not read, as :func:`withheld_memory` lists them
     """
     from_nodes = {node_plan.from_node for node_plan in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
@@ -218,7 +218,7 @@ def intentions(plans: tuple[NodePlan, ...], path: str, others: _Withheld = ()) -
                 node_plan.free_bytes >> 20,
             )
         )
-    for node, memory in others:
+    for node, memory in withheld:
         yield '  node %d: not read, its memory is %s (%s)' % (
             node.id,
             node_memory.IN_WORDS[memory.kind],

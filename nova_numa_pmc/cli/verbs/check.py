@@ -182,7 +182,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
     yield lambda: _check_service(COMPUTE, process, conf)
-    yield lambda: capacity.check_memory_kept(root, conf)
+    yield lambda: capacity.check_withheld_memory(root, conf)
     if conf.files:
         yield lambda: monitor.check_enabled(conf)
         yield lambda: monitor.check_interval(conf)

@@ -58,9 +58,9 @@ class CapacityTest(unittest.TestCase):
 
     def test_memory_that_guests_get_none_of(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
-        self.assertEqual([], codes(capacity.check_memory_kept(self.root, self.conf())))
+        self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
         sysfs.device_memory(self.root, [2])
-        (found,) = capacity.check_memory_kept(self.root, self.conf())
+        (found,) = capacity.check_withheld_memory(self.root, self.conf())
         self.assertEqual(('memory-kept', 'warning'), (found.code, found.severity))
         self.assertIn(
             "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.what
@@ -68,12 +68,12 @@ class CapacityTest(unittest.TestCase):
         self.assertIn('reserved_host_memory_mb = 98816 or more', found.remedy)
         self.assertIn('AllowedMemoryNodes=0-1 ', found.remedy)
         self.assertIn('guest_memory_nodes = 2 ', found.remedy)
-        (found,) = capacity.check_memory_kept(
+        (found,) = capacity.check_withheld_memory(
             self.root, self.conf('[DEFAULT]\nreserved_host_memory_mb = 98816\n')
         )
         self.assertEqual('note', found.severity)
         sysfs.write(self.root, OURS, '[placement]\nguest_memory_nodes = 2\n')
-        self.assertEqual([], codes(capacity.check_memory_kept(self.root, self.conf())))
+        self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
 
     def test_shared_set(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')

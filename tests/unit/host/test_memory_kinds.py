@@ -30,13 +30,13 @@ class NodeMemoryTest(unittest.TestCase):
 
     def test_without_evidence_it_is_the_hosts_own(self):
         self.assertEqual([model.HOST] * 4, self.kinds())
-        self.assertEqual(frozenset(), memory_kinds.nodes_kept_from_guests(self.root))
+        self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
 
     def test_a_gpus_by_its_driver(self):
         sysfs.device_memory(self.root, [2, -1])
         self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
-        self.assertEqual({2}, memory_kinds.nodes_kept_from_guests(self.root))
+        self.assertEqual({2}, memory_kinds.withheld_nodes(self.root))
 
     def test_what_is_nearest_to_a_device_and_no_cpu(self):
         for number, nearest, devices, kind in (
@@ -119,7 +119,7 @@ class NodeMemoryTest(unittest.TestCase):
             'etc/nova-numa-pmc/nova-numa-pmc.conf',
             '[placement]\ndevice_memory_nodes = 0,3\nguest_memory_nodes = 2\n',
         )
-        self.assertEqual({3}, memory_kinds.nodes_kept_from_guests(self.root))
+        self.assertEqual({3}, memory_kinds.withheld_nodes(self.root))
 
     def test_nodes_with_memory(self):
         self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))

@@ -79,7 +79,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, files_say(root), memory_kinds.nodes_kept_from_guests(root)
+            return host, files_say(root), memory_kinds.withheld_nodes(root)
         finally:
             shutil.rmtree(root)
 
