@@ -127,7 +127,8 @@ def run(
         refuse_if_busy(busy_ratio())
     try:
         if not args.yes and not _ask_operator(ask):
-            raise KeyboardInterrupt
+            _print_line('not measured: nothing is changed')
+            return exits.PROBLEM
         measured, problems = measure(host, plans, _print_line, probe)
     except KeyboardInterrupt:
         _print_line('interrupted by the operator: nothing is kept')

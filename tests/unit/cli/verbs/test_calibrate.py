@@ -169,8 +169,9 @@ class TestCommand(unittest.TestCase):
         self.assertIn('at full speed', err)
 
     def test_asks_first(self):
-        code, out, _err = self.run_it('--force', ask=lambda _question: '')
+        code, out, err = self.run_it('--force', ask=lambda _question: '')
         self.assertEqual((1, '', False), (code, out, os.path.exists(self.path)))
+        self.assertIn('not measured: nothing is changed', err)
         code, out, _err = self.run_it('--force', ask=lambda _question: 'y')
         self.assertEqual(0, code)
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
