@@ -204,9 +204,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
     in_container = daemon is not None and not daemon.same_root
     if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)
-    return hook_checks.check_status(
-        hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container
-    )
+    return hook_checks.check_status(hook.status(root), in_container)
 
 
 def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:

@@ -79,7 +79,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one verb; print what it did; return the exit code."""
-    report = {'install': install, 'remove': remove, 'status': status}[args.verb](args)
+    if args.verb == 'status':
+        report = status(args.root, args.libvirt_version)
+    else:
+        report = {'install': install, 'remove': remove}[args.verb](args)
     if args.json:
         print(json.dumps(report, indent=2, sort_keys=True))
     else:
@@ -123,7 +126,9 @@ def install(args: argparse.Namespace, try_script: TryScript = confinement.try_sc
         notes.append("not tried under the daemon's confinement: --root names another system")
     if problems and not args.force:
         return _report(problems=problems, notes=notes)
-    changes = hook_files.install(args.root, expected, _reads_directory(args))
+    changes = hook_files.install(
+        args.root, expected, _reads_directory(args.root, args.libvirt_version)
+    )
     if _is_own(args.root):
         notes += _relabel()
         notes += _reload(daemon, args.reload)
@@ -136,15 +141,22 @@ def remove(args: argparse.Namespace) -> Report:
     return _report(changes=hook_files.remove(args.root) or ['nothing to remove'])
 
 
-def status(args: argparse.Namespace, try_script: TryScript = confinement.try_script) -> Report:
-    """Report whether the hook works, what it decided last, and what is wrong."""
-    installed = hook_files.inspect(args.root, _expected_script(args.root))
-    daemon = confinement.find_daemon(args.root)
+def status(
+    root: str,
+    libvirt_version: tuple[int, ...] | None = None,
+    try_script: TryScript = confinement.try_script,
+) -> Report:
+    """Report whether the hook works, what it decided last, and what is wrong.
+
+    :param libvirt_version: assumed; None: that of the installed libvirt
+    """
+    installed = hook_files.inspect(root, _expected_script(root))
+    daemon = confinement.find_daemon(root)
     problems: list[Problem] = []
     promises: list[model.Promise] = []
     trial = None
     try:
-        promises = _promises(args.root)
+        promises = _promises(root)
     except StateError as error:
         problems.append(
             _problem(
@@ -170,10 +182,10 @@ def status(args: argparse.Namespace, try_script: TryScript = confinement.try_scr
                     _INSTALL,
                 )
             )
-        if _is_own(args.root) and os.geteuid() == 0:
-            trial = _try(args.root, daemon, installed.path, try_script)
+        if _is_own(root) and os.geteuid() == 0:
+            trial = _try(root, daemon, installed.path, try_script)
             problems += problems_of_trial(trial)
-        problems += _problems_of_wiring(args, installed, daemon, promises)
+        problems += _problems_of_wiring(root, libvirt_version, installed, daemon, promises)
     return _report(
         problems=problems,
         installed=installed._asdict(),
@@ -187,12 +199,13 @@ _INSTALL = 'nova-numa-rebalance hook install'
 
 
 def _problems_of_wiring(
-    args: argparse.Namespace,
+    root: str,
+    libvirt_version: tuple[int, ...] | None,
     installed: hook_files.InstalledFiles,
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Problem]:
-    if not _reads_directory(args) and not installed.dispatcher:
+    if not _reads_directory(root, libvirt_version) and not installed.dispatcher:
         yield _problem(
             'hook-not-read',
             'this libvirt does not read hooks/qemu.d, and hooks/qemu does not run our script',
@@ -209,7 +222,7 @@ def _problems_of_wiring(
         )
         return
     changed_s = os.stat(installed.path).st_ctime
-    boot_s = confinement.boot_s(args.root) or 0
+    boot_s = confinement.boot_s(root) or 0
     seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
     if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
         yield _problem(
@@ -271,8 +284,8 @@ def _promises(root: str) -> list[model.Promise]:
     )
 
 
-def _reads_directory(args: argparse.Namespace) -> bool:
-    version = args.libvirt_version or _installed_version(args.root)
+def _reads_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
+    version = libvirt_version or _installed_version(root)
     return version is None or version >= hook_files.DIRECTORY_SINCE
 
 
