@@ -30,8 +30,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Identity of a file: (inode, time of change [ns]).
-    Identity = tuple[int, int]
+    from nova_numa_pmc.host.files import Identity
 
 #: Polling interval at first, when most starts happen; later; and when it changes [s].
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
@@ -67,7 +66,7 @@ class EarlyHold:
         self._groups: cgroups.Groups | None = None
         self._seen: tuple[tuple[str, str, bool], ...] | None = None
         self._seen_s = 0.0
-        self._file: tuple[int, int, int] | None = None
+        self._file: Identity | None = None
 
     def step(self, now_s: float) -> bool:
         """Do what can be done by now; return whether more is left to do.
@@ -91,8 +90,7 @@ class EarlyHold:
         """Return whether the start has ended: its promise is gone, started or a newer start's."""
         directory = self._options.state_path(self._root)
         try:
-            status = os.stat(os.path.join(directory, promises_file.FILE))
-            identity = status.st_ino, status.st_mtime_ns, status.st_size
+            identity = files.identity(os.path.join(directory, promises_file.FILE))
             if identity == self._file:
                 return False
             self._file = identity

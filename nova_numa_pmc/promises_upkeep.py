@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import promises
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.state import promises_file
 from nova_numa_pmc.state.promises_format import HostPromises
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.host_options import HostOptions
+    from nova_numa_pmc.host.files import Identity
 
 #: How long to wait for the promises file's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
@@ -39,7 +40,7 @@ class PromisesUpkeep:
         self._unclear: frozenset[str] = frozenset()
         self._tried_s = 0.0
         #: Identity of the file, None: there is none; the promises in it.
-        self._kept: tuple[tuple[int, ...] | None, HostPromises] | None = None
+        self._kept: tuple[Identity | None, HostPromises] | None = None
         #: {(uuid, pid): what had placed the guest when it was last seen}.
         self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
@@ -143,17 +144,10 @@ class PromisesUpkeep:
 
     def _read_unlocked(self) -> HostPromises | None:
         """Read the promises, if they are not those that were read last: parsing them is slow."""
-        identity: tuple[int, ...] | None
+        identity: Identity | None
         directory = self.options.state_path(self._root)
         try:
-            status = os.stat(os.path.join(directory, promises_file.FILE))
-            identity = (
-                status.st_dev,
-                status.st_ino,
-                status.st_mtime_ns,
-                status.st_ctime_ns,
-                status.st_size,
-            )
+            identity = files.identity(os.path.join(directory, promises_file.FILE))
         except OSError:
             identity = None
         if identity is not None and self._kept and self._kept[0] == identity:

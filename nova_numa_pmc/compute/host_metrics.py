@@ -19,12 +19,12 @@ from nova_numa_pmc.compute.nova_metrics import (
     LIMITS,
     MAJOR,
     MAXIMUM,
-    MB,
     NODES_MAX,
     UNKNOWN,
     UUID_DIGITS,
     UUIDS,
 )
+from nova_numa_pmc.core.host_view import MB
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates, aggregate
 

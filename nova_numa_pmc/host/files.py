@@ -17,6 +17,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    #: Of a file: device, inode, times of its last change and of its status' [ns], size [bytes].
+    Identity = tuple[int, int, int, int, int]
 
 #: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
 _READ_MAX_BYTES = 1 << 20
@@ -89,6 +91,15 @@ def _read_bytes(path: str) -> bytes:
                 raise OSError(errno.EFBIG, 'larger than 1 MiB', path)
     finally:
         os.close(fd)
+
+
+def identity(path: str) -> Identity:
+    """Return a file's identity, which changes whenever it is changed or replaced.
+
+    :raises OSError: it can't be looked at
+    """
+    status = os.stat(path)
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 def whole_number(root: str, path: str, digits: str, most: int) -> int:

@@ -20,7 +20,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
-from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
+from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml, files
 from nova_numa_pmc.host.domain_xml import attributes
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nova_numa_pmc.host.domain_xml import Elements
+    from nova_numa_pmc.host.files import Identity
 
-    #: Of a file: inode, time of its last change [ns], size [bytes].
-    Identity = tuple[int, int, int]
     #: A status file's name without '.xml', identity, guest, and what is wrong with it.
     Entry = tuple[str, 'Identity | None', 'model.Guest | None', 'str | None']
 
@@ -109,13 +108,12 @@ def active_names(root: str = '/') -> frozenset[str]:
         ) from None
 
 
-def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
+def pid_file_identity(name: str, root: str = '/') -> Identity | None:
     """Return an identity of a guest's pid file that no later file has; None: no such file."""
     try:
-        stat = os.stat(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
+        return files.identity(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
         return None
-    return stat.st_ino, stat.st_mtime_ns
 
 
 def qemu_pid(guest: model.Guest, root: str = '/') -> int:
@@ -177,7 +175,7 @@ class StatusFiles:
             path = os.path.join(directory, name)
             file_identity = None
             try:
-                file_identity = identity(path)
+                file_identity = files.identity(path)
                 _, guest, problem = self._parsed[path] = (
                     before[path]
                     if path in before and before[path][0] == file_identity
@@ -209,15 +207,6 @@ def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[m
 
     online = pins.read_online(root) if any(guest.pins for guest in running) else frozenset()
     return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
-
-
-def identity(path: str) -> Identity:
-    """Return an identity that changes whenever libvirt replaces a status file.
-
-    :raises OSError: it can't be looked at
-    """
-    stat = os.stat(path)
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _read_bytes(path: str) -> bytes:

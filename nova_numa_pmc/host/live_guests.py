@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import GuestGone
-from nova_numa_pmc.host import guests, libvirt_events
+from nova_numa_pmc.host import files, guests, libvirt_events
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.host.guests import Identity
+    from nova_numa_pmc.host.files import Identity
 
 #: Fields taken from the live XML. numad's advice, one of the pins, is in the status file only.
 _DEFINITION = (
@@ -108,7 +108,7 @@ def identify(root: str, name: str) -> Identity | None:
     :param name: libvirt's, which allows no slash
     """
     try:
-        return guests.identity(os.path.join(root, guests.STATUS_DIRECTORY, name + '.xml'))
+        return files.identity(os.path.join(root, guests.STATUS_DIRECTORY, name + '.xml'))
     except (OSError, ValueError):
         return None
 

@@ -8,10 +8,15 @@ agent has published.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values, nova_conf, processes
+from nova_numa_pmc.host.files import identity
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.files import Identity
 
 #: How often to check whether nova-compute was started with other files.
 _MAX_AGE_NS = 60 * 10**9
@@ -97,9 +102,8 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
     return NovaCpuSets(shared, dedicated, tuple(conf.files)), tuple(problems)
 
 
-def _identity(path: str) -> tuple[str, tuple[int, int, int, int] | None]:
+def _identity(path: str) -> tuple[str, Identity | None]:
     try:
-        stat = os.stat(path)
+        return path, identity(path)
     except OSError:
         return path, None
-    return path, (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number, parse_cpulist
+from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     meminfo_bytes,
