@@ -48,7 +48,10 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
     many = len(with_cpus) > _MANY_NODES
     return host._replace(
         l3s=l3s,
-        sockets=tuple(_socket(node.online_cpus, root) for node in host.nodes)
+        sockets=tuple(
+            socket(min(node.online_cpus), root) if node.online_cpus else None
+            for node in host.nodes
+        )
         if len(with_cpus) > 2
         else (),
         vendor=_vendor(root) if many and l3s else '',
@@ -77,8 +80,20 @@ def _l3s_of(
     return tuple(l3s)
 
 
-def _socket(cpus: frozenset[int], root: str) -> int | None:
-    text = _text(root, _CPU % min(cpus) + 'topology/physical_package_id') if cpus else ''
+def l3_id(cpu: int, root: str = '/') -> int | None:
+    """Return the id of a CPU's L3 cache; None: not reported."""
+    for index in (3, 2, 4):
+        cache = _CPU % cpu + 'cache/index%d/' % index
+        if _text(root, cache + 'level') == '3':
+            text = _text(root, cache + 'id')
+            if is_number(text):
+                return int(text)
+    return None
+
+
+def socket(cpu: int, root: str = '/') -> int | None:
+    """Return the id of a CPU's socket; None: not reported."""
+    text = _text(root, _CPU % cpu + 'topology/physical_package_id')
     return int(text) if is_number(text, 9) else None
 
 

@@ -19,6 +19,7 @@ from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host import cpu_topology
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.record import Record
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _MAX_BYTES = 1 << 63
 _MAX_GROUPS = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
-_CACHES = 'sys/devices/system/cpu/cpu%d/cache'
 
 
 class MonitoredBytes(Record):
@@ -211,7 +211,7 @@ class Resctrl:
             cpus: dict[int | None, list[int]] = {}
             for node in topology.nodes:
                 for cpu in node.online_cpus:
-                    cpus.setdefault(self._domain(cpu), []).append(node.id)
+                    cpus.setdefault(cpu_topology.l3_id(cpu, self._root), []).append(node.id)
             self._domains = (
                 online,
                 {
@@ -221,16 +221,6 @@ class Resctrl:
                 },
             )
         return self._domains[1]
-
-    def _domain(self, cpu: int) -> int | None:
-        directory = os.path.join(self._root, _CACHES % cpu)
-        for index in ('index3', 'index2', 'index4'):
-            try:
-                if read_kernel_file('%s/%s/level' % (directory, index)).strip() == '3':
-                    return int(read_kernel_file('%s/%s/id' % (directory, index)))
-            except (OSError, ValueError):
-                continue
-        return None
 
     def close(self) -> None:
         """Forget what was read."""

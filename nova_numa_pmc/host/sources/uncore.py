@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host import cpu_topology
 from nova_numa_pmc.host.perf import counters
 from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.record import Record
@@ -33,7 +32,6 @@ _ROLES = (
     counter_roles.IO_HIT,
     counter_roles.IO_MISS,
 )
-_PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
 
 class UncoreUse(Record):
@@ -119,7 +117,7 @@ class Uncore:
         """Return the node that an event belongs to; None: several share it."""
         if event.node is not None:
             return event.node if event.node in {node.id for node in topology.nodes} else None
-        package = self._package(cpu)
+        package = cpu_topology.socket(cpu, self._root)
         # If the kernel does not report packages, each node counts as one.
         homes = [
             node.id
@@ -127,16 +125,11 @@ class Uncore:
             if cpu in node.online_cpus
             or (
                 package is not None
-                and any(self._package(other) == package for other in sorted(node.online_cpus)[:1])
+                and node.online_cpus
+                and cpu_topology.socket(min(node.online_cpus), self._root) == package
             )
         ]
         return homes[0] if len(homes) == 1 else None
-
-    def _package(self, cpu: int) -> int | None:
-        try:
-            return int(read_kernel_file(os.path.join(self._root, _PACKAGE % cpu)))
-        except (OSError, ValueError):
-            return None
 
     def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> UncoreUse:
         """Return a node's use from what its events saw."""
