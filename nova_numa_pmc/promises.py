@@ -402,8 +402,8 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
     if pid is None:
         return False
     try:
-        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
-        age_s = _boottime_ns() / 1e9 - int(stat.split()[19]) / os.sysconf('SC_CLK_TCK')
+        stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid))
+        age_s = _boottime_ns() / 1e9 - files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
         return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
     except (OSError, ValueError, IndexError):
         return False

@@ -151,9 +151,7 @@ def check_counting(root: str) -> Iterator[Finding]:
     level, agent = files.read_optional(root, _PARANOID), processes.find(root, processes.AGENT)
     if agent is None or level is None or not level.isdigit() or int(level) <= 2:
         return
-    status = files.read_optional(root, 'proc/%d/status' % agent.pid) or ''
-    held = [line.split(':')[1] for line in status.splitlines() if line.startswith('CapEff:')]
-    if held and not int(held[0], 16) >> _SYS_ADMIN & 1:
+    if files.has_capability(root, str(agent.pid), _SYS_ADMIN) is False:
         yield Finding(
             'counters-refused',
             finding.WARNING,

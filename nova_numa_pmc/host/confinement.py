@@ -129,15 +129,11 @@ def _describe(root: str, name: str, pid: int) -> Daemon:
 
 
 def start_s(root: str, process: str) -> float | None:
-    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported.
-
-    Field 22 of proc(5)'s stat, in ticks after the boot time.
-    """
+    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported."""
     stat, boot = files.read_optional(process, 'stat'), boot_s(root)
     if stat is None or boot is None:
         return None
-    ticks = int(stat.rsplit(')', 1)[1].split()[19])
-    return boot + ticks / os.sysconf('SC_CLK_TCK')
+    return boot + files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
 
 
 def boot_s(root: str) -> int | None:

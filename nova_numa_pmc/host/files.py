@@ -102,6 +102,31 @@ def identity(path: str) -> Identity:
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
+def start_ticks(stat: str) -> int:
+    """Return the start of a process or thread [ticks since boot], from the text of its stat.
+
+    Field 22 of proc(5)'s; the second, a name, may contain blanks and brackets.
+
+    :raises ValueError, IndexError: it has none
+    """
+    return int(stat.rpartition(')')[2].split()[19])
+
+
+def has_capability(root: str, process: str, number: int) -> bool | None:
+    """Return whether a process ('self', or a pid) has a capability; None: not reported.
+
+    :param number: of linux/capability.h
+    """
+    for line in (read_optional(root, 'proc/%s/status' % process) or '').splitlines():
+        name, _, digits = line.partition(':')
+        if name == 'CapEff':
+            try:
+                return bool(int(digits, 16) >> number & 1)
+            except ValueError:
+                return None
+    return None
+
+
 def whole_number(root: str, path: str, digits: str, most: int) -> int:
     """Parse a number read from a file.
 

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ def start_ticks(pid: int, root: str = '/') -> int:
     """
     path = os.path.join(root, 'proc/%d/stat' % pid)
     text = ''.join(_lines(path))
-    fields = text.rpartition(')')[2].split()
-    if not (len(fields) > 19 and fields[19].isdecimal()):
-        raise PageMoveError('%s: contains no start time: %.80r' % (path, text))
-    if fields[0] in 'ZX':
+    try:
+        ticks = files.start_ticks(text)
+    except (ValueError, IndexError):
+        raise PageMoveError('%s: contains no start time: %.80r' % (path, text)) from None
+    if text.rpartition(')')[2].split(None, 1)[0] in 'ZX':
         raise GuestGone('%s: the process has ended' % path)
-    return int(fields[19])
+    return ticks
 
 
 class Presence:

@@ -56,7 +56,7 @@ class PageMover:
         self._pid, self._homes, self._port = pid, homes, port
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
-        self._may_share = _has_capability(_CAP_SYS_NICE, root)
+        self._may_share = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
         self._since_probe = _PROBE_EVERY
 
     def move(
@@ -206,13 +206,3 @@ def _huge_page_bytes(root: str) -> int:
         )
     except (OSError, ValueError):
         return 1 << 40
-
-
-def _has_capability(number: int, root: str) -> bool:
-    try:
-        for line in files.read_kernel_file(os.path.join(root, 'proc/self/status')).splitlines():
-            if line.startswith('CapEff:'):
-                return bool(int(line.split()[1], 16) >> number & 1)
-    except (OSError, ValueError, IndexError):
-        pass
-    return False

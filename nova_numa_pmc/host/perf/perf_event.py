@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import CounterReading
+from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def thread(tid: int, root: str = '/') -> Target | None:
         with open(
             '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
         ) as file:
-            fields = file.read(4096).rpartition(b')')[2].split()
-        return Target(THREAD, tid, since=int(fields[19]))
+            stat = file.read(4096).decode('latin-1')
+        return Target(THREAD, tid, since=files.start_ticks(stat))
     except (OSError, IndexError, ValueError):
         return None
 
