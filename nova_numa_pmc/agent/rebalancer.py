@@ -3,51 +3,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import (
-    eligibility,
-    guest_load,
-    plan_records,
-    planner,
-    rebalance_memory_format,
-)
+from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory, without_guests
-from nova_numa_pmc.exceptions import PageMoveError, StateError
-from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.moves import situations
 from nova_numa_pmc.state import promises_file, state_files
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping
-    from typing import Protocol
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.moves.executor import MoveExecutor
-    from nova_numa_pmc.sample_records import GuestSample, Sample
     from nova_numa_pmc.sampling import Sampler
-    from nova_numa_pmc.state.promises_format import HostPromises
-
-    class Observation(Protocol):
-        """A host as observed by a tick or by a command; None: unknown."""
-
-        @property
-        def sample(self) -> Sample | None: ...
-        @property
-        def host(self) -> model.Topology | None: ...
-        @property
-        def host_promises(self) -> HostPromises | None: ...
-        @property
-        def guests(self) -> tuple[model.Guest, ...]: ...
-
 
 #: The rebalancer's memory in the state directory, kept over a restart of the agent. The file's
 #: name is kept for hosts that have one.
@@ -83,7 +57,9 @@ class Rebalancer:
         :param sampler: took the sample
         :returns: the plan; None: none was made
         """
-        assert tick.sample is not None and tick.host_promises is not None
+        assert (
+            tick.sample is not None and tick.host is not None and tick.host_promises is not None
+        )
         if self._memory is None:
             self._memory = self._load()
         if self._executor.failed:
@@ -92,8 +68,11 @@ class Rebalancer:
         if self._executor.busy or not tick.sample.elapsed_s:
             return None
         plan, memory = planner.plan(
-            situation(
-                tick,
+            situations.situation(
+                tick.sample,
+                tick.host,
+                tick.promise_record,
+                tick.guests,
                 sampler,
                 self.options.shared.limits,
                 self._root,
@@ -161,70 +140,3 @@ class Rebalancer:
 
     def _directory(self) -> str:
         return self.options.shared.state_path(self._root)
-
-
-def situation(
-    tick: Observation,
-    sampler: Sampler,
-    limits: model.Limits,
-    root: str,
-    places: Mapping[str, tuple[int, ...]] | None = None,
-    began_ns: int | None = None,
-    now_ns: int | None = None,
-) -> plan_records.Situation:
-    """Return the rebalancer's input from a tick.
-
-    It includes the free memory of the nodes, which moves need.
-
-    :param tick: with sample, host and promises
-    :param places: {uuid: node ids} of guests that are held to more nodes than were promised
-    :param began_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since then
-        is left where it is. None: all guests are considered
-    :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
-    """
-    assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
-    promised = tick.host_promises.promises
-    running = {guest.uuid: guest for guest in tick.guests}
-    sample, inside = _in_pool(tick.sample, running, tick.host)
-    seen = host_view.view(
-        tick.host,
-        promised.values(),
-        limits,
-        {node.id: node for node in sample.nodes},
-        tick.host_promises.rotation,
-    )
-    loads = guest_load.guest_loads(
-        sample.guests, running, promised, seen, places, now_ns, tick.host, began_ns
-    )
-    free = []
-    for node in tick.host.nodes:
-        with contextlib.suppress(PageMoveError):
-            free.append((node.id, node_room.available_bytes(node.id, root)))
-    return plan_records.Situation(
-        seen,
-        loads,
-        sampler.latencies_ns(tick.host),
-        guest_load.waiting_cores(inside),
-        tuple(free),
-        sampler.mlp,
-        limits,
-    )
-
-
-def _in_pool(
-    sample: Sample, running: Mapping[str, model.Guest], host: model.Topology
-) -> tuple[Sample, list[GuestSample]]:
-    """Return (sample, samples of the guests in the floating pool).
-
-    The CPU time of all other guests is made unknown in the sample, as the nodes' CPU demand is
-    that of the floating pool; their memory still counts.
-    """
-    guest_samples, inside = [], []
-    for guest_sample in sample.guests:
-        guest = running.get(guest_sample.uuid)
-        if guest and (not eligibility.is_in_pool(guest, host) or pools.is_apart(guest, host)):
-            guest_samples.append(guest_sample._replace(cores=None, waiting_cores=None))
-        else:
-            guest_samples.append(guest_sample)
-            inside.append(guest_sample)
-    return sample._replace(guests=tuple(guest_samples)), inside

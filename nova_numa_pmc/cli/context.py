@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises, sampling, usable_cpus
-from nova_numa_pmc.agent import loop, options as agent_options, rebalancer
+from nova_numa_pmc.agent import loop, options as agent_options
 from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
@@ -20,6 +20,7 @@ from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.moves import situations
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -206,8 +207,11 @@ class CommandContext:
             sample=sample, problems=tuple(dict.fromkeys((*observed.problems, *sample.problems)))
         )
         return observed._replace(
-            situation=rebalancer.situation(
-                observed,
+            situation=situations.situation(
+                sample,
+                observed.host,
+                observed.promise_record,
+                observed.guests,
                 sampler,
                 self.options.shared.limits,
                 self.root,

@@ -4,11 +4,24 @@
 import os
 import shutil
 
-from nova_numa_pmc.agent import rebalancer
 from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.moves import situations
 from tests.cases.agent import SECOND, START_NS
 from tests.cases.rebalancing import LOG, PAGES, RebalancingCase
 from tests.fixtures import host
+
+
+def situation(agent, tick):
+    """Return the rebalancer's input from an agent's tick."""
+    return situations.situation(
+        tick.sample,
+        tick.host,
+        tick.promise_record,
+        tick.guests,
+        agent._sampler,
+        agent.options.shared.limits,
+        agent._root,
+    )
 
 
 class RebalancingTest(RebalancingCase):
@@ -93,7 +106,7 @@ class RebalancingTest(RebalancingCase):
             ),
         )
         os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
-        seen = rebalancer.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        seen = situation(made, tick)
         self.assertEqual(((0, 3 << 30),), seen.free_bytes)
 
     def test_pages_that_stay_take_their_guest_back(self):
@@ -186,7 +199,7 @@ class OtherPoolTest(RebalancingCase):
             self.load(at_s)
             tick = self.tick(made, at_s)
             self.assertIsNone(made.step())
-        found = rebalancer.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        found = situation(made, tick)
         self.assertEqual(
             {('other_pool', None)}, {(each.fixed, each.demand_cores) for each in found.guests}
         )
