@@ -63,16 +63,14 @@ class ConfineResult(Record):
     :param cpus_effective: CPUs that the kernel lets the guest use; None: not reported. Fewer than
         ``cpus`` if one is offline or outside of the parent's set
     :param memory: one of the constants above
-    :param off_bytes: bytes off the requested nodes before; None: unknown, or none were requested
-    :param left_bytes: bytes off these nodes after a move; None: unknown, or nothing was moved. A
-        kernel moves what it can (before 5.15, nothing on v2), and doesn't report how much
+    :param left_bytes: bytes off the requested nodes after a move; None: unknown, or nothing was
+        moved. A kernel moves what it can (before 5.15, nothing on v2), and doesn't report how much
     """
 
     changes: tuple[writes.FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
     memory: str
-    off_bytes: int | None
     left_bytes: int | None = None
 
 
@@ -134,7 +132,7 @@ def confine(
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
-    return ConfineResult(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
+    return ConfineResult(changes, cpus, _effective(groups), memory, left_bytes)
 
 
 def release_memory(
