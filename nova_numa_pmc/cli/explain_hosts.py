@@ -37,14 +37,14 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     conf = options(args.nova_conf)
     flavor = saved_hosts.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
     by_name = {host.host: host for host in hosts}
-    rounds: list[list[saved_hosts.Verdict]] = []
+    rounds: list[list[saved_hosts.HostDecision]] = []
     for _ in range(args.count):
-        rounds.append(saved_hosts.verdicts(hosts, flavor, conf, saved_s))
+        rounds.append(saved_hosts.rank(hosts, flavor, conf, saved_s))
         best = rounds[-1][0]
         if not best.passes:
             break
         by_name[best.host].consume(flavor)
-    passing = [verdict.host for verdict in rounds[0] if verdict.passes]
+    passing = [decision.host for decision in rounds[0] if decision.passes]
     weighed, why = by_nova(args, passing, flavor, saved_s)
     if args.json:
         print(
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'flavor': flavor._asdict(),
                     'options': conf,
                     'saved_at': saved_s,
-                    'chosen': [chosen_host(verdicts) for verdicts in rounds],
-                    'hosts': [to_data(verdict, by_name[verdict.host]) for verdict in rounds[0]],
+                    'chosen': [chosen_host(decisions) for decisions in rounds],
+                    'hosts': [to_data(decision, by_name[decision.host]) for decision in rounds[0]],
                     'weighers': weighed and weights_to_data(weighed, passing),
                 },
                 indent=2,
@@ -184,20 +184,20 @@ def specs(guest: model.Guest) -> dict[str, str]:
     return {**dict(guest.extra_specs), **pinned}
 
 
-def chosen_host(verdicts: list[saved_hosts.Verdict]) -> str | None:
+def chosen_host(decisions: list[saved_hosts.HostDecision]) -> str | None:
     """Return the host that a round chooses; None: none passes."""
-    return verdicts[0].host if verdicts[0].passes else None
+    return decisions[0].host if decisions[0].passes else None
 
 
-def to_data(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[str, Any]:
-    """Return a host's verdict as plain data."""
-    estimate = verdict.estimate
+def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> dict[str, Any]:
+    """Return a host's decision as plain data."""
+    estimate = decision.estimate
     return {
-        'host': verdict.host,
-        'passes': verdict.passes,
-        'why': verdict.why,
-        'weight': verdict.weight,
-        'share': verdict.share,
+        'host': decision.host,
+        'passes': decision.passes,
+        'why': decision.why,
+        'weight': decision.penalty if decision.passes else None,
+        'share': decision.share,
         'told': request.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
@@ -206,29 +206,29 @@ def to_data(verdict: saved_hosts.Verdict, host: saved_hosts.SavedHost) -> dict[s
 
 
 def render(
-    rounds: list[list[saved_hosts.Verdict]], by_name: dict[str, saved_hosts.SavedHost]
+    rounds: list[list[saved_hosts.HostDecision]], by_name: dict[str, saved_hosts.SavedHost]
 ) -> str:
     """Return the decision as text: hosts in order, then their nodes."""
-    verdicts = rounds[0][:_HOSTS_SHOWN]
+    decisions = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
         (
             '%d.' % number,
-            tables.printable(verdict.host),
-            tables.number(verdict.share, 3),
-            verdict.why or 'passes',
-            request.describe(verdict.estimate),
+            tables.printable(decision.host),
+            tables.number(decision.share, 3),
+            decision.why or 'passes',
+            request.describe(decision.estimate),
         )
-        for number, verdict in enumerate(verdicts, 1)
+        for number, decision in enumerate(decisions, 1)
     ]
     lines = tables.text(tables.of_texts('order host share filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
-    for verdict in verdicts:
-        for node in saved_hosts.node_metrics(by_name[verdict.host]):
+    for decision in decisions:
+        for node in saved_hosts.node_metrics(by_name[decision.host]):
             rows.append(
                 (
-                    tables.printable(verdict.host),
+                    tables.printable(decision.host),
                     str(node['node']),
                     *(
                         tables.number(node[name])
@@ -247,8 +247,8 @@ def render(
     return '\n'.join(lines)
 
 
-def _chosen_text(rounds: list[list[saved_hosts.Verdict]]) -> str:
-    names = [chosen_host(verdicts) for verdicts in rounds]
+def _chosen_text(rounds: list[list[saved_hosts.HostDecision]]) -> str:
+    names = [chosen_host(decisions) for decisions in rounds]
     counts = {name: names.count(name) for name in names if name}
     chosen_texts = [
         tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')

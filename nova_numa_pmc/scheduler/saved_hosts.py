@@ -80,35 +80,27 @@ class SavedRequest(Record):
     numa_topology: object = None
 
 
-class Verdict(Record):
-    """Result of filter and weigher for one host.
-
-    :param passes: the filter passes it
-    :param why: why the filter refuses it; empty: it passes
-    :param weight: the weigher's, a penalty of 0 to 1; None: filtered out
-    :param share: what Nova adds to the host's weight, 0 or below; None: filtered out
-    """
-
-    host: str
-    passes: bool
-    why: str
-    weight: float | None
-    share: float | None
-    estimate: request.HostEstimate
-
-
 class HostDecision(Record):
     """What filter and weigher decide on one host.
 
+    :param host: its name
     :param why: why the filter refuses it; empty: it passes
     :param pressure: of :func:`comparison.pressures`, None: unknown, or refused
     :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
+    :param share: what Nova adds to the host's weight, 0 or below; None: refused
     """
 
+    host: str
     estimate: request.HostEstimate
     why: str
     pressure: float | None = None
     penalty: float = 0.0
+    share: float | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Return whether the filter passes the host."""
+        return not self.why
 
 
 def read(text: str) -> tuple[list[SavedHost], float]:
@@ -140,10 +132,10 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     return hosts, max(taken_s, default=0)
 
 
-def verdicts(
+def rank(
     hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
-) -> list[Verdict]:
-    """Return the verdict of filter and weigher for each host.
+) -> list[HostDecision]:
+    """Filter and weigh hosts, and put them in order.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
@@ -152,24 +144,10 @@ def verdicts(
     """
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
-    shares = [0.0 - conf['weight_multiplier'] * decision.penalty for decision in decisions]
-    order = sorted(
-        range(len(hosts)),
-        key=lambda at: (bool(decisions[at].why), 0 if decisions[at].why else -shares[at]),
-    )
-    return [
-        Verdict(
-            hosts[at].host,
-            not decisions[at].why,
-            decisions[at].why,
-            None if decisions[at].why else decisions[at].penalty,
-            None if decisions[at].why else shares[at],
-            request.HostEstimate(None, guest_request.neutral)
-            if guest_request.neutral
-            else decisions[at].estimate,
-        )
-        for at in order
-    ]
+    if guest_request.neutral:
+        estimate = request.HostEstimate(None, guest_request.neutral)
+        decisions = [decision._replace(estimate=estimate) for decision in decisions]
+    return sorted(decisions, key=lambda decision: (not decision.passes, -(decision.share or 0.0)))
 
 
 def decide(
@@ -191,19 +169,27 @@ def decide(
     estimates = [request.estimate(host, guest_request, estimate_options, now_s) for host in hosts]
     all_pass = guest_request.neutral or guest_request.pinned
     decisions = [
-        HostDecision(estimate, '' if all_pass else request.objection(estimate, filter_options))
-        for estimate in estimates
+        HostDecision(
+            host.host, estimate, '' if all_pass else request.objection(estimate, filter_options)
+        )
+        for host, estimate in zip(hosts, estimates)
     ]
+    passing = [at for at, decision in enumerate(decisions) if decision.passes]
     if guest_request.guest is None:
+        for at in passing:
+            decisions[at] = decisions[at]._replace(share=0.0)
         return decisions
-    passing = [at for at, decision in enumerate(decisions) if not decision.why]
     pressures = comparison.pressures([estimates[at] for at in passing], guest_request.guest)
     for at, pressure in zip(passing, pressures):
+        host_penalty = (
+            0.0
+            if guest_request.neutral
+            else penalty.host_penalty(hosts[at], pressure, penalty_options)
+        )
         decisions[at] = decisions[at]._replace(
             pressure=pressure,
-            penalty=0.0
-            if guest_request.neutral
-            else penalty.host_penalty(hosts[at], pressure, penalty_options),
+            penalty=host_penalty,
+            share=0.0 - conf['weight_multiplier'] * host_penalty,
         )
     return decisions
 

@@ -169,7 +169,7 @@ def _place(
     roomy = [host for host in hosts if host.has_room(create)]
     guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
     decisions = saved_hosts.decide([host.saved for host in roomy], guest_request, conf, now_s)
-    passing = [at for at, decision in enumerate(decisions) if not decision.why]
+    passing = [at for at, decision in enumerate(decisions) if decision.passes]
     if not passing:
         return None, None
     roomy, decisions = [roomy[at] for at in passing], [decisions[at] for at in passing]

@@ -21,12 +21,12 @@ class ReplayTest(base.NovaTest):
         self.flags(weight_multiplier=10.0, group='numa_pmc')
 
     def replayed(self, vcpus=1, memory_mb=512, **extra_specs):
-        """Return the verdicts on the hosts as they are in the database now."""
+        """Return the decisions on the hosts as they are in the database now."""
         engine = db.get_engine(context=context.get_admin_context())
         with engine.connect() as connection:
             rows = '\n'.join(row for (row,) in connection.execute(ROWS))
         hosts, saved_s = saved_hosts.read(rows)
-        return saved_hosts.verdicts(
+        return saved_hosts.rank(
             hosts,
             saved_hosts.SavedFlavor(vcpus, memory_mb, extra_specs),
             saved_hosts.defaults(),
@@ -49,11 +49,13 @@ class ReplayTest(base.NovaTest):
         self.start_hosts('one', 'two')
         self.send(one=(0.9, 0.9), two=(0.6, 0.9))
         ceiling = {'numa_pmc:max_pressure': '0.5'}
-        self.assertEqual([False, False], [verdict.passes for verdict in self.replayed(**ceiling)])
+        self.assertEqual(
+            [False, False], [decision.passes for decision in self.replayed(**ceiling)]
+        )
         self.boot(self.flavor(**ceiling), expected_state='ERROR')
         ceiling = {'numa_pmc:max_pressure': '0.9'}
         self.assertEqual(
             [('two', True), ('one', False)],
-            [(verdict.host, verdict.passes) for verdict in self.replayed(**ceiling)],
+            [(decision.host, decision.passes) for decision in self.replayed(**ceiling)],
         )
         self.assertEqual('two', self.host_of(self.boot(self.flavor(**ceiling))))

@@ -12,23 +12,23 @@ FLAVOR = saved_hosts.SavedFlavor(2, 1024)
 
 def judge(rows, flavor=FLAVOR, **conf):
     found, saved_s = saved_hosts.read(json.dumps(rows))
-    return saved_hosts.verdicts(found, flavor, {**saved_hosts.defaults(), **conf}, saved_s)
+    return saved_hosts.rank(found, flavor, {**saved_hosts.defaults(), **conf}, saved_s)
 
 
-def order(verdicts):
-    return [verdict.host for verdict in verdicts if verdict.passes]
+def order(decisions):
+    return [decision.host for decision in decisions if decision.passes]
 
 
 class JudgeTest(unittest.TestCase):
     def test_the_least_pressed_comes_first(self):
-        verdicts = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
-        self.assertEqual(['idle', 'half', 'busy'], order(verdicts))
-        self.assertEqual([-3.0, -17.0], [round(verdicts[at].share, 9) for at in (0, -1)])
-        self.assertLess(verdicts[0].weight, verdicts[1].weight)
+        decisions = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
+        self.assertEqual(['idle', 'half', 'busy'], order(decisions))
+        self.assertEqual([-3.0, -17.0], [round(decisions[at].share, 9) for at in (0, -1)])
+        self.assertLess(decisions[0].penalty, decisions[1].penalty)
 
     def test_multiplier(self):
-        verdicts = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
-        self.assertEqual([-0.375, -2.25], [verdict.share for verdict in verdicts])
+        decisions = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
+        self.assertEqual([-0.375, -2.25], [decision.share for decision in decisions])
 
     def test_equals_keep_their_order(self):
         self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
@@ -36,9 +36,9 @@ class JudgeTest(unittest.TestCase):
     def test_the_ceiling(self):
         hosts = [row('full', 4.2, 4.1), row('half', 2.0, 2.0)]
         self.assertEqual(['half', 'full'], order(judge(hosts)))
-        verdicts = judge(hosts, max_pressure=1.0)
-        self.assertEqual(['half'], order(verdicts))
-        self.assertIn('ceiling of 1', verdicts[1].why)
+        decisions = judge(hosts, max_pressure=1.0)
+        self.assertEqual(['half'], order(decisions))
+        self.assertIn('ceiling of 1', decisions[1].why)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
@@ -47,8 +47,8 @@ class JudgeTest(unittest.TestCase):
         rows = [row('a', 0.0, 0.0)]
         self.assertEqual(['a'], order(judge(rows, large)))
         one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
-        for verdicts in (judge(rows, one), judge(rows, large, require_one_node=True)):
-            self.assertEqual([], order(verdicts))
+        for decisions in (judge(rows, one), judge(rows, large, require_one_node=True)):
+            self.assertEqual([], order(decisions))
 
     def test_unknown_and_stale_hosts(self):
         rows = [
@@ -57,17 +57,17 @@ class JudgeTest(unittest.TestCase):
             row('null', 0.0, 0.0, metrics=None),
             row('old', 0.0, 0.0, taken_s=NOW_S - 3600),
         ]
-        verdicts = judge(rows)
-        self.assertEqual(['none', 'null', 'old', 'known'], order(verdicts))
-        self.assertEqual([-2.0, -2.0, -2.0, -13.0], [verdict.share for verdict in verdicts])
+        decisions = judge(rows)
+        self.assertEqual(['none', 'null', 'old', 'known'], order(decisions))
+        self.assertEqual([-2.0, -2.0, -2.0, -13.0], [decision.share for decision in decisions])
         # By promises: 0.3 · 200 / (0.625 · 16) is beyond any penalty.
         crowded = row('none', 0.0, metrics='[]', vcpus_used=200)
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))
         self.assertEqual(['known'], order(judge(rows, refuse_unknown=True)))
 
     def test_saved_at_is_the_time_of_the_decision(self):
-        verdicts = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
-        self.assertIn('3600 s old', verdicts[0].estimate.unknown)
+        decisions = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
+        self.assertIn('3600 s old', decisions[0].estimate.unknown)
 
     def test_guests_that_came_since_are_charged(self):
         rows = [row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192), row('b', 1.0, 1.0)]
@@ -78,17 +78,17 @@ class JudgeTest(unittest.TestCase):
         found, now_s = saved_hosts.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
         counts = dict.fromkeys('abcd', 0)
         for _ in range(8):
-            best = saved_hosts.verdicts(found, FLAVOR, saved_hosts.defaults(), now_s)[0]
+            best = saved_hosts.rank(found, FLAVOR, saved_hosts.defaults(), now_s)[0]
             counts[best.host] += 1
             next(host for host in found if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
 
     def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
-        verdicts = judge(
+        decisions = judge(
             [row('full', 4.2, 4.1)], FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'})
         )
-        self.assertEqual(['full'], order(verdicts))
-        self.assertEqual('spread', verdicts[0].estimate.outcome.code)
+        self.assertEqual(['full'], order(decisions))
+        self.assertEqual('spread', decisions[0].estimate.outcome.code)
 
 
 class ReadTest(unittest.TestCase):
@@ -146,8 +146,8 @@ class ReadTest(unittest.TestCase):
     def test_any_metrics(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
         found, saved_s = saved_hosts.read(text)
-        (verdict,) = saved_hosts.verdicts(found, FLAVOR, saved_hosts.defaults(), saved_s)
-        self.assertTrue(verdict.passes)
+        (decision,) = saved_hosts.rank(found, FLAVOR, saved_hosts.defaults(), saved_s)
+        self.assertTrue(decision.passes)
 
 
 class PartsTest(unittest.TestCase):
