@@ -57,9 +57,7 @@ class Rebalancer:
         :param sampler: took the sample
         :returns: the plan; None: none was made
         """
-        assert (
-            tick.sample is not None and tick.host is not None and tick.host_promises is not None
-        )
+        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         if self._memory is None:
             self._memory = self._load()
         if self._executor.failed:
@@ -71,7 +69,7 @@ class Rebalancer:
             situations.situation(
                 tick.sample,
                 tick.host,
-                tick.promise_record,
+                tick.host_promises,
                 tick.guests,
                 sampler,
                 self.options.shared.limits,

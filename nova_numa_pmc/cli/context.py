@@ -210,7 +210,7 @@ class CommandContext:
             situation=situations.situation(
                 sample,
                 observed.host,
-                observed.promise_record,
+                observed.host_promises,
                 observed.guests,
                 sampler,
                 self.options.shared.limits,

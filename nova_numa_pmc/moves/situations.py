@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import GuestSample, Sample
     from nova_numa_pmc.sampling import Sampler
-    from nova_numa_pmc.state.promises_format import Promises
+    from nova_numa_pmc.state.promises_format import HostPromises
 
 
 def situation(
     sample: Sample,
     host: model.Topology,
-    promise_record: Promises,
+    host_promises: HostPromises,
     guests: Iterable[model.Guest],
     sampler: Sampler,
     limits: model.Limits,
@@ -42,7 +42,7 @@ def situation(
         is left where it is. None: all guests are considered
     :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
     """
-    promised = promise_record.promises
+    promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
     sample, inside = _in_pool(sample, running, host)
     seen = host_view.view(
@@ -50,7 +50,7 @@ def situation(
         promised.values(),
         limits,
         {node.id: node for node in sample.nodes},
-        promise_record.rotation,
+        host_promises.rotation,
     )
     loads = guest_load.guest_loads(
         sample.guests, running, promised, seen, places, now_ns, host, began_ns

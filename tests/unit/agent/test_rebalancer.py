@@ -16,7 +16,7 @@ def situation(agent, tick):
     return situations.situation(
         tick.sample,
         tick.host,
-        tick.promise_record,
+        tick.host_promises,
         tick.guests,
         agent._sampler,
         agent.options.shared.limits,
