@@ -41,7 +41,7 @@ LOOK_AROUND = (
 #: What the agent's memory may grow by over a run, of one process [KiB].
 GROWTH_MAX_KIB = 4096
 NODE_CPUS = {0: {0, 1}, 1: {2, 3}}
-MOVED = re.compile(r'guest (?P<name>\S+): (?P<kind>[a-z]+): node ')
+MOVED = re.compile(r'guest (?P<name>\S+): (?P<kind>[a-z]+): from ')
 
 
 class Soak:
