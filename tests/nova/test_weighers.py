@@ -101,4 +101,4 @@ class WeighersTest(testtools.TestCase):
         self.assertRegex(said, r'(?m)^roomy +2\.983 ')
         self.assertRegex(said, r'(?m)^calm +1\.400 ')
         self.assertIn('the same for all hosts: ', said)
-        self.assertIn('chosen by all of them: roomy', said)
+        self.assertIn('chosen by all weighers: roomy', said)
