@@ -13,7 +13,7 @@ from oslo_config import cfg
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.host import nova_conf
-from nova_numa_pmc.scheduler import request, saved_hosts
+from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
@@ -198,7 +198,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'why': decision.why,
         'weight': decision.penalty if decision.passes else None,
         'share': decision.share,
-        'told': request.describe(estimate),
+        'told': host_estimate.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
         'nodes': saved_hosts.node_metrics(host),
@@ -216,7 +216,7 @@ def render(
             tables.printable(decision.host),
             tables.number(decision.share, 3),
             decision.why or 'passes',
-            request.describe(decision.estimate),
+            host_estimate.describe(decision.estimate),
         )
         for number, decision in enumerate(decisions, 1)
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, UniformAggregates
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
-    from nova_numa_pmc.scheduler.request import HostEstimate
+    from nova_numa_pmc.scheduler.host_estimate import HostEstimate
 
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
     _Parts = tuple[float, float, float]

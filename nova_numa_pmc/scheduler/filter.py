@@ -11,7 +11,7 @@ from nova.scheduler import filters, utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import request
+from nova_numa_pmc.scheduler import host_estimate, objections, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,8 +80,8 @@ class _RequestFilter:
             LOG.debug('Every host passes: %s', self.why_all_pass)
         for problem in self.guest_request.flavor_specs.problems:
             _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
-        self.filter_options = request.filter_options(self.guest_request, CONF.numa_pmc)
-        self.estimate_options = request.EstimateOptions(
+        self.filter_options = objections.filter_options(self.guest_request, CONF.numa_pmc)
+        self.estimate_options = host_estimate.EstimateOptions(
             CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests
         )
         self.now_s = time.time()
@@ -90,16 +90,16 @@ class _RequestFilter:
         """Return whether a host passes."""
         if self.why_all_pass:
             return True
-        estimate = request.estimate(
+        estimate = host_estimate.estimate(
             host_state, self.guest_request, self.estimate_options, self.now_s
         )
-        why = request.objection(estimate, self.filter_options)
+        why = objections.objection(estimate, self.filter_options)
         if why:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
                 why,
-                request.describe(estimate),
+                host_estimate.describe(estimate),
             )
         return not why

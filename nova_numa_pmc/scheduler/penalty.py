@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.scheduler.request import HostStateLike
+    from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
 #: Pressure assumed of a host whose pressure is unknown, at this many promised vCPUs per CPU; it is
 #: scaled with their number. It is neither the best nor the worst: 0 would draw all guests there.

@@ -16,7 +16,7 @@ from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import comparison, penalty, request
+from nova_numa_pmc.scheduler import comparison, host_estimate, objections, penalty, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class HostDecision(Record):
     """
 
     host: str
-    estimate: request.HostEstimate
+    estimate: host_estimate.HostEstimate
     why: str
     pressure: float | None = None
     penalty: float = 0.0
@@ -145,7 +145,7 @@ def rank(
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
     if guest_request.neutral:
-        estimate = request.HostEstimate(None, guest_request.neutral)
+        estimate = host_estimate.HostEstimate(None, guest_request.neutral)
         decisions = [decision._replace(estimate=estimate) for decision in decisions]
     return sorted(decisions, key=lambda decision: (not decision.passes, -(decision.share or 0.0)))
 
@@ -163,14 +163,18 @@ def decide(
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     """
-    estimate_options = request.EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
-    filter_options = request.filter_options(guest_request, conf)
+    estimate_options = host_estimate.EstimateOptions(
+        conf['stale_after'], conf['charge_new_guests']
+    )
+    filter_options = objections.filter_options(guest_request, conf)
     penalty_options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
-    estimates = [request.estimate(host, guest_request, estimate_options, now_s) for host in hosts]
+    estimates = [
+        host_estimate.estimate(host, guest_request, estimate_options, now_s) for host in hosts
+    ]
     all_pass = guest_request.neutral or guest_request.pinned
     decisions = [
         HostDecision(
-            host.host, estimate, '' if all_pass else request.objection(estimate, filter_options)
+            host.host, estimate, '' if all_pass else objections.objection(estimate, filter_options)
         )
         for host, estimate in zip(hosts, estimates)
     ]

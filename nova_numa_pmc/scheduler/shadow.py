@@ -14,7 +14,8 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.scheduler.request import GuestRequest, HostEstimate
+    from nova_numa_pmc.scheduler.host_estimate import HostEstimate
+    from nova_numa_pmc.scheduler.request import GuestRequest
 
 #: What a line of the log has before the JSON.
 MARK = 'numa_pmc decision: '

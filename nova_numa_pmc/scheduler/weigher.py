@@ -13,7 +13,7 @@ from nova.scheduler.filters import utils as filters_utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import comparison, penalty, request, shadow
+from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, request, shadow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,10 +83,10 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     conf, instance = CONF.numa_pmc, guest_request.instance_uuid
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.
     default = conf.weight_multiplier
-    estimate_options = request.EstimateOptions(conf.stale_after, conf.charge_new_guests)
+    estimate_options = host_estimate.EstimateOptions(conf.stale_after, conf.charge_new_guests)
     options = penalty.PenaltyOptions(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
     estimates = [
-        request.estimate(host_state, guest_request, estimate_options, now_s)
+        host_estimate.estimate(host_state, guest_request, estimate_options, now_s)
         for host_state in host_states
     ]
     pressures = comparison.pressures(estimates, guest_request.guest)
@@ -108,7 +108,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
 
 def _log_penalties(
     host_states: Sequence[HostState],
-    estimates: Sequence[request.HostEstimate],
+    estimates: Sequence[host_estimate.HostEstimate],
     penalties: Sequence[float],
 ) -> None:
     for host_state, estimate, penalty_value in zip(host_states, estimates, penalties):
@@ -117,7 +117,7 @@ def _log_penalties(
             host_state.host,
             host_state.nodename,
             penalty_value,
-            request.describe(estimate),
+            host_estimate.describe(estimate),
         )
 
 
@@ -129,7 +129,7 @@ def _shadow_host(
     own_penalty: float,
     counted: float,
     pressure: float | None,
-    estimate: request.HostEstimate,
+    estimate: host_estimate.HostEstimate,
 ) -> shadow.ShadowHost:
     host_state = weighed.obj
     multiplier = _multiplier(host_state, default)
@@ -139,7 +139,7 @@ def _shadow_host(
         0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
         -multiplier * counted,
         pressure,
-        request.age_s(host_state, now_s),
+        host_estimate.age_s(host_state, now_s),
         estimate,
     )
 

@@ -5,7 +5,7 @@ import time
 from unittest import mock
 
 from nova_numa_pmc.compute import monitor
-from nova_numa_pmc.scheduler import request
+from nova_numa_pmc.scheduler import host_estimate, request
 from tests.bench import nova_hosts
 from tests.nova import base
 
@@ -24,10 +24,10 @@ class ChargeBase(base.NovaTest):
 
     def charged(self, name):
         """Return (vCPUs charged, the highest pressure that a guest would leave)."""
-        found = request.estimate(
+        found = host_estimate.estimate(
             self.host_state(name),
             request.read(nova_hosts.request_spec(1, 512)),
-            request.EstimateOptions(),
+            host_estimate.EstimateOptions(),
             time.time(),
         )
         return found.charged_vcpus, found.outcome.used[0]

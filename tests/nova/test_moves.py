@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that move, or come back, go where the pressure is low, and may stay where they are."""
 
-from nova_numa_pmc.scheduler import request
+from nova_numa_pmc.scheduler import host_estimate
 from tests.nova import base
 
 BUSY, CALM = (0.95, 0.95), (0.2, 0.2)
@@ -29,13 +29,13 @@ class MoveTest(base.NovaTest):
         self.assertEqual('home', self.confirmed(self.server))
 
     def test_a_resize_takes_the_old_size_off_the_host_itself(self):
-        relieved, subtract = [], request.subtract_guest
+        relieved, subtract = [], host_estimate.subtract_guest
 
         def spied(host, size):
             relieved.append((size.vcpus, size.memory_mib))
             return subtract(host, size)
 
-        self.stub_out('nova_numa_pmc.scheduler.request.subtract_guest', spied)
+        self.stub_out('nova_numa_pmc.scheduler.host_estimate.subtract_guest', spied)
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual({(1, 1024)}, set(relieved))
 

@@ -14,7 +14,7 @@ from nova_numa_pmc import model, sampling, usable_cpus
 from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.scheduler import request
+from nova_numa_pmc.scheduler import host_estimate, request
 from nova_numa_pmc.state import pool_loads, publication
 from tests.fixtures import domains, host, measured, sysfs
 
@@ -77,7 +77,7 @@ class PoolsCase(unittest.TestCase):
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
         values = nova_metrics.to_values(published, 0, 0)
-        return request.estimate(
+        return host_estimate.estimate(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
@@ -90,7 +90,7 @@ class PoolsCase(unittest.TestCase):
                 free_ram_mb=0,
             ),
             request.read(SPEC),
-            request.EstimateOptions(),
+            host_estimate.EstimateOptions(),
             published.taken_s,
         )
 

@@ -15,7 +15,7 @@ from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 from nova_numa_pmc.core.scheduling.outcome import expected_guest
-from nova_numa_pmc.scheduler import comparison, penalty, request, saved_hosts
+from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, saved_hosts
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
 
@@ -224,7 +224,7 @@ def _charge(known, asked):
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
     fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
-    most = request.PLAUSIBLE * (view.vcpus + view.vcpus_used)
+    most = host_estimate.PLAUSIBLE * (view.vcpus + view.vcpus_used)
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 
 
@@ -328,7 +328,7 @@ def _least(fits, columns):
 
 
 class _Found:
-    """What request._estimate() reads of decoded metrics."""
+    """What host_estimate._estimate() reads of decoded metrics."""
 
     def __init__(self, known, position):
         count = known.cores.shape[1]
@@ -366,5 +366,5 @@ def answered(known, position, asked):
         if len(known.kept) > 5000:
             known.kept.clear()
         found: typing.Any = _Found(known, position)
-        answer = known.kept[place] = request._estimate(found, *came, None, question)
+        answer = known.kept[place] = host_estimate._estimate(found, *came, None, question)
     return answer, question

@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
-from nova_numa_pmc.scheduler import comparison, penalty, request
+from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
 
@@ -142,11 +142,11 @@ class OursTest(unittest.TestCase):
         question = expected_guest(asked.vcpus, asked.memory_mib)
         at = our_weigher.usable(seen)
         known = our_weigher.Known(seen.only(at))
-        answers = [request.HostEstimate(None, 'blind')] * len(seen.at)
+        answers = [host_estimate.HostEstimate(None, 'blind')] * len(seen.at)
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
             found: typing.Any = our_weigher._Found(known, position)
-            answers[host] = request._estimate(found, *came, None, question)
+            answers[host] = host_estimate._estimate(found, *came, None, question)
         found = comparison.pressures(answers, question)
         return [np.nan if each is None else each for each in found]
 

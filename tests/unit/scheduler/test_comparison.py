@@ -9,7 +9,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.scheduler import comparison, request
+from nova_numa_pmc.scheduler import comparison, host_estimate, request
 from tests.fixtures.metrics import GIB, listed, state
 
 NOW_S = 1700000000
@@ -79,7 +79,9 @@ def pressures(*hosts, vcpus=2):
     asked = guest_request(vcpus)
     found = comparison.pressures(
         [
-            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            host_estimate.estimate(
+                nova_host(*nodes), asked, host_estimate.EstimateOptions(), NOW_S
+            )
             for nodes in hosts
         ],
         asked.guest,
@@ -139,7 +141,9 @@ class ComparingTest(unittest.TestCase):
         # Bandwidth 0.5 on each; a core is worth 50, 10 and 2.5 GB/s on them.
         hosts = [[node(0, cpu, 0.5)] for cpu in (0.1, 0.5, 2.0)]
         own = [
-            request.estimate(nova_host(*nodes), guest_request(), request.EstimateOptions(), NOW_S)
+            host_estimate.estimate(
+                nova_host(*nodes), guest_request(), host_estimate.EstimateOptions(), NOW_S
+            )
             for nodes in hosts
         ]
         self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
@@ -150,10 +154,10 @@ class ComparingTest(unittest.TestCase):
         # Idle guests on the first host, busy ones on the second, none known on the third.
         histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         own = [
-            request.estimate(
+            host_estimate.estimate(
                 nova_host(node(0, 0.3, 0.1), history=history),
                 guest_request(vcpus=8),
-                request.EstimateOptions(),
+                host_estimate.EstimateOptions(),
                 NOW_S,
             )
             for history in histories
@@ -165,10 +169,10 @@ class ComparingTest(unittest.TestCase):
         # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
         self.assertEqual([0.7] * 3, [round(one, 6) for one in found])
         bare = [
-            request.estimate(
+            host_estimate.estimate(
                 nova_host(node(0, 0.3), history=history),
                 guest_request(vcpus=8),
-                request.EstimateOptions(),
+                host_estimate.EstimateOptions(),
                 NOW_S,
             )
             for history in histories
@@ -182,7 +186,9 @@ class ComparingTest(unittest.TestCase):
         hosts = [[node(0, cpu, 0.5), node(1, cpu, 0.5)] for cpu in (0.05, 0.25, 1.0)]
         asked = guest_request(vcpus=12)
         own = [
-            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            host_estimate.estimate(
+                nova_host(*nodes), asked, host_estimate.EstimateOptions(), NOW_S
+            )
             for nodes in hosts
         ]
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
@@ -195,8 +201,8 @@ class ComparingTest(unittest.TestCase):
             ([node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)], 0.6, 0.5),
             ([node(0, 0.4, 0.7, link=0.9), node(1, 0.6, 0.3, link=0.8)], 0.8, 0.8),
         ):
-            own = request.estimate(
-                nova_host(*nodes), guest_request(vcpus=0), request.EstimateOptions(), NOW_S
+            own = host_estimate.estimate(
+                nova_host(*nodes), guest_request(vcpus=0), host_estimate.EstimateOptions(), NOW_S
             )
             found = comparison.pressures([own], guest_request(vcpus=0).guest)
             self.assertAlmostEqual(0.2 * used + 0.8 * whole, found[0])
@@ -204,11 +210,13 @@ class ComparingTest(unittest.TestCase):
     def test_the_unknown_stay_unknown(self):
         asked = guest_request()
         estimates = [
-            request.HostEstimate(None, 'old'),
-            request.estimate(
-                nova_host(node(0, 0.3, 0.5)), asked, request.EstimateOptions(), NOW_S
+            host_estimate.HostEstimate(None, 'old'),
+            host_estimate.estimate(
+                nova_host(node(0, 0.3, 0.5)), asked, host_estimate.EstimateOptions(), NOW_S
             ),
-            request.estimate(nova_host(node(0, 0.3)), asked, request.EstimateOptions(), NOW_S),
+            host_estimate.estimate(
+                nova_host(node(0, 0.3)), asked, host_estimate.EstimateOptions(), NOW_S
+            ),
         ]
         self.assertIsNone(comparison.pressures(estimates, asked.guest)[0])
 
@@ -269,7 +277,9 @@ class HidingTest(unittest.TestCase):
         """Return (answer, pressure) of each."""
         asked = guest_request()
         estimates = [
-            request.estimate(nova_host(*nodes), asked, request.EstimateOptions(), NOW_S)
+            host_estimate.estimate(
+                nova_host(*nodes), asked, host_estimate.EstimateOptions(), NOW_S
+            )
             for nodes in hosts
         ]
         return list(zip(estimates, comparison.pressures(estimates, asked.guest)))

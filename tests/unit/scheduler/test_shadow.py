@@ -7,7 +7,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc.core.scheduling.outcome import Outcome
-from nova_numa_pmc.scheduler import request, shadow as subject
+from nova_numa_pmc.scheduler import host_estimate, request, shadow as subject
 
 QUESTION = request.read(
     types.SimpleNamespace(
@@ -16,8 +16,8 @@ QUESTION = request.read(
     )
 )
 NOW_S = 1_800_000_000.4
-KNOWN = request.HostEstimate(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
-BLIND = request.HostEstimate(None, 'no metrics from nova-numa-pmc')
+KNOWN = host_estimate.HostEstimate(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
+BLIND = host_estimate.HostEstimate(None, 'no metrics from nova-numa-pmc')
 
 
 def candidate(host, others, share, pressure=0.5, age_s=30.0, estimate=KNOWN, counted=0.0):

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide whether the filter refuses a host.
+
+Imports nothing of Nova, so that commands decide as the filter does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nova_numa_pmc.scheduler.host_estimate import HostEstimate
+    from nova_numa_pmc.scheduler.request import GuestRequest
+
+
+class FilterOptions(Record):
+    """When a host is refused; see ``conf/scheduler.py``.
+
+    :param ceiling: highest pressure on the nodes that the guest would use, 0: none
+    """
+
+    one_node: bool = False
+    ceiling: float = 0.0
+    refuse_unknown: bool = False
+
+
+def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
+    """Return the operator's options with what the flavor's extra specs change of them.
+
+    A guest that leaves its host is under no ceiling: a pressed host is better than none.
+
+    :param conf: option → value, of the group ``[numa_pmc]``
+    """
+    flavor_specs = guest_request.flavor_specs
+    ceiling = (
+        conf['max_pressure'] if flavor_specs.max_pressure is None else flavor_specs.max_pressure
+    )
+    return FilterOptions(
+        conf['require_one_node'] or flavor_specs.policy == model.ONE_NODE,
+        0.0 if guest_request.is_move else ceiling,
+        conf['refuse_unknown'],
+    )
+
+
+def objection(estimate: HostEstimate, options: FilterOptions) -> str:
+    """Return why a host is refused; empty: it passes, as unknown ones do by default."""
+    if estimate.outcome is None:
+        return 'its pressure is unknown' if options.refuse_unknown else ''
+    if options.one_node and estimate.outcome.code != 'one_node':
+        return 'the guest does not fit on one node'
+    # An estimate without measurements is no reason to refuse a host.
+    if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
+        return 'above the ceiling of %g' % options.ceiling
+    return ''

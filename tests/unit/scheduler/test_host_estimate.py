@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+import datetime
+import os
+import random
+import types
+import unittest
+
+from hypothesis import given, strategies
+
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import nova_metrics
+from nova_numa_pmc.scheduler import (
+    comparison,
+    host_estimate as subject,
+    objections,
+    penalty,
+    request as requests,
+)
+from tests.fixtures.metrics import listed, mutated, state
+from tests.fixtures.nova_like import host, spec
+
+NOW_S = 1700000000
+RULES = subject.EstimateOptions()
+#: `NUMA_PMC_FUZZ=100000` for the long run.
+MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
+
+
+def ask(host_state, request=None, options=RULES, now_s=NOW_S):
+    return subject.estimate(host_state, requests.read(request or spec()), options, now_s)
+
+
+class EstimateTest(unittest.TestCase):
+    def test_it_is_where_the_guest_would_go(self):
+        found = ask(host(0.5, 0.25))
+        self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.at))
+        self.assertAlmostEqual(0.35, found.outcome.used[0])
+        self.assertAlmostEqual(0.5, found.outcome.rest[0])
+
+    def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
+        for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
+            self.assertEqual(known, ask(host(0.5, 0.5), now_s=now_s).outcome is not None)
+
+    def test_a_host_without_metrics_is_unknown(self):
+        blank = host(0.5, 0.5)
+        for blank.metrics in (None, [], [{'name': 'cpu.percent', 'value': 1}]):
+            self.assertIsNone(ask(blank).outcome)
+
+    def test_guests_that_came_since_are_charged_where_they_went(self):
+        since = ask(host(0.5, 0.25, vcpus=20, memory_mb=20480))
+        # Both went to node 1, 0.25 + 0.1 + 0.1; so would this one, to 0.55.
+        self.assertEqual(4, since.charged_vcpus)
+        self.assertAlmostEqual(0.55, since.outcome.used[0])
+        self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.used[0])
+
+    def test_charging_can_be_turned_off(self):
+        found = ask(
+            host(0.5, 0.25, vcpus=20), options=subject.EstimateOptions(charge_new_guests=False)
+        )
+        self.assertAlmostEqual(0.35, found.outcome.used[0])
+
+    def test_guests_that_left_are_not_taken_off(self):
+        self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.used[0])
+
+    def test_memory_that_came_since_is_promised(self):
+        # 56 GiB are left on each node; 40 GiB more on one of them.
+        found = ask(host(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960), spec(memory_mb=50000))
+        self.assertEqual('one_node', found.outcome.code)
+        found = ask(host(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920), spec(memory_mb=50000))
+        self.assertEqual('cpus_only', found.outcome.code)
+
+    def test_a_guest_that_is_there_already_does_not_count_twice(self):
+        here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
+        self.assertAlmostEqual(0.6, ask(elsewhere).outcome.used[0])
+        # Half of its core is taken off each node before it comes to one.
+        self.assertAlmostEqual(0.55, ask(here).outcome.used[0])
+
+    def test_before_a_resize_it_is_as_large_as_it_was(self):
+        here = host(0.5, 0.5, instances=['u'])
+        flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024)
+        here.instances['u'] = types.SimpleNamespace(flavor=flavor)
+        # A quarter of a core is taken off each node before a whole one comes to one.
+        self.assertAlmostEqual(0.575, ask(here).outcome.used[0])
+        flavor.vcpus = 6
+        self.assertAlmostEqual(0.45, ask(here).outcome.used[0])
+
+    def test_a_question_asked_again_is_not_worked_out_again(self):
+        one = host(0.5, 0.25)
+        self.assertIs(ask(one), ask(one))
+
+    def test_a_host_that_changed_is_asked_again(self):
+        one = host(0.5, 0.25)
+        before = ask(one).outcome.used[0]
+        one.vcpus_used += 2
+        self.assertLess(before, ask(one).outcome.used[0])
+        one.metrics = host(0.1, 0.1).metrics
+        self.assertAlmostEqual(0.2, ask(one).outcome.used[0])
+
+    def test_words_are_one_line(self):
+        for estimate in (
+            ask(host(0.5, 0.25)),
+            ask(host(0.5, 0.25, vcpus=40)),
+            ask(host(0.5, 0.25), now_s=0),
+        ):
+            self.assertNotIn('\n', subject.describe(estimate))
+        self.assertEqual(
+            'node 1: pressure 0.35 there, 0.50 elsewhere (one_node)',
+            subject.describe(ask(host(0.5, 0.25))),
+        )
+
+
+class NovaHost:
+    """A host as Nova's audits, claims and messages leave it for the scheduler.
+
+    :param told: which instances are there is told by nova-compute's messages, which come when an
+        instance is built, and else read from the database
+    """
+
+    def __init__(self, told):
+        self.told, self.size, self.pins = told, {}, {}
+        self.building, self.counted, self.number = set(), set(), 0
+        self.audit()
+
+    def arrive(self, vcpus=4, pinned=False):
+        self.number += 1
+        uuid = f'{self.number:04x}-0000'
+        self.size[uuid], self.pins[uuid] = vcpus, vcpus if pinned else 0
+        self.building.add(uuid)
+        return uuid
+
+    def leave(self, uuid):
+        del self.size[uuid], self.pins[uuid]
+        self.building.discard(uuid)
+
+    def audit(self):
+        self.counted = set(self.size) - self.building
+        self.at_audit = sum(self.size[uuid] for uuid in self.counted)
+        self.pinned_at_audit = sum(self.pins[uuid] for uuid in self.counted)
+
+    def host_state(self, saved_s=NOW_S + 30):
+        published = listed(
+            state(0.1, 0.1, cores=400.0),
+            self.at_audit,
+            1024 * self.at_audit,
+            nova_metrics.Counted(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+        )
+        used = sum(self.size.values())
+        cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
+        return types.SimpleNamespace(
+            metrics=published,
+            vcpus_total=0,
+            vcpus_used=used,
+            total_usable_ram_mb=1 << 20,
+            free_ram_mb=(1 << 20) - 1024 * used,
+            updated=datetime.datetime.fromtimestamp(saved_s, datetime.timezone.utc),
+            instances=dict.fromkeys(set(self.size) - (self.building if self.told else set())),
+            stats={
+                'num_instances': str(len(self.size)),
+                'num_vm_building': str(len(self.building)),
+            },
+            numa_topology=types.SimpleNamespace(cells=[cell]),
+        )
+
+    @property
+    def uncounted(self):
+        return sum(self.size[uuid] for uuid in set(self.size) - self.counted)
+
+
+#: What happens, and to which of the instances that it may happen to.
+EVENTS = strategies.lists(
+    strategies.tuples(
+        strategies.sampled_from(('arrive', 'built', 'leave', 'audit')), strategies.integers(0, 99)
+    ),
+    max_size=40,
+)
+
+
+class ArrivalTest(unittest.TestCase):
+    """What came since is charged, whatever left."""
+
+    def after(self, told, events, sizes=(4,)):
+        found = NovaHost(told)
+        for event, number in events:
+            there = sorted(found.building if event == 'built' else found.size)
+            if event == 'arrive':
+                found.arrive(sizes[number % len(sizes)])
+            elif event == 'audit':
+                found.audit()
+            elif there and event == 'built':
+                found.building.discard(there[number % len(there)])
+            elif there:
+                found.leave(there[number % len(there)])
+        return found
+
+    @given(strategies.booleans(), EVENTS)
+    def test_it_is_what_is_there_and_was_not_counted(self, told, events):
+        found = self.after(told, events)
+        self.assertAlmostEqual(found.uncounted, ask(found.host_state()).charged_vcpus)
+
+    @given(strategies.booleans(), EVENTS)
+    def test_of_different_sizes_never_less_than_novas_counts_tell(self, told, events):
+        found = self.after(told, events, (1, 2, 8))
+        charged = ask(found.host_state()).charged_vcpus
+        self.assertGreaterEqual(charged + 1e-9, sum(found.size.values()) - found.at_audit)
+        if found.counted <= set(found.size):
+            self.assertAlmostEqual(found.uncounted, charged)
+
+    def filled(self, told=False, guests=4):
+        found = NovaHost(told)
+        first = [found.arrive() for _ in range(guests)]
+        found.building.clear()
+        found.audit()
+        return found, first
+
+    def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
+        for told in (True, False):
+            found, first = self.filled(told)
+            found.arrive()
+            found.leave(first[0])
+            calm, charged = ask(self.filled(told)[0].host_state()), ask(found.host_state())
+            self.assertEqual((0, 4), (calm.charged_vcpus, charged.charged_vcpus))
+            self.assertLess(calm.outcome.used, charged.outcome.used)
+
+    def test_what_is_saved_with_the_metrics_is_of_their_time(self):
+        found, first = self.filled()
+        found.arrive()
+        found.leave(first[0])
+        self.assertEqual(0, ask(found.host_state(saved_s=NOW_S + 1)).charged_vcpus)
+
+    def test_a_list_that_lacks_instances_charges_none(self):
+        found, _ = self.filled()
+        told = found.host_state()
+        for listed_there in ({}, dict.fromkeys(list(told.instances)[:2])):
+            told.instances = listed_there
+            self.assertEqual(0, ask(told).charged_vcpus)
+
+    def test_what_the_same_request_has_put_there_hides_no_departure(self):
+        found, first = self.filled()
+        found.leave(first[0])
+        told = found.host_state()
+        told.vcpus_used += 4  # as Nova's consume_from_request: not in stats, nor in instances
+        told.num_instances = len(found.size) + 1
+        self.assertEqual(4, ask(told).charged_vcpus)
+
+    def test_an_older_monitor_is_charged_by_the_difference(self):
+        found, first = self.filled()
+        found.arrive()
+        found.leave(first[0])
+        older = found.host_state()
+        older.metrics = listed(state(0.1, 0.1), 12)
+        self.assertEqual(4, ask(older).charged_vcpus)
+
+    def test_dedicated_newcomers_take_no_shared_core(self):
+        found, first = self.filled()
+        calm = ask(found.host_state()).outcome
+        found.arrive(16, pinned=True)
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        self.assertEqual(calm.used, ask(found.host_state()).outcome.used)
+        found.arrive(2)
+        self.assertEqual(2, ask(found.host_state()).charged_vcpus)
+        found.building.clear()
+        found.audit()
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        found.leave(first[0])
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+
+
+class PenaltyTest(unittest.TestCase):
+    """Hosts as the weigher compares them."""
+
+    def penalties(self, *hosts, request=None, options=RULES, floor=0.0):
+        guest_request = requests.read(request or spec())
+        estimates = [subject.estimate(one, guest_request, options, NOW_S) for one in hosts]
+        options = penalty.PenaltyOptions(floor, jitter=0.0)
+        return [
+            round(penalty.host_penalty(one, pressure, options), 6)
+            for one, pressure in zip(hosts, comparison.pressures(estimates, guest_request.guest))
+        ]
+
+    def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
+        self.assertEqual(
+            [0.55, 0.65, 0.65], self.penalties(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
+        )
+
+    def test_noise_below_the_step_vanishes(self):
+        one, other = self.penalties(host(0.41, 0.62), host(0.42, 0.64))
+        self.assertEqual(one, other)
+
+    def test_old_promises_do_not_outvote_other_weighers(self):
+        nodes = [
+            tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
+            for vcpus in (0, 40)
+        ]
+        self.assertEqual(1, len(set(self.penalties(*(host(nodes=each) for each in nodes)))))
+
+    def test_other_hosts_change_nothing(self):
+        rng, mine = random.Random(20), host(0.45, 0.8)
+        expected = self.penalties(mine)
+        for _ in range(200):
+            others = [
+                host(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
+                for _ in range(rng.randrange(5))
+            ]
+            self.assertEqual(expected, self.penalties(*others, mine)[-1:])
+
+    def test_equal_hosts_take_turns_as_they_fill(self):
+        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
+        for _ in range(20):
+            found = self.penalties(*hosts)
+            hosts[found.index(min(found))].vcpus_used += 2
+        counts = [(one.vcpus_used - 16) // 2 for one in hosts]
+        self.assertLessEqual(max(counts) - min(counts), 2)
+
+    def test_without_the_charge_all_go_to_one(self):
+        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
+        options = subject.EstimateOptions(charge_new_guests=False)
+        for _ in range(20):
+            found = self.penalties(*hosts, options=options)
+            hosts[found.index(min(found))].vcpus_used += 2
+        self.assertEqual(56, max(one.vcpus_used for one in hosts))
+
+    def test_dedicated_guests_take_no_shared_core(self):
+        for vcpus in (2, 64):
+            asked = spec(vcpus, hw__cpu_policy='dedicated')
+            self.assertEqual([0.4], self.penalties(host(0.5, 0.3), request=asked))
+
+    def test_what_cannot_be_wanted_is_not_believed(self):
+        told = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
+        for total, known in ((8, True), (0, True), (-1, True)):
+            told.vcpus_total = total
+            self.assertEqual(known, ask(told).outcome is not None)
+        told = host(10.0, 0.4, cores=20.0, vcpus=32)
+        told.vcpus_total = 64
+        self.assertIn('can cause', ask(told).unknown)
+
+
+class FuzzTest(unittest.TestCase):
+    def test_mutated_metrics_cannot_hurt(self):
+        rng, guest_request = random.Random(4), requests.read(spec())
+        neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
+        options = objections.FilterOptions(False, 1.0, False)
+        original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
+        calm = [0.3, 0.9] * 5
+        for at in range(MUTATIONS):
+            odd.metrics = mutated(rng, original)
+            estimates = [
+                subject.estimate(one, guest_request, RULES, NOW_S) for one in [odd, *neighbours]
+            ]
+            pressed = comparison.pressures(estimates, guest_request.guest)
+            found = [
+                penalty.host_penalty(odd, each, penalty.PenaltyOptions(jitter=0.0))
+                for each in pressed
+            ]
+            self.assertTrue(all(0 <= one <= 1 for one in found), at)
+            self.assertEqual(calm, found[1:], at)
+            if estimates[0].outcome is None:
+                unknown += 1
+                self.assertEqual('', objections.objection(estimates[0], options))
+        self.assertGreater(unknown, MUTATIONS / 3)
