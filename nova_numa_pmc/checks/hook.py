@@ -29,7 +29,7 @@ _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 def check_status(report: dict[str, Any], in_container: bool = False) -> Iterator[Finding]:
     """Turn the report of ``nova-numa-rebalance hook status`` into findings.
 
-    :param report: as :func:`nova_numa_pmc.cli.verbs.hook.status` returns it
+    :param report: as :func:`nova_numa_pmc.cli.hook_report.status` returns it
     :param in_container: the report is about the root of libvirt's container
     """
     path = report['installed']['path']

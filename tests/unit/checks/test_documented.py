@@ -8,7 +8,7 @@ SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
     TOP / 'nova_numa_pmc/host/nova_conf.py',
     TOP / 'nova_numa_pmc/cli/verbs/check.py',
-    TOP / 'nova_numa_pmc/cli/verbs/hook.py',
+    TOP / 'nova_numa_pmc/cli/hook_report.py',
 ]
 #: What makes a finding of a code.
 MAKERS = ('Finding', '_problem', '_add')

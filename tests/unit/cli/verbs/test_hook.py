@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli.verbs import hook
+from nova_numa_pmc.cli import hook_report
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.state import promises_file
@@ -176,7 +176,9 @@ class TrialTest(unittest.TestCase):
     def test_outcomes(self):
         for ok, expected in ((True, []), (False, ['does not let']), (None, ['could not'])):
             with self.subTest(ok=ok):
-                problems = hook.problems_of_trial(confinement.LabelTrial(ok, 'libvirtd', 'said'))
+                problems = hook_report.problems_of_trial(
+                    confinement.LabelTrial(ok, 'libvirtd', 'said')
+                )
                 self.assertEqual(len(expected), len(problems))
                 for words, problem in zip(expected, problems):
                     self.assertIn(words, problem['problem'])
