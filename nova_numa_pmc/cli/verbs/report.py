@@ -18,50 +18,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, intervals, live, options
-from nova_numa_pmc.cli.render import summary, tables
+from nova_numa_pmc.cli.render import report, summary
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.record import Record
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Optional
+    from collections.abc import Callable, Sequence
 
-    Window = tuple[Optional[float], Optional[float]]
-
-_T = TypeVar('_T')
-_SPREAD: dict[str, tuple[str, float]] = {
-    'pressure': ('pressure', 1),
-    'cpu_ratio': ('cpu', 1),
-    'bandwidth_ratio': ('bw', 1),
-    'link_ratio': ('link', 1),
-    'demand_cores': ('cores', 1),
-    'cores': ('cores', 1),
-    'waiting_cores': ('wait', 1),
-    'distance_cores': ('dist', 1),
-    'remote_ratio': ('rem%', 100),
-    'bandwidth_bytes_per_sec': ('GB/s', 1e-9),
-    'cpi': ('CPI', 1),
-    'io_miss_ratio': ('iomiss%', 100),
-    'intensity': ('acc/kI', 1),
-    'stalled_ratio': ('stall%', 100),
-    'remote_cache_per_sec': ('rcache/s [M]', 1e-6),
-}
-_COMPARED = {
-    'ipc': 'instructions per cycle',
-    'local_per_sec': 'local accesses/s',
-    'remote_per_sec': 'remote accesses/s',
-    'remote_ratio': 'remote share [%]',
-    'bandwidth_bytes_per_sec': 'memory traffic [GB/s]',
-    'cores': 'cores',
-    'waiting_cores': 'waiting [cores]',
-    'distance_cores': 'distance [cores]',
-    'pressure': 'pressure',
-}
 _EMPTY = 'holds no sample yet'
 
 
@@ -87,18 +54,18 @@ def run(args: argparse.Namespace) -> int:
         raise NumaPmcError('--before and --after go together: name two windows')
     draw = _plots() if args.plot else None  # Say what is missing before hours are read.
     recorded, windows = read(args)
-    comparison = compare(recorded, windows[0], windows[1]) if windows else None
+    comparison = report.compare(recorded, windows[0], windows[1]) if windows else None
     drawn = draw(recorded, args.plot, windows) if draw else []
     if args.json:
-        print(json.dumps(to_data(recorded, comparison, drawn), indent=2))
+        print(json.dumps(report.to_data(recorded, comparison, drawn), indent=2))
     else:
-        print('\n'.join(as_lines(recorded, comparison)))
+        print('\n'.join(report.as_lines(recorded, comparison)))
         for path in drawn:
             print('drawn: %s' % path)
     return exits.OK
 
 
-def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[Window]], list[str]]:
+def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[report.Window]], list[str]]:
     try:
         from nova_numa_pmc.cli.render import plots
     except ImportError:
@@ -109,7 +76,7 @@ def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[Window]], list[s
     return plots.draw
 
 
-def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[Window]]:
+def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.Window]]:
     """Return the chosen part of the recording, and the two windows, or none."""
     span = from_s = to_s = None
     windows = []
@@ -141,278 +108,3 @@ def _span(path: str) -> tuple[float, float]:
     if first_s is None or last_s is None:
         raise NumaPmcError('%s: %s' % (path, _EMPTY))
     return first_s, last_s
-
-
-class WindowComparison(Record):
-    """One thing in two windows.
-
-    :param kind: 'host', 'node' or 'guest'; ``id``: None, its number, its UUID
-    :param metrics: {metric: (before, after)} of what is known in either
-    """
-
-    kind: str
-    id: int | str | None
-    name: str
-    metrics: dict[str, tuple[float | None, float | None]]
-
-
-def compare(
-    recorded: summary.RecordedSeries, before: Window, after: Window
-) -> tuple[WindowComparison, ...]:
-    """Return the host, its nodes and its guests, compared.
-
-    :raises NumaPmcError: a window holds no sample
-    """
-    for window in (before, after):
-        if not any(
-            len(series.taken_s[series.between(*window)]) for series in recorded.nodes.values()
-        ):
-            raise NumaPmcError(
-                'no sample lies in the window %s to %s; the recording spans '
-                '%s to %s'
-                % tuple(
-                    '…' if moment is None else intervals.clock_time(moment, True)
-                    for moment in (*window, recorded.first_s, recorded.last_s)
-                )
-            )
-    host = WindowComparison(
-        'host', None, 'host', _two(summary.summarise_host, recorded, before, after)
-    )
-    nodes = (
-        WindowComparison(
-            'node', node_id, series.name, _two(summary.summarise_node, series, before, after)
-        )
-        for node_id, series in sorted(recorded.nodes.items())
-    )
-    guests = (
-        WindowComparison(
-            'guest', uuid, series.name, _two(summary.summarise_guest, series, before, after)
-        )
-        for uuid, series in _by_name(recorded)
-    )
-    return (host, *nodes, *guests)
-
-
-def _two(
-    means: Callable[[_T, float | None, float | None], dict[str, float | None]],
-    what: _T,
-    before: Window,
-    after: Window,
-) -> dict[str, tuple[float | None, float | None]]:
-    first, second = means(what, *before), means(what, *after)
-    return {
-        metric: (first[metric], second[metric])
-        for metric in summary.COMPARED
-        if first[metric] is not None or second[metric] is not None
-    }
-
-
-def times_ratio(before: float | None, after: float | None) -> str:
-    """Return '56.0 : 1' or '1 : 1.12', before to after; '-' where either is unknown or 0."""
-    if not before or not after:
-        return tables.UNKNOWN
-    if before >= after:
-        return '%.3g : 1' % (before / after)
-    return '1 : %.3g' % (after / before)
-
-
-def to_data(
-    recorded: summary.RecordedSeries,
-    comparison: Iterable[WindowComparison] | None,
-    drawn: list[str],
-) -> dict[str, Any]:
-    """Return the report as plain data."""
-    data: dict[str, Any] = {
-        'from_s': recorded.first_s,
-        'to_s': recorded.last_s,
-        'samples': recorded.samples,
-        'left_out': recorded.repeated,
-        'sources': recorded.sources,
-        'problems': recorded.problems,
-        'plots': drawn,
-        'nodes': [
-            dict(_spreads(series), id=node_id)
-            for node_id, series in sorted(recorded.nodes.items())
-        ],
-        'guests': [
-            dict(_spreads(series), uuid=uuid, name=series.name)
-            for uuid, series in _by_name(recorded)
-        ],
-    }
-    if comparison:
-        data['comparison'] = [
-            dict(
-                compared._asdict(),
-                metrics={
-                    metric: {'before': before, 'after': after}
-                    for metric, (before, after) in compared.metrics.items()
-                },
-            )
-            for compared in comparison
-        ]
-    return data
-
-
-def _by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary.MetricSeries]]:
-    return sorted(recorded.guests.items(), key=lambda item: item[1].name)
-
-
-def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
-    return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
-
-
-def as_lines(
-    recorded: summary.RecordedSeries, comparison: Sequence[WindowComparison] | None
-) -> list[str]:
-    """Return the report as lines of text."""
-    lines = [
-        '%s to %s, %d samples, source: %s'
-        % (
-            intervals.clock_time(recorded.first_s, True),
-            intervals.clock_time(recorded.last_s, True),
-            recorded.samples,
-            _sources(recorded),
-        )
-    ]
-    if recorded.repeated:
-        lines.append(
-            'left out %d samples whose times had already been recorded: the clock was set back'
-            % recorded.repeated
-        )
-    lines += [
-        'problem (in %d samples): %s' % (count, tables.printable(problem))
-        for problem, count in recorded.problems.items()
-    ]
-    lines += ['', 'median / 95th percentile', '']
-    nodes = [series for _number, series in sorted(recorded.nodes.items())]
-    lines += tables.text(_spread_table('node', nodes))
-    if recorded.guests:
-        lines += [
-            '',
-            *tables.text(_spread_table('guest', [series for _u, series in _by_name(recorded)])),
-        ]
-    if comparison:
-        lines += _comparison_lines(comparison)
-    if comparison and len(recorded.sources) > 1:
-        lines += [
-            '',
-            'The sources changed during the recording: accesses from different sources cannot '
-            'be compared.',
-        ]
-    return lines
-
-
-def _comparison_lines(comparison: Sequence[WindowComparison]) -> list[str]:
-    lines: list[str] = []
-    for compared in comparison:
-        if compared.kind != 'guest':
-            lines += ['', *tables.text(comparison_table(compared.name, compared.metrics))]
-    guests = [compared for compared in comparison if compared.kind == 'guest']
-    return lines + (['', *tables.text(_guests_table(guests))] if guests else [])
-
-
-def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
-    """Return a row for each guest, with 'before → after' of what is known of any."""
-    shown = [
-        metric for metric in summary.COMPARED if any(metric in guest.metrics for guest in guests)
-    ]
-    rows = tuple(
-        (
-            tables.Cell(tables.printable(guest.name)),
-            *(
-                tables.Cell(
-                    ' → '.join(
-                        _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
-                    )
-                )
-                for metric in shown
-            ),
-        )
-        for guest in guests
-    )
-    return tables.Table(
-        'guests', (('guest', True), *((_COMPARED[metric], False) for metric in shown)), rows
-    )
-
-
-def _sources(recorded: summary.RecordedSeries) -> str:
-    return ', '.join(
-        '%s (%d)' % (tables.printable(source) or 'no source', count)
-        for source, count in recorded.sources.items()
-    )
-
-
-def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tables.Table:
-    """Return medians and percentiles, with the columns that anything is known of."""
-    spreads = [
-        {
-            metric: summary.spread(series.values[metric])
-            for metric in _SPREAD
-            if metric in series.values
-        }
-        for series in all_series
-    ]
-    shown = [metric for metric in spreads[0] if any(s[metric].samples for s in spreads)]
-    rows = [
-        (
-            tables.Cell(tables.printable(series.name)),
-            *(tables.Cell(_spread_text(metric, values[metric])) for metric in shown),
-        )
-        for series, values in zip(all_series, spreads)
-    ]
-    headings = ((title, True), *((_SPREAD[metric][0], False) for metric in shown))
-    return tables.Table(title, headings, tuple(rows))
-
-
-def _spread_text(metric: str, values: summary.Spread) -> str:
-    if values.median is None or values.p95 is None:
-        return tables.UNKNOWN
-    factor = _SPREAD[metric][1]
-    return ' / '.join('%.2f' % (value * factor) for value in (values.median, values.p95))
-
-
-def comparison_table(
-    what: str, rows: dict[str, tuple[float | None, float | None]]
-) -> tables.Table:
-    """Return a before/after table: a value, the same later, the change and the ratio."""
-    cells = [
-        (
-            tables.Cell(_COMPARED[metric]),
-            *(
-                tables.Cell(text)
-                for text in (
-                    _amount(metric, before),
-                    _amount(metric, after),
-                    _change(before, after),
-                    times_ratio(before, after),
-                )
-            ),
-        )
-        for metric, (before, after) in rows.items()
-    ]
-    return tables.Table(
-        what,
-        (
-            (tables.printable(what), True),
-            ('before', False),
-            ('after', False),
-            ('change', False),
-            ('ratio', False),
-        ),
-        tuple(cells),
-    )
-
-
-def _amount(metric: str, value: float | None) -> str:
-    if value is None:
-        return tables.UNKNOWN
-    if metric in ('local_per_sec', 'remote_per_sec'):
-        return format(value, ',.0f')
-    factor = {'remote_ratio': 100, 'bandwidth_bytes_per_sec': 1e-9}.get(metric, 1)
-    return '%.2f' % (value * factor)
-
-
-def _change(before: float | None, after: float | None) -> str:
-    if not before or after is None:
-        return tables.UNKNOWN
-    return '%+.1f %%' % (100 * (after / before - 1))

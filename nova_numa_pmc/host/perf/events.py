@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.host.perf import event_table, pmu
+from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -33,17 +33,6 @@ WHY_MEDIATED = (
 )
 _RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
 _NODE_NUMBER = re.compile(r'_(\d{1,5})$')
-
-
-class Cpu(Record):
-    """A CPU model.
-
-    :param cpuid: ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`); '': unknown
-    :param name: its model name, from /proc/cpuinfo
-    """
-
-    cpuid: str
-    name: str
 
 
 class Event(Record):
@@ -83,38 +72,10 @@ class Selection(Record):
     :param missing: (role, why)
     """
 
-    cpu: Cpu
+    cpu: cpu_model.CpuModel
     row: event_table.Row | None
     events: tuple[Event, ...]
     missing: tuple[tuple[str, str], ...]
-
-
-def read_cpu(root: str = '/') -> Cpu:
-    """Return the machine's model from ``/proc/cpuinfo``, of its first processor."""
-    try:
-        with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
-            text = file.read(16384)
-    except OSError:
-        return Cpu('', 'unknown')
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(':')
-        if colon:
-            fields.setdefault(name.strip(), value.strip())
-    return Cpu(_cpuid(fields), fields.get('model name', 'unknown'))
-
-
-def _cpuid(fields: Mapping[str, str]) -> str:
-    if 'CPU implementer' in fields:
-        return 'ARM-%s-%s' % (
-            fields['CPU implementer'].lower(),
-            fields.get('CPU part', '').lower(),
-        )
-    numbers = [fields.get(name, '') for name in ('cpu family', 'model', 'stepping')]
-    if not all(re.fullmatch(r'\d{1,4}', number, re.ASCII) for number in numbers):
-        return ''
-    family, model, stepping = (int(number) for number in numbers)
-    return '%s-%d-%X-%X' % (fields.get('vendor_id', ''), family, model, stepping)
 
 
 def find_row(cpuid: str) -> event_table.Row | None:
@@ -161,7 +122,7 @@ def select(
     :raises EventError: an override that names no role or no event
     """
     here = cpu is None
-    known = read_cpu(root) if cpu is None else Cpu(cpu, 'unknown')
+    known = cpu_model.read(root) if cpu is None else cpu_model.CpuModel(cpu, 'unknown')
     pmus = pmu.read_pmus(root) if here else {}
     row = find_row(known.cpuid)
     if row and not here:

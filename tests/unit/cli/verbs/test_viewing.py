@@ -14,6 +14,7 @@ import unittest
 import unittest.mock
 
 from nova_numa_pmc.cli import intervals, live, render
+from nova_numa_pmc.cli.render import report as rendered
 from nova_numa_pmc.cli.verbs import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
@@ -340,11 +341,11 @@ class TestReport(Viewing):
         self.assertEqual(
             ('56 : 1', '1 : 1.12', '-', '-', '1 : 1'),
             (
-                report.times_ratio(56, 1),
-                report.times_ratio(1, 1.12),
-                report.times_ratio(None, 1),
-                report.times_ratio(1, 0),
-                report.times_ratio(3, 3),
+                rendered.times_ratio(56, 1),
+                rendered.times_ratio(1, 1.12),
+                rendered.times_ratio(None, 1),
+                rendered.times_ratio(1, 0),
+                rendered.times_ratio(3, 3),
             ),
         )
 

@@ -11,7 +11,7 @@ from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import CounterReading, Delta
 from nova_numa_pmc.host import threads, topology
-from nova_numa_pmc.host.perf import events, perf_event
+from nova_numa_pmc.host.perf import cpu_model, events, perf_event
 from nova_numa_pmc.host.sources import (
     RunningGuest,
     SourceTick,
@@ -38,7 +38,7 @@ SECOND = 10**9
 
 
 def selecting(*chosen, missing=()):
-    return lambda: events.Selection(events.Cpu('', ''), None, chosen, missing)
+    return lambda: events.Selection(cpu_model.CpuModel('', ''), None, chosen, missing)
 
 
 class Counting(unittest.TestCase):
