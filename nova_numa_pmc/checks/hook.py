@@ -1,45 +1,234 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the libvirt hook: turn the report of ``hook status`` into findings."""
+"""Check the libvirt hook: what is installed, whether it works, what it decided last."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import finding
-from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
+from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Iterable, Iterator
 
-#: Findings not listed are errors: guests are not placed, or libvirt's next restart is at risk.
-_SEVERITIES = {
-    'hook-not-tried': finding.NOTE,
-    'hook-outdated': finding.WARNING,
-    'promises-unreadable': finding.WARNING,
-    'hook-in-container': finding.WARNING,
-}
+    from nova_numa_pmc import model
 
-
+_INSTALL = 'nova-numa-rebalance hook install'
 #: Not reported for a container's root: the package lies elsewhere there, and
 #: :mod:`deployment` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 
 
-def check_status(report: dict[str, Any], in_container: bool = False) -> Iterator[Finding]:
-    """Turn the report of ``nova-numa-rebalance hook status`` into findings.
+class HookStatus(Record):
+    """The hook as it is installed on a host.
 
-    :param report: as :func:`nova_numa_pmc.cli.hook_report.status` returns it
-    :param in_container: the report is about the root of libvirt's container
+    :param daemon: which runs the hook; None: none runs
+    :param trial: of the installed script; None: it was not tried, which takes root and this host
+    :param promises: those recorded since the host's boot, the latest first
+    :param findings: each names the script as its file
     """
-    path = report['installed']['path']
-    for problem in report['problems']:
-        if in_container and problem['code'] in _NOT_IN_CONTAINERS:
-            continue
-        yield Finding(
-            problem['code'],
-            _SEVERITIES.get(problem['code'], finding.ERROR),
-            problem['problem'],
-            problem['remedy'],
-            path,
+
+    installed: hook_files.InstalledFiles
+    daemon: confinement.Daemon | None
+    trial: confinement.LabelTrial | None
+    promises: tuple[model.Promise, ...]
+    findings: tuple[Finding, ...]
+
+
+def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Finding]:
+    """Check the hook by its status.
+
+    :param in_container: the status is of the root of libvirt's container
+    """
+    for finding in status.findings:
+        if not (in_container and finding.code in _NOT_IN_CONTAINERS):
+            yield finding
+
+
+def status(root: str, libvirt_version: tuple[int, ...] | None = None) -> HookStatus:
+    """Return whether the hook works, what it decided last, and what is wrong.
+
+    :param libvirt_version: assumed; None: that of the installed libvirt
+    """
+    installed = hook_files.inspect(root, expected_script(root))
+    daemon = confinement.find_daemon(root)
+    findings: list[Finding] = []
+    promises: tuple[model.Promise, ...] = ()
+    trial = None
+    try:
+        promises = _promises(root)
+    except StateError as error:
+        findings.append(
+            Finding(
+                'promises-unreadable',
+                WARNING,
+                str(error),
+                'the next start of a guest creates it again',
+            )
         )
+    findings += _check_files(installed)
+    if installed.executable:
+        if is_own(root) and os.geteuid() == 0:
+            trial = try_as_daemon(root, daemon, installed.path)
+            findings += check_trial(trial)
+        findings += _check_wiring(root, libvirt_version, installed, daemon, promises)
+    return HookStatus(
+        installed,
+        daemon,
+        trial,
+        promises,
+        tuple(finding._replace(file=installed.path) for finding in findings),
+    )
+
+
+def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
+    if not installed.present:
+        yield Finding('hook-not-installed', ERROR, 'the hook is not installed', _INSTALL)
+    elif not installed.executable:
+        yield Finding(
+            'hook-not-executable',
+            ERROR,
+            '%s is not executable: libvirt skips it' % installed.path,
+            _INSTALL,
+        )
+    elif not installed.current:
+        yield Finding(
+            'hook-outdated',
+            WARNING,
+            '%s is not what this version of the package installs' % installed.path,
+            _INSTALL,
+        )
+
+
+def _check_wiring(
+    root: str,
+    libvirt_version: tuple[int, ...] | None,
+    installed: hook_files.InstalledFiles,
+    daemon: confinement.Daemon | None,
+    promises: Iterable[model.Promise],
+) -> Iterator[Finding]:
+    if not reads_directory(root, libvirt_version) and not installed.dispatcher:
+        yield Finding(
+            'hook-not-read',
+            ERROR,
+            'this libvirt does not read hooks/qemu.d, and hooks/qemu does not run our script',
+            _INSTALL,
+        )
+    if daemon is None:
+        return
+    if not daemon.same_root:
+        yield Finding(
+            'hook-in-container',
+            WARNING,
+            '%s (pid %d) runs with a different file system root: in a container'
+            % (daemon.name, daemon.pid),
+            'install the package and the hook in its image',
+        )
+        return
+    changed_s = os.stat(installed.path).st_ctime
+    boot_s = confinement.boot_s(root) or 0
+    seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
+    if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
+        yield Finding(
+            'hook-not-seen',
+            ERROR,
+            '%s (pid %d) has been running since before the hook was installed, and no guest has '
+            'passed through the hook yet; a daemon that started without any qemu hook calls none'
+            % (daemon.name, daemon.pid),
+            "systemctl reload %s (after that, the next guest's start clears this)" % daemon.name,
+        )
+
+
+def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
+    """Check whether a trial has shown that the daemon can run the hook."""
+    if trial.ok is None:
+        yield Finding(
+            'hook-not-tried',
+            NOTE,
+            'the hook could not be tried: %s' % trial.message,
+            'start the daemon and install as root, or install with --force',
+        )
+    elif not trial.ok:
+        yield Finding(
+            'hook-confined',
+            ERROR,
+            "the daemon's confinement (%s) does not let the hook run: %s"
+            % (trial.label, trial.message),
+            'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
+            'module in etc/selinux; then install again',
+        )
+
+
+def try_as_daemon(
+    root: str, daemon: confinement.Daemon | None, script: str
+) -> confinement.LabelTrial:
+    """Run a script as the daemon would, under its label."""
+    label = confinement.label_of_daemon(root, daemon)
+    if label is None:
+        return confinement.LabelTrial(
+            None, None, "the daemon's label is unknown while it is not running"
+        )
+    return confinement.try_script(script, label)
+
+
+def expected_script(root: str) -> bytes:
+    """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
+    return hook_files.render(int(host_options.read_below(root).timeout_s + 1.999))
+
+
+def _promises(root: str) -> tuple[model.Promise, ...]:
+    """Return the promises recorded since the host's boot, the latest first."""
+    host_promises = promises_file.read(
+        host_options.read_below(root).state_path(root), promises_file.read_boot_id(root)
+    )
+    return tuple(
+        sorted(
+            host_promises.promises.values() if host_promises else (),
+            key=lambda promise: -promise.since_ns,
+        )
+    )
+
+
+def reads_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
+    """Return whether libvirt runs the scripts in ``hooks/qemu.d`` itself.
+
+    :param libvirt_version: assumed; None: that of the installed libvirt
+    """
+    version = libvirt_version or _installed_version(root)
+    return version is None or version >= hook_files.DIRECTORY_SINCE
+
+
+def _installed_version(root: str) -> tuple[int, ...] | None:
+    """Return libvirt's version, or None where none answers (then: a recent one)."""
+    if not is_own(root):
+        return None
+    for command in ('libvirtd', 'virtqemud', 'virsh'):
+        path = next(
+            (p for p in ('/usr/sbin/' + command, '/usr/bin/' + command) if os.path.exists(p)), None
+        )
+        if path is None:
+            continue
+        try:
+            text = subprocess.run(
+                [path, '--version'], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+            ).stdout.decode(errors='replace')
+            return parse_version(text.split()[-1])
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+            continue
+    return None
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Parse 'X.Y.Z'."""
+    return tuple(int(part) for part in text.split('.')[:3])
+
+
+def is_own(root: str) -> bool:
+    """Return whether a root is that of this process, and not another system's."""
+    return os.path.samefile(root, '/')

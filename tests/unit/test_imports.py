@@ -150,7 +150,7 @@ class ImportTest(unittest.TestCase):
         self.assertEqual(('', '', 0), (done.stdout, done.stderr, done.returncode))
 
     def test_installing_the_hook_compiles_the_rooms_that_it_imports(self):
-        from nova_numa_pmc.cli import hook_report
+        from nova_numa_pmc.cli import hook_install
 
         script = (
             'import sys; sys.path.insert(0, sys.argv[1])\n'
@@ -169,4 +169,4 @@ class ImportTest(unittest.TestCase):
             for name in done.stdout.split()
             if not (TOP / name.replace('.', '/')).is_dir()
         }
-        self.assertEqual(imported_from, set(hook_report._PACKAGES_OF_HOOK))
+        self.assertEqual(imported_from, set(hook_install._PACKAGES_OF_HOOK))

@@ -33,7 +33,7 @@ from nova_numa_pmc.checks import (
     published,
     scheduler,
 )
-from nova_numa_pmc.cli import exits, hook_report, options
+from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
@@ -203,7 +203,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
     in_container = daemon is not None and not daemon.same_root
     if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)
-    return hook_checks.check_status(hook_report.status(root), in_container)
+    return hook_checks.check_status(hook_checks.status(root), in_container)
 
 
 def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:

@@ -24,11 +24,13 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, hook_report, options
+from nova_numa_pmc.checks import hook as hook_checks
+from nova_numa_pmc.cli import exits, hook_install, options
 from nova_numa_pmc.cpulist import name_nodes
 
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             sub.add_argument(
                 '--libvirt-version',
                 metavar='X.Y.Z',
-                type=hook_report.parse_version,
+                type=hook_checks.parse_version,
                 help='assume this version instead of asking the installed libvirt',
             )
         if verb == 'install':
@@ -64,41 +66,71 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one verb; print what it did; return the exit code."""
+    result: hook_checks.HookStatus | hook_install.InstallResult
     if args.verb == 'status':
-        report = hook_report.status(args.root, args.libvirt_version)
+        result = hook_checks.status(args.root, args.libvirt_version)
     elif args.verb == 'remove':
-        report = hook_report.remove(args.root)
+        result = hook_install.remove(args.root)
     else:
-        report = hook_report.install(args.root, args.libvirt_version, args.reload, args.force)
+        result = hook_install.install(args.root, args.libvirt_version, args.reload, args.force)
     if args.json:
-        print(json.dumps(report, indent=2, sort_keys=True))
+        print(json.dumps(to_data(result), indent=2, sort_keys=True))
     else:
-        _print(report)
-    return exits.PROBLEM if report['problems'] else exits.OK
+        _print(result)
+    return exits.PROBLEM if result.findings else exits.OK
 
 
-def _print(report: hook_report.Report) -> None:
-    installed = report.get('installed')
-    if installed:
-        state_of_it = 'installed' if installed['present'] else 'not installed'
-        print('hook: %s (%s)' % (state_of_it, installed['path']))
-        if installed['chained']:
-            print('runs before it: %s' % installed['chained'])
-    if report.get('daemon'):
-        print('daemon: %(name)s, pid %(pid)d, label %(label)s' % report['daemon'])
-    if report.get('trial'):
-        print('trial: %s' % report['trial']['message'])
-    for decision in report.get('decisions', ()):
+def to_data(result: hook_checks.HookStatus | hook_install.InstallResult) -> dict[str, Any]:
+    """Return a verb's result as plain data."""
+    data: dict[str, Any] = {
+        'changes': [],
+        'notes': [],
+        'problems': [
+            {'code': finding.code, 'problem': finding.what, 'remedy': finding.remedy}
+            for finding in result.findings
+        ],
+    }
+    if isinstance(result, hook_install.InstallResult):
+        return dict(data, changes=result.changes, notes=result.notes)
+    return dict(
+        data,
+        installed=result.installed._asdict(),
+        daemon=result.daemon and result.daemon._asdict(),
+        trial=result.trial and result.trial._asdict(),
+        decisions=[promise._asdict() for promise in result.promises],
+    )
+
+
+def _print(result: hook_checks.HookStatus | hook_install.InstallResult) -> None:
+    if isinstance(result, hook_install.InstallResult):
+        for line in result.changes + result.notes:
+            print(line)
+    else:
+        _print_status(result)
+    for finding in result.findings:
+        print('problem: %s\n  remedy: %s' % (finding.what, finding.remedy), file=sys.stderr)
+
+
+def _print_status(status: hook_checks.HookStatus) -> None:
+    installed = status.installed
+    state_of_it = 'installed' if installed.present else 'not installed'
+    print('hook: %s (%s)' % (state_of_it, installed.path))
+    if installed.chained:
+        print('runs before it: %s' % installed.chained)
+    if status.daemon:
+        print(
+            'daemon: %s, pid %d, label %s'
+            % (status.daemon.name, status.daemon.pid, status.daemon.label)
+        )
+    if status.trial:
+        print('trial: %s' % status.trial.message)
+    for promise in status.promises:
         print(
             'guest %s: CPUs on %s, memory on %s, %s'
             % (
-                decision['name'],
-                name_nodes(decision['cpu_nodes']),
-                name_nodes(decision['mem_nodes']),
-                decision['origin'],
+                promise.name,
+                name_nodes(promise.cpu_nodes),
+                name_nodes(promise.mem_nodes),
+                promise.origin,
             )
         )
-    for line in report['changes'] + report['notes']:
-        print(line)
-    for problem in report['problems']:
-        print('problem: %(problem)s\n  remedy: %(remedy)s' % problem, file=sys.stderr)

@@ -8,10 +8,10 @@ SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
     TOP / 'nova_numa_pmc/host/nova_conf.py',
     TOP / 'nova_numa_pmc/cli/verbs/check.py',
-    TOP / 'nova_numa_pmc/cli/hook_report.py',
+    TOP / 'nova_numa_pmc/cli/hook_install.py',
 ]
 #: What makes a finding of a code.
-MAKERS = ('Finding', '_problem', '_add')
+MAKERS = ('Finding', '_add')
 
 
 def codes():

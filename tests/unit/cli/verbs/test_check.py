@@ -74,6 +74,19 @@ class CheckCommandTest(unittest.TestCase):
         self.good_host()
         self.assertEqual((0, ['compute'], {}), self.call())
 
+    def test_members(self):
+        found = self.call('--role', 'compute')[2]['hook-not-installed']
+        self.assertEqual(
+            {
+                'code': 'hook-not-installed',
+                'severity': 'error',
+                'what': 'the hook is not installed',
+                'remedy': 'nova-numa-rebalance hook install',
+                'file': self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'),
+            },
+            found,
+        )
+
     def test_a_good_controller(self):
         add_process(
             self.root,

@@ -7,8 +7,10 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import model
-from nova_numa_pmc.cli import hook_report
+from nova_numa_pmc import finding, model
+from nova_numa_pmc.checks import hook as hook_checks
+from nova_numa_pmc.cli import hook_install
+from nova_numa_pmc.cli.verbs import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.state import promises_file
@@ -172,13 +174,90 @@ class HookCommandTest(unittest.TestCase):
         self.assertIn('nova-numa-rebalance: ', said.getvalue())
 
 
-class TrialTest(unittest.TestCase):
-    def test_outcomes(self):
-        for ok, expected in ((True, []), (False, ['does not let']), (None, ['could not'])):
-            with self.subTest(ok=ok):
-                problems = hook_report.problems_of_trial(
-                    confinement.LabelTrial(ok, 'libvirtd', 'said')
+class MembersTest(unittest.TestCase):
+    """Scripts read these members: they stay."""
+
+    FINDING = finding.Finding('code', finding.NOTE, 'what', 'remedy', 'file')
+    PROBLEM = {'code': 'code', 'problem': 'what', 'remedy': 'remedy'}
+
+    def to_json(self, result):
+        return json.loads(json.dumps(hook.to_data(result)))
+
+    def test_of_install_and_remove(self):
+        for result, expected in (
+            (hook_install.InstallResult(), {'changes': [], 'notes': [], 'problems': []}),
+            (
+                hook_install.InstallResult(('a',), ('b', 'c'), (self.FINDING,)),
+                {'changes': ['a'], 'notes': ['b', 'c'], 'problems': [self.PROBLEM]},
+            ),
+        ):
+            self.assertEqual(expected, self.to_json(result))
+
+    def test_of_status(self):
+        promise = model.Promise(
+            hosts.uuid_of(1), 'one', (0,), (1,), 2, 1 << 20, since_ns=5, started=True
+        )
+        files = hook_files.InstalledFiles('path', True, True, True, False, None)
+        installed = {
+            'path': 'path',
+            'present': True,
+            'executable': True,
+            'current': True,
+            'dispatcher': False,
+            'chained': None,
+        }
+        self.assertEqual(
+            {
+                'installed': installed,
+                'daemon': None,
+                'trial': None,
+                'decisions': [],
+                'changes': [],
+                'notes': [],
+                'problems': [],
+            },
+            self.to_json(hook_checks.HookStatus(files, None, None, (), ())),
+        )
+        self.assertEqual(
+            {
+                'installed': installed,
+                'daemon': {
+                    'name': 'libvirtd',
+                    'pid': 9,
+                    'started_s': 1.5,
+                    'label': 'unconfined',
+                    'same_root': True,
+                },
+                'trial': {'ok': None, 'label': 'unconfined', 'message': 'said'},
+                'decisions': [
+                    {
+                        'uuid': hosts.uuid_of(1),
+                        'name': 'one',
+                        'cpu_nodes': [0],
+                        'mem_nodes': [1],
+                        'vcpus': 2,
+                        'memory_bytes': 1 << 20,
+                        'page_bytes': None,
+                        'bound': False,
+                        'origin': 'placed',
+                        'since_ns': 5,
+                        'started': True,
+                        'mem_bytes': [],
+                        'missed': False,
+                        'cpus': [],
+                    }
+                ],
+                'changes': [],
+                'notes': [],
+                'problems': [self.PROBLEM],
+            },
+            self.to_json(
+                hook_checks.HookStatus(
+                    files,
+                    confinement.Daemon('libvirtd', 9, 1.5, 'unconfined', True),
+                    confinement.LabelTrial(None, 'unconfined', 'said'),
+                    (promise,),
+                    (self.FINDING,),
                 )
-                self.assertEqual(len(expected), len(problems))
-                for words, problem in zip(expected, problems):
-                    self.assertIn(words, problem['problem'])
+            ),
+        )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``hook install`` and ``hook remove`` do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+from nova_numa_pmc.checks import hook as hook_checks
+from nova_numa_pmc.finding import ERROR, Finding
+from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.record import Record
+
+#: What the hook imports modules from; tests/unit/test_imports.py compares.
+_PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging', 'state')
+
+
+class InstallResult(Record):
+    """What came of an installation or a removal.
+
+    :param changes: of the files, a line each
+    :param notes: what else was done, seen, or is left to do
+    :param findings: why nothing was installed; empty: it is done
+    """
+
+    changes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def install(
+    root: str,
+    libvirt_version: tuple[int, ...] | None = None,
+    reload: bool = False,
+    force: bool = False,
+) -> InstallResult:
+    """Prove that the daemon can run the script, then put it in place.
+
+    :param libvirt_version: assumed; None: that of the installed libvirt
+    :param reload: have the running daemon look for hooks again
+    :param force: install in spite of findings other than a failed trial
+    :raises hook_files.HookError: no root, or an old hook can't be kept
+    """
+    _need_root(root)
+    expected = hook_checks.expected_script(root)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    daemon = confinement.find_daemon(root)
+    site = hook_files.package_site()
+    exposed = hook_files.writable_by_others(site)
+    if exposed:
+        findings.append(
+            Finding(
+                'hook-exposed',
+                ERROR,
+                '%s can be changed by users other than root, and the hook runs from it as root'
+                % exposed,
+                'chown it to root and chmod go-w, or install with --force',
+            )
+        )
+    if hook_checks.is_own(root):
+        notes += _compile(site)
+        probe = hook_files.put_probe(root, expected)
+        try:
+            _relabel()
+            trial = hook_checks.try_as_daemon(root, daemon, probe)
+        finally:
+            os.unlink(probe)
+        notes.append('trial under %s: %s' % (trial.label, trial.message))
+        findings += hook_checks.check_trial(trial)
+        if trial.ok is False:
+            return InstallResult(notes=tuple(notes), findings=tuple(findings))
+    else:
+        notes.append("not tried under the daemon's confinement: --root names another system")
+    if findings and not force:
+        return InstallResult(notes=tuple(notes), findings=tuple(findings))
+    changes = hook_files.install(
+        root, expected, hook_checks.reads_directory(root, libvirt_version)
+    )
+    if hook_checks.is_own(root):
+        notes += _relabel()
+        notes += _reload(daemon, reload)
+    return InstallResult(tuple(changes) or ('nothing to change',), tuple(notes))
+
+
+def remove(root: str) -> InstallResult:
+    """Take the hook away; a running daemon needs no restart for that."""
+    _need_root(root)
+    return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
+
+
+def _compile(site: str) -> list[str]:
+    """Byte-compile what the hook imports, for the interpreter that will run it."""
+    done = subprocess.run(
+        [
+            hook_files.INTERPRETER,
+            '-I',
+            '-m',
+            'compileall',
+            '-q',
+            '-l',
+            *(os.path.join(site, 'nova_numa_pmc', package) for package in _PACKAGES_OF_HOOK),
+        ],
+        capture_output=True,
+    )
+    if done.returncode:
+        return ['could not byte-compile the package: the hook will start slowly']
+    return []
+
+
+def _relabel() -> list[str]:
+    """Give the files the labels that SELinux's policy names for their paths."""
+    if not (os.path.exists('/sys/fs/selinux/enforce') and os.path.exists('/sbin/restorecon')):
+        return []
+    subprocess.run(['/sbin/restorecon', '-R', '/etc/libvirt/hooks'], check=False)
+    return ['restored the SELinux labels of /etc/libvirt/hooks']
+
+
+def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
+    if daemon is None:
+        return []
+    if not wanted:
+        return [
+            '%s is running: systemctl reload %s makes it look for hooks again'
+            % (daemon.name, daemon.name)
+        ]
+    os.kill(daemon.pid, signal.SIGHUP)
+    return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+
+
+def _need_root(root: str) -> None:
+    if hook_checks.is_own(root) and os.geteuid() != 0:
+        raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')

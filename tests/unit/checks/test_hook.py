@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc import finding
+from nova_numa_pmc.checks import hook
+from nova_numa_pmc.host import confinement, hook_files
+from tests.fixtures import sysfs
+
+
+class StatusTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        sysfs.write(self.root, 'proc/sys/kernel/random/boot_id', 'x\n')
+        self.script = os.path.join(self.root, hook_files.HOOKS, hook_files.OURS)
+
+    def assert_found(self, *expected):
+        """Compare the status with (code, severity) of each finding."""
+        status = hook.status(self.root)
+        self.assertEqual(
+            expected, tuple((found.code, found.severity) for found in status.findings)
+        )
+        self.assertEqual({self.script} if expected else set(), {f.file for f in status.findings})
+        return status
+
+    def test_the_script(self):
+        self.assert_found(('hook-not-installed', finding.ERROR))
+        hook_files.install(self.root, hook.expected_script(self.root), True)
+        status = self.assert_found()
+        self.assertEqual((None, None, ()), (status.daemon, status.trial, status.promises))
+        with open(self.script, 'ab') as stream:
+            stream.write(b'\n')
+        self.assert_found(('hook-outdated', finding.WARNING))
+        os.chmod(self.script, 0o644)
+        self.assert_found(('hook-not-executable', finding.ERROR))
+
+    def test_promises_that_can_not_be_read(self):
+        hook_files.install(self.root, hook.expected_script(self.root), True)
+        sysfs.write(self.root, 'run/nova-numa-pmc/promises', 'garbage')
+        self.assert_found(('promises-unreadable', finding.WARNING))
+
+    def test_a_container_has_the_package_elsewhere(self):
+        status = hook.status(self.root)
+        self.assertEqual(status.findings, tuple(hook.check_status(status)))
+        self.assertEqual((), tuple(hook.check_status(status, in_container=True)))
+
+
+class TrialTest(unittest.TestCase):
+    def test_outcomes(self):
+        for ok, expected in (
+            (True, []),
+            (False, [('hook-confined', finding.ERROR, 'does not let')]),
+            (None, [('hook-not-tried', finding.NOTE, 'could not')]),
+        ):
+            with self.subTest(ok=ok):
+                findings = list(hook.check_trial(confinement.LabelTrial(ok, 'libvirtd', 'said')))
+                self.assertEqual(len(expected), len(findings))
+                for (code, severity, words), found in zip(expected, findings):
+                    self.assertEqual((code, severity), (found.code, found.severity))
+                    self.assertIn(words, found.what)
