@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.tick import Tick
 
-#: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
-#: that QEMU and libvirt share stay there anyway.
-NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO = 256 << 10, 0.01
+#: So much of a guest's memory on other nodes is not worth a walk through it: the pages that QEMU
+#: and libvirt share stay there anyway. No more, so that small guests too (above 25 MiB) are at
+#: least 99 % at home.
+_NEGLIGIBLE_BYTES = 256 << 10
 #: How long the hook is given: its default timeout, so that the second tick finishes a start [ns].
 PATIENCE_NS = 2 * 10**9
 
@@ -181,9 +182,7 @@ class LateStarts:
             by_node = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
         except CpusetError:
             return 0
-        off_bytes = cgroups.bytes_off(by_node, promise.mem_nodes)
-        few_bytes = max(NEGLIGIBLE_BYTES, NEGLIGIBLE_RATIO * sum(by_node.values()))
-        return off_bytes if off_bytes > few_bytes else 0
+        return cgroups.bytes_off_above(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> plan_records.Move:

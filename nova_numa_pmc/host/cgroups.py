@@ -29,6 +29,9 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
+#: What of a guest's memory may be on other nodes in any case.
+_NEGLIGIBLE_RATIO = 0.01
+
 
 class Groups(Record):
     """A guest's own control groups, as absolute directories.
@@ -198,6 +201,18 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
 def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
     """Return the sum of {node id: bytes} over all nodes except ``nodes``."""
     return sum(size for node, size in by_node.items() if node not in nodes)
+
+
+def bytes_off_above(
+    by_node: Mapping[int, int], nodes: Container[int], negligible_bytes: int
+) -> int:
+    """Return :func:`bytes_off`, and 0 where that is negligible.
+
+    :param negligible_bytes: the most that is negligible, unless 1 % of all is more
+    """
+    off_bytes = bytes_off(by_node, nodes)
+    few_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(by_node.values()))
+    return off_bytes if off_bytes > few_bytes else 0
 
 
 def resident_bytes(groups: Groups, *names: str) -> int | None:

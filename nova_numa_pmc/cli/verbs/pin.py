@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-#: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
-_NEGLIGIBLE_BYTES, _NEGLIGIBLE_RATIO = 16 << 20, 0.01
+#: So much of a guest's memory may be elsewhere without a move: QEMU's read-only pages, which a
+#: moved guest leaves behind, stay below that, and a second move would not bring them.
+_NEGLIGIBLE_BYTES = 16 << 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +138,4 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
         by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
-    return cgroups.bytes_off(by_node, (node_id,)) > max(
-        _NEGLIGIBLE_BYTES, _NEGLIGIBLE_RATIO * sum(by_node.values())
-    )
+    return cgroups.bytes_off_above(by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0

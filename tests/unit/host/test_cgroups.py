@@ -217,6 +217,19 @@ class MemoryTest(GroupsTestCase):
         shutil.rmtree(tree.scope)
         self.assertIsNone(cgroups.memory_by_node(groups))
 
+    def test_what_is_off_the_nodes_and_more_than_negligible(self):
+        for by_node, negligible_bytes, expected in (
+            ({0: 500, 1: 10, 2: 1}, 10, 11),
+            ({0: 500, 1: 10}, 10, 0),  # not above it
+            ({0: 1979, 1: 20, 2: 1}, 10, 21),  # above 1 % of all as well
+            ({0: 1980, 1: 20}, 10, 0),  # 1 % of all is more
+            ({}, 10, 0),
+        ):
+            with self.subTest(by_node):
+                self.assertEqual(
+                    expected, cgroups.bytes_off_above(by_node, (0,), negligible_bytes)
+                )
+
     def test_resident_bytes(self):
         tree = self.tree(2)
         groups = self.find(tree)
