@@ -95,7 +95,7 @@ class EarlyHold:
                 return False
             self._file = identity
             promise = promises_file.read_one(
-                directory, self._promise.uuid, promises_file.read_boot_id(self._root)
+                directory, self._promise.uuid, files.read_boot_id(self._root)
             )
         except (OSError, StateError):
             return True

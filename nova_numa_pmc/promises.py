@@ -59,9 +59,7 @@ class Decision(Record):
 
 def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
-    return promises_file.locked(
-        options.state_path(root), timeout_s, promises_file.read_boot_id(root)
-    )
+    return promises_file.locked(options.state_path(root), timeout_s, files.read_boot_id(root))
 
 
 def read(options: HostOptions, root: str) -> HostPromises:
@@ -69,10 +67,7 @@ def read(options: HostOptions, root: str) -> HostPromises:
 
     :raises StateError: names the file and the remedy
     """
-    return (
-        promises_file.read(options.state_path(root), promises_file.read_boot_id(root))
-        or HostPromises()
-    )
+    return promises_file.read(options.state_path(root), files.read_boot_id(root)) or HostPromises()
 
 
 def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
@@ -82,7 +77,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
     """
     try:
         promise = promises_file.read_one(
-            options.state_path(root), guest.uuid, promises_file.read_boot_id(root)
+            options.state_path(root), guest.uuid, files.read_boot_id(root)
         )
     except StateError:
         return None  # the decision creates the file again, and reports why
@@ -141,7 +136,7 @@ def decide(
         )
         placed = placement.place(view, request, options.limits)
         placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
-        promise = placement.promise(located, placed, _boottime_ns())._replace(cpus=cpus)
+        promise = placement.promise(located, placed, files.boottime_ns())._replace(cpus=cpus)
         followed = (
             by_node
             and placed.nodes
@@ -284,7 +279,7 @@ def reconcile(
     host_promises.promises = promises_file.prune(
         host_promises.promises,
         running,
-        _boottime_ns() if now_ns is None else now_ns,
+        files.boottime_ns() if now_ns is None else now_ns,
         options.start_grace_s * 10**9,
     )
     unknown = names - {promise.name for promise in host_promises.promises.values()}
@@ -366,7 +361,7 @@ def _evidence(
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
-        options.state_path(root), promises_file.read_boot_id(root), _boottime_ns(), cpus, apart
+        options.state_path(root), files.read_boot_id(root), files.boottime_ns(), cpus, apart
     )
 
 
@@ -384,7 +379,7 @@ def _implied_promise(
         nodes,
         mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
     )
-    promise = placement.promise(guest, held, _boottime_ns())._replace(started=True)
+    promise = placement.promise(guest, held, files.boottime_ns())._replace(started=True)
     # Its own start recorded nothing: the hook was not there, or failed.
     return promise._replace(
         missed=(
@@ -403,7 +398,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
         return False
     try:
         stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid))
-        age_s = _boottime_ns() / 1e9 - files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
+        age_s = files.boottime_ns() / 1e9 - files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
         return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
     except (OSError, ValueError, IndexError):
         return False
@@ -462,7 +457,3 @@ def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
         if guest.pinned_cpus
         else guest
     )
-
-
-def _boottime_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -13,7 +13,7 @@ from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
+from nova_numa_pmc.host import cpu_times, files, nova_cpu_sets, running, topology
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -267,7 +267,7 @@ class Sampler:
     ) -> tuple[NodeSample, ...]:
         directory = host_options.below(self._root, self._options.state_dir)
         try:
-            host_promises = promises_file.read(directory, promises_file.read_boot_id(self._root))
+            host_promises = promises_file.read(directory, files.read_boot_id(self._root))
         except StateError as error:
             problems.append(str(error))
             return nodes

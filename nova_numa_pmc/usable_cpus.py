@@ -11,7 +11,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_topology, files, topology
-from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.state import pool_loads
 
 #: The guests' partition, with systemd and without: an operator may have withheld CPUs from it.
 _PARTITION_CPUS = (
@@ -66,6 +66,6 @@ def published_pool(root: str) -> pools.Pool | None:
         loads = pool_loads.read(host_options.read_below(root).state_path(root))
     except StateError:
         return None  # the reader of the loads says why
-    if loads is None or not loads.pools or loads.boot_id != promises_file.read_boot_id(root):
+    if loads is None or not loads.pools or loads.boot_id != files.read_boot_id(root):
         return None
     return pools.Pool(loads.pools[0].cpus, pools.AGENT)

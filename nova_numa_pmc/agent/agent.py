@@ -26,9 +26,10 @@ from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves import executor
-from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, promises_file, publication
+from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,7 @@ class Agent:
                 pool_loads.write(
                     self._directory,
                     pool_loads.PoolLoads(
-                        promises_file.read_boot_id(self._root),
+                        files.read_boot_id(self._root),
                         tick.now.boottime_ns,
                         tick.publication.interval_s,
                         tick.publication.pools,

@@ -12,8 +12,9 @@ from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory, without_guests
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import situations
-from nova_numa_pmc.state import promises_file, state_files
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
@@ -118,7 +119,7 @@ class Rebalancer:
         try:
             data = state_files.read(self._directory(), FILE, _SIZE_MAX_BYTES)
             saved = json.loads(data) if data else {}
-            if saved.get('boot_id') != promises_file.read_boot_id(self._root):
+            if saved.get('boot_id') != files.read_boot_id(self._root):
                 return RebalanceMemory()  # its times are those of another boot
             return rebalance_memory_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
@@ -131,7 +132,7 @@ class Rebalancer:
 
     def _save(self, memory: RebalanceMemory) -> None:
         saved = {
-            'boot_id': promises_file.read_boot_id(self._root),
+            'boot_id': files.read_boot_id(self._root),
             'ledger': rebalance_memory_format.to_data(memory),
         }
         state_files.write(self._directory(), FILE, json.dumps(saved).encode())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.host import files
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 
@@ -32,7 +33,7 @@ class Moment(Record):
     @classmethod
     def read(cls) -> Moment:
         """Read the clocks."""
-        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+        return cls(time.monotonic_ns(), files.boottime_ns(), time.time())
 
 
 class Tick(Record):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
@@ -185,7 +185,7 @@ def expected_script(root: str) -> bytes:
 def _promises(root: str) -> tuple[model.Promise, ...]:
     """Return the promises recorded since the host's boot, the latest first."""
     host_promises = promises_file.read(
-        host_options.read_below(root).state_path(root), promises_file.read_boot_id(root)
+        host_options.read_below(root).state_path(root), files.read_boot_id(root)
     )
     return tuple(
         sorted(

@@ -18,7 +18,7 @@ from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
-from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
+from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -216,7 +216,7 @@ class CommandContext:
                 self.options.shared.limits,
                 self.root,
                 self._places(observed),
-                now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+                now_ns=files.boottime_ns(),
             )
         )
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read small sysfs and procfs files as text, numbers or CPU lists; replace files atomically.
 
+Also which boot of the host this is, and its clock.
+
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 from nova_numa_pmc.cpulist import BLANK, is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, TopologyError
+from nova_numa_pmc.exceptions import CpuListError, StateError, TopologyError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -170,6 +173,26 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
             raise TopologyError('%s: %a is not in kB' % (path_of(root, path), line[:80]))
         fields[name] = whole_number(root, path, digits, 1 << 50) << 10
     return fields
+
+
+def read_boot_id(root: str = '/') -> str:
+    """Read the id that the kernel gave this boot.
+
+    :raises StateError: it can't be read
+    """
+    path = 'proc/sys/kernel/random/boot_id'
+    try:
+        boot_id = read_text(root, path)
+    except TopologyError as error:
+        raise StateError(str(error)) from None
+    if not boot_id:
+        raise StateError('%s: the boot ID is missing: mount procfs' % path_of(root, path))
+    return boot_id
+
+
+def boottime_ns() -> int:
+    """Return the time since this boot, suspends included: CLOCK_BOOTTIME."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def replace_file(

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import files
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.promises_format import HostPromises, decode, decode_one, encode
 
@@ -158,21 +157,6 @@ def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     written_by, promise = decode_one(data, uuid) if data else (None, None)
     return promise if written_by == boot_id else None
-
-
-def read_boot_id(root: str = '/') -> str:
-    """Read the id that the kernel gave this boot.
-
-    :raises StateError: it can't be read
-    """
-    path = 'proc/sys/kernel/random/boot_id'
-    try:
-        boot_id = files.read_text(root, path)
-    except TopologyError as error:
-        raise StateError(str(error)) from None
-    if not boot_id:
-        raise StateError('%s: the boot ID is missing: mount procfs' % files.path_of(root, path))
-    return boot_id
 
 
 def prune(

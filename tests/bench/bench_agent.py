@@ -17,6 +17,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host, measured, sysfs
 
@@ -83,7 +84,7 @@ def measure(there, root, args):
 def launch(there, root, count):
     """Start guests, placed on both nodes alike."""
     with promises_file.locked(
-        root + '/run/nova-numa-pmc', 1.0, promises_file.read_boot_id(root)
+        root + '/run/nova-numa-pmc', 1.0, files.read_boot_id(root)
     ) as record:
         for number in range(1, count + 1):
             there.launch(number, {0: MIB, 1: MIB})

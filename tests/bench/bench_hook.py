@@ -19,8 +19,8 @@ import tempfile
 import time
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host import hook_files
-from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.host import files, hook_files
+from nova_numa_pmc.state import pool_loads
 from tests.fixtures import host as hosts, script
 
 BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
@@ -97,8 +97,8 @@ def publish(root):
     pool_loads.write(
         root + '/run/nova-numa-pmc',
         pool_loads.PoolLoads(
-            promises_file.read_boot_id(root),
-            time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            files.read_boot_id(root),
+            files.boottime_ns(),
             600.0,
             (model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),),
         ),

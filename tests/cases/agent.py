@@ -9,6 +9,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent.agent import Agent
 from nova_numa_pmc.agent.tick import Moment
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file, publication
 from tests.fixtures import host, measured
 
@@ -65,14 +66,12 @@ class AgentCase(unittest.TestCase):
             since_ns=since_ns,
             started=started,
         )._replace(**more)
-        with promises_file.locked(
-            self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as record:
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promised)
         return promised
 
     def promises(self):
-        record = promises_file.read(self.directory, promises_file.read_boot_id(self.root))
+        record = promises_file.read(self.directory, files.read_boot_id(self.root))
         return record.promises if record else {}
 
     def busy(self, at_s, node0, node1):

@@ -2,12 +2,11 @@
 import os
 import shutil
 import tempfile
-import time
 import unittest
 
 from nova_numa_pmc import hook, hook_worker, model, promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import journal
+from nova_numa_pmc.host import files, journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, host as hosts, sysfs
 
@@ -32,7 +31,7 @@ class HookTest(unittest.TestCase):
 
     def promises(self):
         record = promises_file.read(
-            self.host.path('run/nova-numa-pmc'), promises_file.read_boot_id(self.root)
+            self.host.path('run/nova-numa-pmc'), files.read_boot_id(self.root)
         )
         return record.promises if record else {}
 
@@ -656,7 +655,7 @@ class PoolTest(HookTest):
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
             pool_loads.PoolLoads(
-                boot_id or promises_file.read_boot_id(self.root),
+                boot_id or files.read_boot_id(self.root),
                 1,
                 5.0,
                 (model.PoolLoad(sysfs.parse_cpulist(cpus)),),
@@ -694,8 +693,8 @@ class PoolTest(HookTest):
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
             pool_loads.PoolLoads(
-                promises_file.read_boot_id(self.root),
-                time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+                files.read_boot_id(self.root),
+                files.boottime_ns(),
                 5.0,
                 (
                     model.PoolLoad(sysfs.parse_cpulist(self.SHARED), loads[0], vcpus),

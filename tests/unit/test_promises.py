@@ -12,6 +12,7 @@ from hypothesis import given, settings as examples, strategies as st
 from nova_numa_pmc import model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, host as hosts
 
@@ -80,7 +81,7 @@ class ReconcileTest(unittest.TestCase):
                 self.assertEqual(kept, bool(record.promises))
 
     def test_the_time_is_now_unless_told(self):
-        record = Draft(promise(1)._replace(since_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+        record = Draft(promise(1)._replace(since_ns=files.boottime_ns()))
         self.reconcile(record, now_ns=None)
         self.assertEqual({1}, record.numbers())
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import exceptions, model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.host import threads
+from nova_numa_pmc.host import files, threads
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
@@ -229,9 +229,7 @@ class SamplerTest(WithoutPmu):
     def test_what_nodes_have_promised(self):
         self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])
         with promises_file.locked(
-            os.path.join(self.root, 'run/nova-numa-pmc'),
-            1.0,
-            promises_file.read_boot_id(self.root),
+            os.path.join(self.root, 'run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
         ) as record:
             record.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
         self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])

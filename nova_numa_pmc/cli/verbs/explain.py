@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model
@@ -33,6 +32,7 @@ from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.host import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -263,7 +263,7 @@ def render(
                 recorded.origin,
                 format_nodes(recorded.cpu_nodes) or 'any',
                 format_nodes(recorded.mem_nodes) or 'any',
-                (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9,
+                (files.boottime_ns() - recorded.since_ns) / 1e9,
             )
         )
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]

@@ -13,7 +13,7 @@ import labguests
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import cgroups, cpuset, topology
+from nova_numa_pmc.host import cgroups, cpuset, files, topology
 from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.state import promises_file
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 30
 def promise(name):
     """Return a guest's promise."""
     record = promises_file.read(
-        host_options.read(host_options.PATH).state_dir, promises_file.read_boot_id('/')
+        host_options.read(host_options.PATH).state_dir, files.read_boot_id('/')
     )
     (found,) = (each for each in record.promises.values() if each.name == name)
     return found

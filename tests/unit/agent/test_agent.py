@@ -8,6 +8,7 @@ import shutil
 
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import pool_loads, promises_file
 from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
 from tests.fixtures import host
@@ -33,7 +34,7 @@ class PublishTest(AgentCase):
         self.assertEqual((2, 4), (busy.guests, busy.vcpus))
         for_hook = pool_loads.read(self.directory)
         self.assertEqual(
-            (promises_file.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0),
+            (files.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0),
             (for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s),
         )
         self.assertEqual(found.pools, for_hook.pools)
@@ -138,7 +139,7 @@ class ProblemTest(AgentCase):
         self.launch(1)
         self.tick(made, 0)
         self.host.end(1)
-        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
                 self.tick(made, 5)
             self.assertEqual(1005.0, self.published().taken_s)
@@ -174,7 +175,7 @@ class BookkeepingTest(AgentCase):
         made = self.open()
         self.launch(1, xml=b'<domain/>')
         self.tick(made, 0)
-        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             self.tick(made, 5)
         self.assertEqual(1005.0, self.published().taken_s)
 

@@ -7,6 +7,7 @@ from nova_numa_pmc import model, sample_records, usable_cpus
 from nova_numa_pmc.agent import cache_widening
 from nova_numa_pmc.agent.tick import Tick
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file
 from tests.cases.agent import AgentCase
 from tests.fixtures import host, sysfs
@@ -43,9 +44,7 @@ class CacheWideningTest(AgentCase):
                 ),
             ),
             usable_cpus.host_with_pool_cpus(self.root),
-            host_promises=promises_file.read(
-                self.directory, promises_file.read_boot_id(self.root)
-            ),
+            host_promises=promises_file.read(self.directory, files.read_boot_id(self.root)),
             guests=guests,
         )
         after = self.subject.widen(tick)

@@ -5,7 +5,7 @@ import os
 
 from nova_numa_pmc import hook, promises
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.host import files, hook_files
 from nova_numa_pmc.state import overrides, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.cases.rebalancing import RebalancingCase
@@ -21,7 +21,7 @@ class PlaceTest(AgentCase):
 
     def began(self, number, after_hook=True):
         """Let QEMU have been executed since the hook was installed, or long before."""
-        now_s = promises._boottime_ns() / 1e9
+        now_s = files.boottime_ns() / 1e9
         began = (now_s + 5 if after_hook else now_s - 5) * os.sysconf('SC_CLK_TCK')
         self.host.write(
             'proc/%d/stat' % (4000 + number),
@@ -174,9 +174,7 @@ class FetchTest(RebalancingCase):
         memory.nodes[:] = [1] * len(memory.nodes)
         memory.tell()
         promise = self.promises()[host.uuid_of(1)]._replace(**{'since_ns': START_NS, **promised})
-        with promises_file.locked(
-            self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as record:
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promise)
 
     def test_whom_it_leaves_where_it_is(self):

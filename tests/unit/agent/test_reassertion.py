@@ -6,6 +6,7 @@ import os
 
 from nova_numa_pmc.agent import reassertion
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import move_lock, promises_file
 from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.fixtures import domains, host, sysfs
@@ -306,9 +307,7 @@ class BoundTest(AgentCase):
         self.tick(made, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
         promised = self.promises()[host.uuid_of(2)]._replace(memory_bytes=1 << 50)
-        with promises_file.locked(
-            self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as record:
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promised)
         self.tick(made, 5)
         self.assertEqual('0-1', self.mems())

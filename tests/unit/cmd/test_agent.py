@@ -21,6 +21,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.agent import loop
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import OptionsError
+from nova_numa_pmc.host import files
 from nova_numa_pmc.state import promises_file, publication
 from tests.fixtures import host, measured
 from tests.fixtures.checkout import TOP
@@ -80,9 +81,7 @@ class CommandTest(unittest.TestCase):
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.thread(4001, 5001, 0)
-        with promises_file.locked(
-            self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as record:
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(
                 model.Promise(
                     host.uuid_of(1),
@@ -99,9 +98,7 @@ class CommandTest(unittest.TestCase):
         before = tree.snapshot()
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.snapshot())
-        promises = promises_file.read(
-            self.directory, promises_file.read_boot_id(self.root)
-        ).promises
+        promises = promises_file.read(self.directory, files.read_boot_id(self.root)).promises
         self.assertTrue(promises[host.uuid_of(1)].bound)
 
     def test_nothing_to_publish(self):

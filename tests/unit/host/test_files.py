@@ -7,6 +7,7 @@ import stat
 import tempfile
 import unittest
 
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import files
 
 
@@ -50,3 +51,12 @@ class ReplaceTest(unittest.TestCase):
         self.addCleanup(os.close, fd)
         files.replace_file('file', b'new', 'file.tmp', durable=False, directory_fd=fd)
         self.assertEqual(['file'], os.listdir(self.directory))
+
+
+class BootTest(unittest.TestCase):
+    def test_the_kernels_boot_id(self):
+        self.assertRegex(files.read_boot_id(), '^[0-9a-f-]{36}$')
+        directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, directory)
+        with self.assertRaisesRegex(StateError, 'boot_id'):
+            files.read_boot_id(directory)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nova_numa_pmc import hook
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import guests, journal
+from nova_numa_pmc.host import files, guests, journal
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host as hosts, odd_domains
 
@@ -172,7 +172,7 @@ class HookTest(unittest.TestCase):
 
     def promises(self):
         record = promises_file.read(
-            self.host.path('run/nova-numa-pmc'), promises_file.read_boot_id(self.root)
+            self.host.path('run/nova-numa-pmc'), files.read_boot_id(self.root)
         )
         return {promise.name: promise for promise in record.promises.values()} if record else {}
 

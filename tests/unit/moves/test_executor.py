@@ -7,7 +7,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import files, guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
 from tests.cases.agent import START_NS
@@ -53,9 +53,7 @@ class MovingTest(RebalancingCase):
         raise AssertionError('it does not end')
 
     def lock(self, timeout_s=1.0):
-        return promises_file.locked(
-            self.directory, timeout_s, promises_file.read_boot_id(self.root)
-        )
+        return promises_file.locked(self.directory, timeout_s, files.read_boot_id(self.root))
 
     def swap(self):
         return self.make(
@@ -247,7 +245,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual(self.HOME, found[1])
 
     def test_a_start_that_holds_the_lock_goes_first(self):
-        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+        with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)):
             with self.assertLogs(LOG, 'WARNING'):
                 found = self.swap()
         self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))

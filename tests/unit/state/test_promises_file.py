@@ -248,11 +248,6 @@ class LockedTest(StateTestCase):
             record.put(GUEST)
         self.assertIsNone(self.read())
 
-    def test_the_kernels_boot_id(self):
-        self.assertRegex(promises_file.read_boot_id(), '^[0-9a-f-]{36}$')
-        with self.assertRaisesRegex(StateError, 'boot_id'):
-            promises_file.read_boot_id(self.directory)
-
     def test_a_wait_ends(self):
         with self.locked():
             with self.assertRaisesRegex(StateLocked, 'lock: locked by another process'):

@@ -12,7 +12,7 @@ from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import hook_install
 from nova_numa_pmc.cli.verbs import hook
 from nova_numa_pmc.cmd import rebalance
-from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host as hosts
 
@@ -116,7 +116,7 @@ class HookCommandTest(unittest.TestCase):
         self.call('install')
         since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
         with promises_file.locked(
-            self.host.path('run/nova-numa-pmc'), 1, promises_file.read_boot_id(self.root)
+            self.host.path('run/nova-numa-pmc'), 1, files.read_boot_id(self.root)
         ) as record:
             record.put(
                 model.Promise(
