@@ -122,7 +122,7 @@ def decide(
     guest, unread = _overridden(guest, root)
     guest, beyond = promise_limit.limited(guest, host, options.limits)
     located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
-    problems += unread + [beyond] * bool(beyond)
+    problems += (*unread, *beyond)
     host_promises = host_promises or locked(options, root, timeout_s)
     with host_promises:
         problems += reconcile(host_promises, host, options, root, guest)
@@ -293,7 +293,7 @@ def reconcile(
         for guest in found:
             if guest.name in unknown:
                 guest, beyond = promise_limit.limited(guest, host, options.limits)
-                problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
+                problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
                 host_promises.put(_implied_promise(_located(guest, host), host, options, root))
     return problems
 

@@ -40,20 +40,20 @@ def promisable_bytes(
 
 def limited(
     guest: model.Guest, host: model.Topology, limits: model.Limits
-) -> tuple[model.Guest, str]:
-    """Return the guest, its memory limited to what its host could promise, and a warning.
+) -> tuple[model.Guest, tuple[str, ...]]:
+    """Return the guest, its memory limited to what its host could promise, and any problem.
 
     Memory that could never be plugged on this host doesn't count: only what the guest has now
     does, as far as the host could give it. Where the host has no huge pages of its size, the
     guest is left as it is, and QEMU reports it.
 
-    :returns: (guest, warning); the warning is empty where nothing was limited
+    :returns: (guest, problems)
     """
     most = promisable_bytes(
         host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
     )
     if guest.memory_bytes <= most or not most:
-        return guest, ''
+        return guest, ()
     has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
     promised = min(has, most)
     words = 'it may grow to %d MiB, but the host has at most %d MiB: %d MiB are promised, %s' % (
@@ -62,4 +62,4 @@ def limited(
         promised >> 20,
         'what it has now' if promised == has else 'all of that',
     )
-    return guest._replace(memory_bytes=promised), words
+    return guest._replace(memory_bytes=promised), (words,)

@@ -30,24 +30,24 @@ class MostTest(unittest.TestCase):
 class BoundedTest(unittest.TestCase):
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
-        found, why = promise_limit.limited(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
+        found, problems = promise_limit.limited(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
         self.assertEqual(asked, found._replace(memory_bytes=memory))
-        return found.memory_bytes, why
+        return found.memory_bytes, problems
 
     def test_what_the_host_could_give_is_promised(self):
         for memory, plugged in ((GIB, None), (8 * GIB, None), (8 * GIB, GIB)):
-            self.assertEqual((memory, ''), self.bounded(memory, plugged))
+            self.assertEqual((memory, ()), self.bounded(memory, plugged))
 
     def test_what_can_not_be_plugged_is_not(self):
         for memory in (8 * GIB + 1, PIB):
-            promised, why = self.bounded(memory, GIB)
+            promised, (why,) = self.bounded(memory, GIB)
             self.assertEqual(GIB, promised)
             self.assertIn('1024 MiB are promised, what it has now', why)
             self.assertIn('the host has at most 8192 MiB', why)
 
     def test_more_than_the_host_has_takes_all_of_it(self):
         for memory, plugged in ((9 * GIB, None), (PIB, 9 * GIB)):
-            promised, why = self.bounded(memory, plugged)
+            promised, (why,) = self.bounded(memory, plugged)
             self.assertEqual(8 * GIB, promised)
             self.assertIn('all of that', why)
 
@@ -71,7 +71,7 @@ class BoundedTest(unittest.TestCase):
             self.assertEqual(
                 most, self.bounded(6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0]
             )
-            self.assertEqual((6 * GIB, ''), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
+            self.assertEqual((6 * GIB, ()), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
 
     def test_pages_that_the_host_has_not(self):
-        self.assertEqual((PIB, ''), self.bounded(PIB, GIB, page_bytes=2 * MIB))
+        self.assertEqual((PIB, ()), self.bounded(PIB, GIB, page_bytes=2 * MIB))
