@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-POLICY, MEMORY_INTENSITY = POLICY_KEY, INTENSITY_KEY
-MAX_PRESSURE = model.EXTRA_SPEC_PREFIX + 'max_pressure'
-KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
+MAX_PRESSURE_KEY = model.EXTRA_SPEC_PREFIX + 'max_pressure'
+KEYS = (POLICY_KEY, MAX_PRESSURE_KEY, INTENSITY_KEY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
 PRESSURE_MAX = 64.0
 
@@ -67,11 +66,11 @@ def check(key: str, value: str) -> str | float:
     :param key: one of :data:`KEYS`
     :raises ValueError: the key or the value is unknown; the message lists what is valid
     """
-    if key == POLICY:
+    if key == POLICY_KEY:
         return _choice(key, value, model.POLICIES)
-    if key == MEMORY_INTENSITY:
+    if key == INTENSITY_KEY:
         return _choice(key, value, tuple(INTENSITY))
-    if key == MAX_PRESSURE:
+    if key == MAX_PRESSURE_KEY:
         try:
             number = float(value)
         except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core.host_view import INTENSITY
+from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY, POLICY_KEY
 
 if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
@@ -26,7 +26,7 @@ MAX_PRESSURE_PATTERN = (
 #: Name, description and value of each, as Nova's ExtraSpecValidator takes them.
 SPECS = (
     (
-        extra_specs.POLICY,
+        POLICY_KEY,
         'How the guest is placed on NUMA nodes of its host where Nova does not pin it. ``auto``: '
         'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
         'one node, and only on hosts where it fits on one; ``spread``: over all nodes, for '
@@ -34,7 +34,7 @@ SPECS = (
         {'type': str, 'description': 'A placement policy', 'enum': list(model.POLICIES)},
     ),
     (
-        extra_specs.MAX_PRESSURE,
+        extra_specs.MAX_PRESSURE_KEY,
         'The highest pressure that the guest may leave on the nodes it would use; hosts above it '
         'are filtered out. ``1`` is saturated.',
         {
@@ -44,7 +44,7 @@ SPECS = (
         },
     ),
     (
-        extra_specs.MEMORY_INTENSITY,
+        INTENSITY_KEY,
         'How much memory bandwidth the guest is expected to use until it is measured, relative to '
         'the mean of its host: ``low`` 0.3, ``medium`` 1, ``high`` 3 times.',
         {'type': str, 'description': 'An expected intensity', 'enum': list(INTENSITY)},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core.host_view import INTENSITY
+from nova_numa_pmc.core.host_view import INTENSITY, POLICY_KEY
 from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, expected_guest
 from nova_numa_pmc.record import Record
 
@@ -63,7 +63,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         flavor_specs = extra_specs.parse(specs)
         neutral = pinned = None
         if flavor_specs.policy == model.NONE:
-            neutral = '%s=%s' % (extra_specs.POLICY, model.NONE)
+            neutral = '%s=%s' % (POLICY_KEY, model.NONE)
         if _read_optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned

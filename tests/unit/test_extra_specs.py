@@ -4,6 +4,7 @@ import unittest
 from hypothesis import given, strategies
 
 from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc.core import host_view
 
 
 class ParseTest(unittest.TestCase):
@@ -48,7 +49,7 @@ class ParseTest(unittest.TestCase):
 
     @given(strategies.text(), strategies.text())
     def test_any_text(self, name, text):
-        for key in (extra_specs.POLICY, extra_specs.MAX_PRESSURE, 'numa_pmc:' + name):
+        for key in (host_view.POLICY_KEY, extra_specs.MAX_PRESSURE_KEY, 'numa_pmc:' + name):
             flavor_specs = extra_specs.parse({key: text})
             for problem in flavor_specs.problems:
                 self.assertTrue(problem.isprintable())

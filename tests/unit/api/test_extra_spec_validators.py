@@ -53,7 +53,7 @@ class SpecsTest(unittest.TestCase):
     @given(strategies.from_regex(extra_spec_validators.MAX_PRESSURE_PATTERN, fullmatch=True))
     def test_what_novas_api_accepts_is_read(self, text):
         if self.accepts(text):
-            self.assertEqual((), extra_specs.parse({extra_specs.MAX_PRESSURE: text}).problems)
+            self.assertEqual((), extra_specs.parse({extra_specs.MAX_PRESSURE_KEY: text}).problems)
 
     def accepts(self, text):
         """Match as ExtraSpecValidator does."""
