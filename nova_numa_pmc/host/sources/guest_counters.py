@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     #: A thread's id and start time; or a control group's inode and a CPU.
     _Key = tuple[int | None, int | None]
 
-THREAD, CGROUP = 'thread', 'cgroup'
 #: A guest that ran this much without any count was starved of counters [cores].
 _RAN_CORES = 0.01
 #: Roles to count on CPUs beside the guests, in the order tried: the most first.
@@ -47,11 +46,11 @@ class GuestCounters:
     """The source.
 
     :param select: returns what can be counted on this host
-    :param scope: :data:`THREAD` or :data:`CGROUP`
+    :param scope: :data:`perf_event.THREAD` or :data:`perf_event.CGROUP`
     """
 
     def __init__(
-        self, select: Callable[[], Selection], scope: str = THREAD, root: str = '/'
+        self, select: Callable[[], Selection], scope: str = perf_event.THREAD, root: str = '/'
     ) -> None:
         self.name = 'perf by %s' % scope
         self._scope = scope
@@ -73,7 +72,7 @@ class GuestCounters:
 
         :param cpu: an online CPU to ask on
         """
-        if self._scope != THREAD or self._left:
+        if self._scope != perf_event.THREAD or self._left:
             return _ROOMS[0]
         if self._events is None:
             try:
@@ -122,7 +121,7 @@ class GuestCounters:
         present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
         for key in self._paths.keys() - present:
             del self._paths[key]
-        targets = self._threads if self._scope == THREAD else self._groups
+        targets = self._threads if self._scope == perf_event.THREAD else self._groups
         self._wanted = {
             running.guest.uuid: targets(running, tick.topology, events) for running in tick.guests
         }

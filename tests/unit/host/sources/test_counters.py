@@ -177,7 +177,7 @@ class GuestCountersTest(Counting):
         self.assertEqual([False, True], told)
 
     def test_by_control_group_a_process_outside_of_libvirts_is_not_counted(self):
-        source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
+        source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
         self.addCleanup(source.close)
         for at_s in (0, 1):
             self.assertEqual({}, source.sample(self.tick(at_s, self.child.pid)))
@@ -393,9 +393,7 @@ class ControlGroupTest(Counting):
         self.group = '%s/qemu-%d-test.libvirt-qemu' % (self.base, os.getpid())
         self.make()
         self.addCleanup(self.remove)
-        self.counters = guest_counters.GuestCounters(
-            selecting(LOCAL, REMOTE), guest_counters.CGROUP
-        )
+        self.counters = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
         self.addCleanup(self.counters.close)
 
     def make(self):
@@ -476,7 +474,7 @@ class CrowdedTest(Counting):
         self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
 
     def test_by_control_group_the_kernel_takes_turns(self):
-        source = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
+        source = guest_counters.GuestCounters(selecting(LOCAL), perf_event.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
             self.assertEqual(owner_counters.ROLES, source.room(0))
 
