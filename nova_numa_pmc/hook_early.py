@@ -107,7 +107,7 @@ class EarlyHold:
             return None
         try:
             return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)
-        except (CpusetError, GuestGone):
+        except CpusetError:
             return None  # the file is being written, or QEMU not executed yet
 
     def _narrow_children(self, groups: cgroups.Groups, now_s: float) -> bool:

@@ -13,7 +13,6 @@ may still be at the old ones.
 
 from __future__ import annotations
 
-import binascii
 import json
 import os
 import time
@@ -109,7 +108,7 @@ class HistoryEntry(Record):
 
 def new_id() -> str:
     """Return an id for an entry or a batch."""
-    return binascii.hexlify(os.urandom(4)).decode()
+    return os.urandom(4).hex()
 
 
 def place_of(promise: model.Promise) -> PromisedPlace:
