@@ -21,6 +21,8 @@ MAX_CPUS = 16384
 #: have a NUL at their end.
 BLANK = ' \t\n\r\v\f\0'
 
+HEX_DIGITS = frozenset('0123456789abcdef')
+
 
 def is_number(text: str, longest: int = 19) -> bool:
     """Return whether text is a decimal number of at most this many digits, and nothing else.

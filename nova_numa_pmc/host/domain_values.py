@@ -8,7 +8,7 @@ and cut.
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import MAX_CPUS, is_number
+from nova_numa_pmc.cpulist import HEX_DIGITS, MAX_CPUS, is_number
 from nova_numa_pmc.exceptions import DomainError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 255
 MAX_MEMORY_BYTES = 1 << 60
+VCPUS_MAX = 65536
 # Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
 # pinned to 4,096 CPUs. An item takes as long as 16 numbers.
 MAX_LISTED, _ITEM_COST = 1 << 22, 16
 
-_HEX_DIGITS = frozenset('0123456789abcdef')
 #: Control characters, line separators and overrides of the writing direction: all characters that
 #: could split text into lines or display it as another text. Any other character that this Python
 #: takes for unprintable may be next year's emoji.
@@ -34,7 +34,7 @@ _NOT_IN_NAMES = frozenset(
 def uuid(text: str) -> str:
     """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
     digits = text.strip().lower().replace('-', '')
-    if len(digits) != 32 or not set(digits) <= _HEX_DIGITS or digits == '0' * 32:
+    if len(digits) != 32 or not set(digits) <= HEX_DIGITS or digits == '0' * 32:
         raise DomainError('%a is not a uuid' % text[:40])
     return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
@@ -121,7 +121,7 @@ def pci_address(attributes: Mapping[str, str]) -> str:
     for name, most in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
         text = attributes.get(name, '0')
         digits = text[2:] if text[:2] in ('0x', '0X') else ''
-        if digits and set(digits.lower()) <= _HEX_DIGITS and len(digits) <= 8:
+        if digits and set(digits.lower()) <= HEX_DIGITS and len(digits) <= 8:
             text = str(int(digits, 16))
         parts.append(integer('PCI %s' % name, text, 0, most))
     return '%04x:%02x:%02x.%x' % tuple(parts)

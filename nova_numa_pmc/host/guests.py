@@ -39,7 +39,6 @@ STATUS_DIRECTORY = 'run/libvirt/qemu'
 
 #: Most characters kept of a malformed value.
 _SHOWN = 40
-_MAX_VCPUS = 65536
 
 #: The page size of ``<hugepages/>`` without one is the host's default, 2 MiB on x86 unless
 #: the kernel was booted with another. Nova always names the size.
@@ -310,7 +309,7 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     if 'vcpu' not in elements:
         return 1, None, None
     element = elements['vcpu'][0]
-    most = values.integer('vcpu', element.text, 1, _MAX_VCPUS)
+    most = values.integer('vcpu', element.text, 1, values.VCPUS_MAX)
     current = values.integer(
         'vcpu current', element.attributes.get('current', element.text), 1, most
     )
@@ -333,7 +332,10 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
                 kind
                 if number is None
                 else '%s%d'
-                % (kind, values.integer(path, element.attributes.get(number, ''), 0, _MAX_VCPUS))
+                % (
+                    kind,
+                    values.integer(path, element.attributes.get(number, ''), 0, values.VCPUS_MAX),
+                )
             )
             listed += len(cpus)
             if listed > values.MAX_LISTED:
@@ -410,7 +412,7 @@ def _host_devices(elements: Elements) -> tuple[str, ...]:
 def _iothreads(elements: Elements) -> int:
     if 'iothreads' not in elements:
         return 0
-    return values.integer('iothreads', elements['iothreads'][0].text, 0, _MAX_VCPUS)
+    return values.integer('iothreads', elements['iothreads'][0].text, 0, values.VCPUS_MAX)
 
 
 def _flavor(elements: Elements) -> str | None:

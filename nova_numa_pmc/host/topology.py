@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number
+from nova_numa_pmc.cpulist import HEX_DIGITS, MAX_CPUS, format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     meminfo_bytes,
@@ -48,7 +48,6 @@ _CPUS = 'sys/devices/system/cpu'
 _CPULIST = _NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 _MAX_HUGE_PAGES = 1 << 50
-_HEX_DIGITS = frozenset('0123456789abcdef')
 
 
 def read(root: str = '/') -> model.Topology:
@@ -196,7 +195,7 @@ def _is_pci_address(address: str) -> bool:
         and address[-2] == '.'
         and 4 <= len(parts[0]) <= 8
         and [len(part) for part in parts[1:]] == [2, 2, 1]
-        and _HEX_DIGITS.issuperset(''.join(parts))
+        and HEX_DIGITS.issuperset(''.join(parts))
     )
 
 

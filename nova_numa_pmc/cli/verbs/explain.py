@@ -32,7 +32,7 @@ from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import domain_values, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
-_VCPUS_MAX = 65536
 #: Of many candidates, what a reader looks at.
 _PLACES_SHOWN = 12
 #: No libvirt guest has this uuid.
@@ -312,8 +311,10 @@ def _highest(value: float | list[float]) -> str:
 
 
 def _vcpus(text: str) -> int:
-    if not (is_number(text) and 0 < int(text) <= _VCPUS_MAX):
-        raise argparse.ArgumentTypeError('%.40r is not a number from 1 to %d' % (text, _VCPUS_MAX))
+    if not (is_number(text) and 0 < int(text) <= domain_values.VCPUS_MAX):
+        raise argparse.ArgumentTypeError(
+            '%.40r is not a number from 1 to %d' % (text, domain_values.VCPUS_MAX)
+        )
     return int(text)
 
 
