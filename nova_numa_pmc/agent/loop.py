@@ -3,23 +3,17 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import os
-import selectors
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent.metrics.exporter import Exporter
-from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import notify
-from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from nova_numa_pmc.agent.agent import Agent
     from nova_numa_pmc.conf.agent import AgentOptions
@@ -28,98 +22,13 @@ if TYPE_CHECKING:
 
 #: The first tick has no rates, so the second follows soon [s].
 FIRST_INTERVAL_S = 1.0
-#: A file in the state directory whose lock the agent of a host holds.
-LOCK = 'agent'
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@contextlib.contextmanager
-def only_agent(directory: str) -> Iterator[None]:
-    """Hold the lock of the host's agent.
-
-    :raises StateLocked: another agent is running
-    :raises StateError: the state directory can't be trusted or made
-    """
-    fd = state_files.open_directory(directory, create=True)
-    try:
-        try:
-            lock = state_files.take_lock(fd, directory, 0, LOCK)
-        except StateLocked:
-            raise StateLocked(
-                '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
-                % os.path.join(directory, LOCK)
-            ) from None
-        try:
-            yield
-        finally:
-            os.close(lock)
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def signals() -> Iterator[Waiter]:
-    """Yield a :class:`Waiter`.
-
-    Signals are delivered only while it waits, never between two writes.
-    """
-    with contextlib.ExitStack() as stack:
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
-        for signal_number in _SIGNALS:
-            stack.callback(
-                signal.signal, signal_number, signal.signal(signal_number, lambda *_: None)
-            )
-        yield stack.enter_context(Waiter())
-
-
-class Waiter:
-    """Waits for time, signals and descriptors.
-
-    Signals are unblocked only during a wait. A signal writes its number to a socket that the wait
-    polls, so that one arriving just before the wait ends it, too. For the main thread; all other
-    threads have to start with these signals blocked.
-    """
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._numbers, self._written = socket.socketpair()
-        for end in (self._numbers, self._written):
-            end.setblocking(False)
-        self._came: collections.deque[int] = collections.deque()
-        self._selector.register(self._numbers, selectors.EVENT_READ)
-        self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
-
-    def watch(self, *descriptors: int) -> None:
-        """Let waits also end when one of these descriptors is readable."""
-        for fd in descriptors:
-            self._selector.register(fd, selectors.EVENT_READ)
-
-    def __call__(self, seconds: float) -> int | None:
-        """Wait this many seconds at most; return the signal that came, or None."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        try:
-            self._selector.select(0 if self._came else max(0.0, seconds))
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        with contextlib.suppress(BlockingIOError):
-            self._came.extend(self._numbers.recv(64))
-        return self._came.popleft() if self._came else None
-
-    def __enter__(self) -> Waiter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._former)
-        for resource in (self._selector, self._numbers, self._written):
-            resource.close()
 
 
 class Service:
     """The loop.
 
     :param read_options: returns (options after a reload, problems for which defaults are used)
-    :param wait: the :class:`Waiter` that :func:`signals` yields
+    :param wait: the :class:`signals.Waiter` that :func:`signals.blocked` yields
     :param clock: returns seconds that never go back
     :param notify_manager: as :func:`notify.notify`
     :param watchdog_s: systemd's watchdog timeout; None: no watchdog

@@ -12,13 +12,13 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises, sampling, usable_cpus
-from nova_numa_pmc.agent import loop, options as agent_options
+from nova_numa_pmc.agent import options as agent_options
 from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
-from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets
+from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets, signals
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -67,7 +67,7 @@ class CommandContext:
         ask: Callable[[str], str] = input,
         signals: Callable[
             [], AbstractContextManager[Callable[[float], int | None]]
-        ] = loop.signals,
+        ] = signals.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         port: KernelPort = KERNEL,
@@ -75,7 +75,7 @@ class CommandContext:
         """Read the shared options; this never fails.
 
         :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
-            :func:`loop.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
+            :func:`signals.blocked`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
             :func:`subprocess.run`
         :param port: the kernel's side of moves
         """

@@ -34,8 +34,8 @@ from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateLocked
-from nova_numa_pmc.host import libvirt_events, live_guests, notify
-from nova_numa_pmc.state import publication
+from nova_numa_pmc.host import libvirt_events, live_guests, notify, signals
+from nova_numa_pmc.state import agent_lock, publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
             return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
-        with loop.only_agent(directory):
+        with agent_lock.only_agent(directory):
             return _serve(args, options)
     except (NumaPmcError, OSError) as error:
         print('nova-numa-agent: %s' % error, file=sys.stderr)
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
     with (
-        loop.signals() as wait,
+        signals.blocked() as wait,
         Agent(options, args.root, _listener(args.root)) as agent,
         Exporter(LOG, options.metrics) as exporter,
     ):
@@ -178,7 +178,7 @@ def _once(
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(loop.only_agent(directory))
+            stack.enter_context(agent_lock.only_agent(directory))
         except StateLocked:
             print(
                 'the service is running: this measurement is separate and is not published',

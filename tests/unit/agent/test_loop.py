@@ -3,10 +3,7 @@
 
 import collections
 import logging
-import os
 import signal
-import tempfile
-import threading
 import unittest
 from unittest import mock
 
@@ -19,7 +16,7 @@ from nova_numa_pmc.conf import (
     metrics as metrics_conf,
 )
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import OptionsError, StateLocked
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.state import history, pause, publication
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
@@ -228,45 +225,3 @@ class StatusTest(unittest.TestCase):
         self.assertTrue(
             loop.status(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
         )
-
-
-class SignalsTest(unittest.TestCase):
-    def test_they_wait_for_whom_waits(self):
-        with loop.signals() as wait:
-            # To this thread: another one, of another test, would be ended by it.
-            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-            self.assertEqual(signal.SIGHUP, wait(0))
-            self.assertIsNone(wait(-1))
-        self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-
-    def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
-        here, there = os.pipe()
-        with loop.signals() as wait:
-            wait.watch(here)
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-            os.write(there, b'.')
-            self.assertEqual({signal.SIGTERM, signal.SIGHUP}, {wait(60), wait(60)})
-            self.assertIsNone(wait(60))
-            os.read(here, 1)
-            self.assertIsNone(wait(0))
-        os.close(here)
-        os.close(there)
-
-    def test_all_is_as_it_was_afterwards(self):
-        handler = signal.getsignal(signal.SIGTERM)
-        with loop.signals():
-            self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))
-        self.assertIs(handler, signal.getsignal(signal.SIGTERM))
-        self.assertEqual(-1, signal.set_wakeup_fd(-1))
-
-
-class OnlyAgentTest(unittest.TestCase):
-    def test_one_at_a_time(self):
-        with tempfile.TemporaryDirectory() as directory:
-            directory = os.path.join(directory, 'state')
-            for _ in range(2):
-                with loop.only_agent(directory):
-                    with self.assertRaisesRegex(StateLocked, 'another nova-numa-agent is running'):
-                        with loop.only_agent(directory):
-                            pass

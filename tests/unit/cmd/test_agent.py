@@ -18,11 +18,10 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import loop
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state import promises_file, publication
+from nova_numa_pmc.state import agent_lock, promises_file, publication
 from tests.fixtures import host, measured
 from tests.fixtures.checkout import TOP
 
@@ -70,7 +69,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(json.load(file), json.loads(out))
 
     def test_once_beside_the_service_writes_nothing(self):
-        with loop.only_agent(self.directory):
+        with agent_lock.only_agent(self.directory):
             status, out, err = self.run_it('--once', '--json')
         self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
         self.assertIn('not published', err)
@@ -108,7 +107,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn('node0/cpulist', err)
 
     def test_a_second_service_ends_at_once(self):
-        with loop.only_agent(self.directory):
+        with agent_lock.only_agent(self.directory):
             status, _, err = self.run_it()
         self.assertEqual(1, status)
         self.assertIn('another nova-numa-agent is running', err)

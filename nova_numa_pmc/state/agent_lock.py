@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let one agent at a time run on a host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import StateLocked
+from nova_numa_pmc.state import state_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: A file in the state directory whose lock the agent of a host holds.
+LOCK = 'agent'
+
+
+@contextlib.contextmanager
+def only_agent(directory: str) -> Iterator[None]:
+    """Hold the lock of the host's agent.
+
+    :raises StateLocked: another agent is running
+    :raises StateError: the state directory can't be trusted or made
+    """
+    fd = state_files.open_directory(directory, create=True)
+    try:
+        try:
+            lock = state_files.take_lock(fd, directory, 0, LOCK)
+        except StateLocked:
+            raise StateLocked(
+                '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
+                % os.path.join(directory, LOCK)
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+    finally:
+        os.close(fd)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals come while a process waits for them, and at no other time."""
+
+import os
+import signal
+import threading
+import unittest
+
+from nova_numa_pmc.host import signals
+
+
+class SignalsTest(unittest.TestCase):
+    def test_they_wait_for_whom_waits(self):
+        with signals.blocked() as wait:
+            # To this thread: another one, of another test, would be ended by it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+            self.assertEqual(signal.SIGHUP, wait(0))
+            self.assertIsNone(wait(-1))
+        self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
+        here, there = os.pipe()
+        with signals.blocked() as wait:
+            wait.watch(here)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+            os.write(there, b'.')
+            self.assertEqual({signal.SIGTERM, signal.SIGHUP}, {wait(60), wait(60)})
+            self.assertIsNone(wait(60))
+            os.read(here, 1)
+            self.assertIsNone(wait(0))
+        os.close(here)
+        os.close(there)
+
+    def test_all_is_as_it_was_afterwards(self):
+        handler = signal.getsignal(signal.SIGTERM)
+        with signals.blocked():
+            self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))
+        self.assertIs(handler, signal.getsignal(signal.SIGTERM))
+        self.assertEqual(-1, signal.set_wakeup_fd(-1))
