@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.host.sources import RunningGuest
+    from nova_numa_pmc.core.evidence import RunningGuest
     from nova_numa_pmc.sample_records import NodeSample
 
     _T = TypeVar('_T')

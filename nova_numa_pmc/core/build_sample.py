@@ -9,71 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Protocol
 
-    from nova_numa_pmc.model import Guest, Node
-
-    class EvidenceLike(Protocol):
-        """Evidence of one guest by a source (:class:`nova_numa_pmc.host.sources.Evidence`)."""
-
-        @property
-        def source(self) -> str: ...
-
-        @property
-        def basis(self) -> str: ...
-
-        @property
-        def local_per_sec(self) -> float | None: ...
-
-        @property
-        def remote_per_sec(self) -> float | None: ...
-
-        @property
-        def remote_ratio(self) -> float | None: ...
-
-        @property
-        def bandwidth_bytes_per_sec(self) -> float | None: ...
-
-        @property
-        def cycles_per_sec(self) -> float | None: ...
-
-        @property
-        def instructions_per_sec(self) -> float | None: ...
-
-        @property
-        def counted_share(self) -> float | None: ...
-
-        @property
-        def remote_cache_per_sec(self) -> float | None: ...
-
-        @property
-        def stalled_cycles_per_sec(self) -> float | None: ...
-
-        @property
-        def of_memory(self) -> bool: ...
-
-    class RunningLike(Protocol):
-        """A guest in one tick (:class:`nova_numa_pmc.host.sources.RunningGuest`)."""
-
-        @property
-        def guest(self) -> Guest: ...
-
-        @property
-        def cores(self) -> float | None: ...
-
-        @property
-        def waiting_cores(self) -> float | None: ...
-
-        @property
-        def cores_by_node(self) -> Mapping[int, float]: ...
-
-        @property
-        def bytes_by_node(self) -> Mapping[int, int]: ...
+    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.model import Node
 
 
 class NodeUse(Record):
@@ -129,17 +73,8 @@ class NodeCapacities(Record):
     mlp: float
 
 
-class _NoEvidence:
-    """The evidence of a guest that no source measured."""
-
-    of_memory = False
-    source = basis = ''
-    local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
-    cycles_per_sec = instructions_per_sec = counted_share = None
-    remote_cache_per_sec = stalled_cycles_per_sec = None
-
-
-_NOTHING = _NoEvidence()
+#: The evidence of a guest that no source measured.
+_NOTHING = Evidence('', '')
 
 
 def node_samples(
@@ -216,7 +151,7 @@ def node_samples(
 
 
 def counts_of_guests(
-    guests: Sequence[RunningLike], evidence: Mapping[str, EvidenceLike], nodes: Sequence[int]
+    guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], nodes: Sequence[int]
 ) -> dict[int, CpuRates]:
     """Return {node id: :class:`CpuRates`}: what counted guests did, by where they ran.
 
@@ -283,7 +218,7 @@ def _traffic(
 
 
 def guest_sample(
-    running: RunningLike, evidence: EvidenceLike | None, devices: Iterable[tuple[str, int | None]]
+    running: RunningGuest, evidence: Evidence | None, devices: Iterable[tuple[str, int | None]]
 ) -> GuestSample:
     """Return one :class:`GuestSample`.
 

@@ -6,21 +6,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import cpu_wait
+from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, quotas, threads
 from nova_numa_pmc.host.paging import hugetlb
-from nova_numa_pmc.host.sources import RunningGuest
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nova_numa_pmc.core.evidence import ThreadTimes
     from nova_numa_pmc.model import Guest, Topology
 
     #: A guest's uuid and pid, which tell apart two lives of one guest.
     _Life = tuple[str, int | None]
     #: {thread id: its times}
-    _Ran = Mapping[int, threads.ThreadTimes]
+    _Ran = Mapping[int, ThreadTimes]
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
@@ -63,7 +64,7 @@ class GuestReader:
         self._threads = threads.ThreadReader(root)
         self._kept: dict[_Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
-        self._ran: dict[str, dict[int, threads.ThreadTimes]] = {}
+        self._ran: dict[str, dict[int, ThreadTimes]] = {}
         #: {directory: time for which the group was throttled so far [ns]} at the last reading.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group of its memory.
@@ -107,7 +108,7 @@ class GuestReader:
 
     def _read_threads(
         self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int
-    ) -> dict[str, dict[int, threads.ThreadTimes]]:
+    ) -> dict[str, dict[int, ThreadTimes]]:
         """Return {uuid: {tid: times}} of all threads."""
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():

@@ -7,7 +7,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.record import Record
+from nova_numa_pmc.core.evidence import ThreadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
@@ -21,20 +21,6 @@ _MAX_THREADS = 65536
 _READ_BYTES = 4096
 #: At most one in this many of the process's descriptors is kept open for threads.
 _KEPT_DIVISOR = 8
-
-
-class ThreadTimes(Record):
-    """A thread's times so far.
-
-    :param run_ns, wait_ns: on a CPU, and waiting for one, cumulative
-    :param cpu: where it ran last
-    :param since: its start time, which distinguishes two threads that had one id
-    """
-
-    run_ns: int
-    wait_ns: int
-    cpu: int
-    since: int
 
 
 def find(guest: Guest, root: str = '/') -> tuple[int, ...]:

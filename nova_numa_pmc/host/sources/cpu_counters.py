@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.perf import event_table, perf_event
-from nova_numa_pmc.host.sources import Evidence, owner_counters
+from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import ATTRIBUTED
 
 if TYPE_CHECKING:

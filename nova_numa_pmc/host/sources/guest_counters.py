@@ -18,19 +18,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.perf import perf_event
-from nova_numa_pmc.host.sources import Evidence, owner_counters
+from nova_numa_pmc.host.sources import owner_counters
 from nova_numa_pmc.sample_records import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nova_numa_pmc.core.build_sample import CpuRates
+    from nova_numa_pmc.core.evidence import RunningGuest
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
-    from nova_numa_pmc.host.sources import RunningGuest, SourceTick
+    from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Guest, Topology
 
     #: A thread's id and start time; or a control group's inode and a CPU.

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec
 
-    from nova_numa_pmc.host.sources import Evidence, SourceTick
+    from nova_numa_pmc.core.evidence import Evidence
+    from nova_numa_pmc.host.sources import SourceTick
 
     _P = ParamSpec('_P')
     _T = TypeVar('_T')

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.sample_records import INFERRED
 
 if TYPE_CHECKING:

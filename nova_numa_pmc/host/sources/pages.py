@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.host.sources import Evidence
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.sample_records import INFERRED
 
 if TYPE_CHECKING:

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.build_sample import CpuRates
+from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import cpu_topology
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import ATTRIBUTED, COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.host.sources import RunningGuest, SourceTick
+    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not reported.

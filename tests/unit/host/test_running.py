@@ -3,8 +3,8 @@ import os
 import tempfile
 import unittest
 
+from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import running, topology
-from nova_numa_pmc.host.threads import ThreadTimes
 from tests.fixtures import host, measured
 
 SECOND = measured.SECOND_NS

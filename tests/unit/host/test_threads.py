@@ -8,6 +8,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.evidence import ThreadTimes
 from nova_numa_pmc.host import threads
 from tests.fixtures import measured
 
@@ -25,7 +26,7 @@ class ThreadsTest(unittest.TestCase):
     def test_times_of_a_thread(self):
         self.host.thread(50, 51, 2.5, 0.5, cpu=6, since=77, name='CPU 0) R 1 (')
         self.assertEqual(
-            threads.ThreadTimes(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
+            ThreadTimes(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
         )
         self.assertIsNone(threads.read(50, 52, self.root))
 
@@ -92,9 +93,7 @@ class ThreadsTest(unittest.TestCase):
         before = kept.read({(50, 51)})
         self.assertEqual(before, kept.read({(50, 51)}))
         self.host.thread(50, 51, 1.5, cpu=5, since=10)
-        self.assertEqual(
-            {(50, 51): threads.ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)})
-        )
+        self.assertEqual({(50, 51): ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
     def test_it_keeps_an_eighth_of_the_descriptors_at_most(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)

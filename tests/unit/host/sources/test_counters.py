@@ -9,11 +9,11 @@ from unittest import mock
 
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterReading, Delta
 from nova_numa_pmc.host import threads, topology
 from nova_numa_pmc.host.perf import cpu_model, events, perf_event
 from nova_numa_pmc.host.sources import (
-    RunningGuest,
     SourceTick,
     cpu_counters,
     guest_counters,
