@@ -14,15 +14,15 @@ from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import files, processes, topology
+from nova_numa_pmc.host.perf import perf_event
+from nova_numa_pmc.host.sources import numa_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BALANCING = 'proc/sys/kernel/numa_balancing'
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
 _CPUS = 'sys/devices/system/cpu'
-_PARANOID = 'proc/sys/kernel/perf_event_paranoid'
 #: Bit of the capability in CapEff (linux/capability.h).
 _SYS_ADMIN = 21
 
@@ -72,14 +72,14 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 def check_balancing(root: str) -> Iterator[Finding]:
     """Check that automatic NUMA balancing doesn't move pages after us."""
-    if files.read_optional(root, _BALANCING) not in (None, '0'):
+    if numa_faults.is_balancing(root):
         yield Finding(
             'numa-balancing',
             finding.WARNING,
             'kernel.numa_balancing is on: the kernel unmaps pages of guests to see which CPUs use '
             'them, and moves pages (but not CPUs, which nova-numa-pmc holds) by itself',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
-            os.path.join(root, _BALANCING),
+            os.path.join(root, numa_faults.SWITCH),
         )
 
 
@@ -148,8 +148,8 @@ def check_counting(root: str) -> Iterator[Finding]:
     with such a value Debian's and Ubuntu's kernels require CAP_SYS_ADMIN, even of a process that
     has CAP_PERFMON.
     """
-    level, agent = files.read_optional(root, _PARANOID), processes.find(root, processes.AGENT)
-    if agent is None or level is None or not level.isdigit() or int(level) <= 2:
+    level, agent = perf_event.paranoid(root), processes.find(root, processes.AGENT)
+    if agent is None or level is None or level <= 2:
         return
     if files.has_capability(root, str(agent.pid), _SYS_ADMIN) is False:
         yield Finding(
@@ -159,5 +159,5 @@ def check_counting(root: str) -> Iterator[Finding]:
             'this kernel then requires: the agent measures without counters' % level,
             "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
             'kernel.perf_event_paranoid=2',
-            os.path.join(root, _PARANOID),
+            os.path.join(root, perf_event.PARANOID),
         )

@@ -49,6 +49,9 @@ _IOC_FLAG_GROUP = 1
 
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
+#: Below the root.
+PARANOID = 'proc/sys/kernel/perf_event_paranoid'
+
 
 class Target(Record):
     """The threads or CPUs that are counted.
@@ -172,9 +175,7 @@ def _libc() -> ctypes.CDLL:
 def paranoid(root: str = '/') -> int | None:
     """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
     try:
-        with open(
-            os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'), encoding='ascii'
-        ) as file:
+        with open(os.path.join(root, PARANOID), encoding='ascii') as file:
             return int(file.read(16))
     except (OSError, ValueError):
         return None

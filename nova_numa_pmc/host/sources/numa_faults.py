@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core.evidence import Evidence
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host import files
 from nova_numa_pmc.sample_records import INFERRED
 
 if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import SourceTick
 
-_SWITCH = 'proc/sys/kernel/numa_balancing'
+#: Below the root.
+SWITCH = 'proc/sys/kernel/numa_balancing'
 
 
 class NumaFaults:
@@ -40,11 +41,7 @@ class NumaFaults:
 
         :raises SourceUnavailable: NUMA balancing is off, or not built in
         """
-        try:
-            on = read_kernel_file(os.path.join(self._root, _SWITCH)).strip()
-        except OSError:
-            on = ''
-        if on in ('', '0'):
+        if not is_balancing(self._root):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is not 1')
         home = {cpu: node.id for node in tick.topology.nodes for cpu in node.online_cpus}
         evidence = {}
@@ -68,10 +65,9 @@ class NumaFaults:
         """Return (pages met on a node, on others); None: the kernel noted none."""
         if pid is None or node is None:
             return None
+        path = os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid))
         try:
-            by_node = parse(
-                read_kernel_file(os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid)))
-            )
+            by_node = parse(files.read_kernel_file(path))
         except OSError:
             return None
         if not by_node:
@@ -81,6 +77,11 @@ class NumaFaults:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def is_balancing(root: str = '/') -> bool:
+    """Return whether the kernel's NUMA balancing is on."""
+    return files.read_optional(root, SWITCH) not in (None, '', '0')
 
 
 def parse(text: str) -> dict[int, int]:
