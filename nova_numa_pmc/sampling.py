@@ -31,11 +31,12 @@ from nova_numa_pmc.state import promises_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.host.sources.ladder import Source
     from nova_numa_pmc.sample_records import NodeSample
 
     _T = TypeVar('_T')
@@ -150,8 +151,8 @@ class Sampler:
             self.pool.source,
         )
 
-    def _sources(self) -> list[Any]:
-        make: dict[str, Callable[[], Any]] = {
+    def _sources(self) -> list[Source]:
+        make: dict[str, Callable[[], Source]] = {
             counters_conf.GUESTS: lambda: self._by_guest,
             counters_conf.CPUS: cpu_counters.CpuShare,
             counters_conf.RESCTRL: lambda: self._resctrl,
