@@ -64,8 +64,8 @@ class GuestCounters:
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
-        self._left = False  # it failed, and was not tried again yet
-        self._room = 0  # which of _ROOMS
+        self._failed = False  # and was not tried again yet
+        self._room_index = 0  # in _ROOMS
         self._unfit: tuple[str, ...] = ()  # roles that don't fit beside those
         self.problems: tuple[str, ...] = ()
 
@@ -74,20 +74,20 @@ class GuestCounters:
 
         :param cpu: an online CPU to ask on
         """
-        if self._scope != perf_event.THREAD or self._left:
+        if self._scope != perf_event.THREAD or self._failed:
             return _ROOMS[0]
         if self._events is None:
             try:
                 events = self._choose()
                 first = _events_with_roles(events, owner_counters.ROLES)
-                self._room = next(
-                    room
-                    for room, roles in enumerate(_ROOMS)
+                self._room_index = next(
+                    index
+                    for index, roles in enumerate(_ROOMS)
                     if not roles
                     or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
                 # The kernel tries no further group in the turn of one that does not fit.
-                beside = _events_with_roles(first, _ROOMS[self._room])
+                beside = _events_with_roles(first, _ROOMS[self._room_index])
                 self._unfit = tuple(
                     role
                     for role in dict.fromkeys(event.role for event in events)
@@ -99,7 +99,7 @@ class GuestCounters:
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
                 return _ROOMS[0]  # its sample reports why
-        return _ROOMS[self._room]
+        return _ROOMS[self._room_index]
 
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
@@ -119,7 +119,7 @@ class GuestCounters:
         """
         owner_counters.refuse_mediated(self._root)
         events = self._choose() if self._events is None else self._events
-        self._left = False
+        self._failed = False
         present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
         for key in self._paths.keys() - present:
             del self._paths[key]
@@ -141,7 +141,7 @@ class GuestCounters:
             for running in tick.guests
         ):
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
-            self._room = min(self._room + 1, len(_ROOMS) - 1)
+            self._room_index = min(self._room_index + 1, len(_ROOMS) - 1)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
             counts = owner_counters.add_up(events, guest_deltas, tick.elapsed_ns)
@@ -209,7 +209,7 @@ class GuestCounters:
         """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
         self._events, self._wanted = None, {}
-        self._left = True
+        self._failed = True
 
 
 def _is_unknown(deltas: owner_counters.Deltas | None) -> bool:
