@@ -20,7 +20,7 @@ _MAX_BY_CONTROLLERS = 4
 _DISTANCE_MAX = 255
 
 
-def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
+def domains(host: model.Topology, limits: model.Limits) -> tuple[int, ...]:
     """Return the nodes that share memory channels, as in :class:`model.HostView`.
 
     * An L3 cache that spans several nodes: sub-NUMA clustering, each with its own controllers.
@@ -32,12 +32,12 @@ def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
     :param limits: whose ``domain_distance``, where not 0, takes precedence
     """
     if limits.domain_distance:
-        return near(topology.distances, limits.domain_distance)
-    if topology.vendor not in _L3_AS_NUMA:
+        return near(host.distances, limits.domain_distance)
+    if host.vendor not in _L3_AS_NUMA:
         return ()
     sockets = [
         socket if _is_one_l3(node, l3s) else None
-        for node, l3s, socket in zip(topology.nodes, topology.l3s, topology.sockets)
+        for node, l3s, socket in zip(host.nodes, host.l3s, host.sockets)
     ]
     return labelled(
         [
@@ -53,13 +53,13 @@ def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:
     return len(l3s) == 1 and bool(l3s[0]) and l3s[0] == (node.online_cpus or node.cpus)
 
 
-def distances(topology: model.Topology) -> tuple[tuple[int, ...], ...]:
+def distances(host: model.Topology) -> tuple[tuple[int, ...], ...]:
     """Return SLIT distances in which no node of another socket is as near as one's own.
 
     Firmware without a SLIT, or with a flat one, shows no difference. Two sockets of one node each
     stay as they are.
     """
-    far, sockets = topology.distances, topology.sockets
+    far, sockets = host.distances, host.sockets
     if len(far) != len(sockets) or any(len(row) != len(sockets) for row in far):
         return far
     pairs = [

@@ -42,7 +42,7 @@ _LEAST_RATIO = 0.05
 
 
 def view(
-    topology: model.Topology,
+    host: model.Topology,
     promises: Iterable[model.Promise],
     limits: model.Limits,
     loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
@@ -63,9 +63,9 @@ def view(
         share to measured demand, which does not show them fully yet (an upper bound of
         the larger of both, which would need each guest's own measurement)
     """
-    nodes = with_guest_memory(topology.nodes, limits)
+    nodes = with_guest_memory(host.nodes, limits)
     promises = list(promises)
-    cores = capacity_cores(topology, limits)
+    cores = capacity_cores(host, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]
     promised, huge = _sum_promises(nodes, capacity, promises)
     guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
@@ -96,9 +96,9 @@ def view(
     return quantise(
         model.HostView(
             tuple(views),
-            cache_hierarchy.distances(topology),
+            cache_hierarchy.distances(host),
             rotation,
-            cache_hierarchy.domains(topology, limits),
+            cache_hierarchy.domains(host, limits),
         )
     )
 
@@ -302,15 +302,15 @@ def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
     return max(0, int(limits.ram_ratio * usable))
 
 
-def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float]:
+def capacity_cores(host: model.Topology, limits: model.Limits) -> list[float]:
     """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
 
     A busy sibling adds far less than a core: with threads counted as cores, XAPI's guests lost
     more CPU time than they gained by locality.
     """
-    home = {cpu: at for at, node in enumerate(topology.nodes) for cpu in node.cpus}
-    cores = [0.0] * len(topology.nodes)
-    for siblings in topology.cores:
+    home = {cpu: at for at, node in enumerate(host.nodes) for cpu in node.cpus}
+    cores = [0.0] * len(host.nodes)
+    for siblings in host.cores:
         seen = set()
         for cpu in siblings:
             at = home.pop(cpu, None)

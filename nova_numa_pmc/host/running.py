@@ -73,7 +73,7 @@ class GuestReader:
         self._memory: dict[_Life, tuple[int, dict[int, int]]] = {}
 
     def read(
-        self, topology: Topology, now_ns: int, elapsed_ns: int
+        self, host: Topology, now_ns: int, elapsed_ns: int
     ) -> tuple[tuple[RunningGuest, ...], list[str]]:
         """Return (guests by name, problems).
 
@@ -82,7 +82,7 @@ class GuestReader:
         all_guests, problems = self._files.read()
         # Two files of one guest would be counted twice; libvirt has one for each name.
         by_uuid = {guest.uuid: guest for guest in all_guests}
-        home = {cpu: node.id for node in topology.nodes for cpu in node.online_cpus}
+        home = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
         ran = self._read_threads(by_uuid, vcpus, now_ns)

@@ -38,7 +38,7 @@ class SourceTick(Record):
 
     before_ns: int | None
     now_ns: int
-    topology: Topology
+    host: Topology
     guests: tuple[RunningGuest, ...]
     busy_cores: dict[int, float]
     counts: dict[int, CpuRates]

@@ -44,7 +44,7 @@ class CpuCounters:
             self.close()
             self.roles = roles
 
-    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
+    def sample(self, host: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
         """Return {node id: counts} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted on any CPU
@@ -60,7 +60,7 @@ class CpuCounters:
         deltas, problems = self._owners.sample(
             {
                 node.id: {cpu: (perf_event.on_cpu(cpu), events) for cpu in node.online_cpus}
-                for node in topology.nodes
+                for node in host.nodes
             },
             idle_is_zero=False,
         )

@@ -125,7 +125,7 @@ class GuestCounters:
             del self._paths[key]
         targets = self._threads if self._scope == perf_event.THREAD else self._groups
         self._wanted = {
-            running.guest.uuid: targets(running, tick.topology, events) for running in tick.guests
+            running.guest.uuid: targets(running, tick.host, events) for running in tick.guests
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
@@ -179,7 +179,7 @@ class GuestCounters:
         }
 
     def _groups(
-        self, running: RunningGuest, topology: Topology, events: tuple[Event, ...]
+        self, running: RunningGuest, host: Topology, events: tuple[Event, ...]
     ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
@@ -189,7 +189,7 @@ class GuestCounters:
                 perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),
                 events,
             )
-            for core in topology.cores
+            for core in host.cores
             for cpu in core
         }
 

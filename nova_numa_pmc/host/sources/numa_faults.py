@@ -43,7 +43,7 @@ class NumaFaults:
         """
         if not is_balancing(self._root):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is not 1')
-        home = {cpu: node.id for node in tick.topology.nodes for cpu in node.online_cpus}
+        home = {cpu: node.id for node in tick.host.nodes for cpu in node.online_cpus}
         evidence = {}
         for running in tick.guests:
             if not running.cores:

@@ -83,7 +83,7 @@ class Resctrl:
             self._controls = controls
             return {}
         moved = {group: _moved_bytes(before[1].get(group), now) for group, now in readings.items()}
-        homes = self._homes(tick.topology)
+        homes = self._homes(tick.host)
         own = {group: tids for group, tids in groups.items() if tids}
         # A group that was created or removed meanwhile has taken part of the sums with it.
         same = controls == self._controls
@@ -205,12 +205,12 @@ class Resctrl:
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
         return domains
 
-    def _homes(self, topology: Topology) -> dict[int, dict[int, float]]:
+    def _homes(self, host: Topology) -> dict[int, dict[int, float]]:
         """Return {L3 domain: {node id: share of its CPUs}}."""
-        online = tuple(node.online_cpus for node in topology.nodes)
+        online = tuple(node.online_cpus for node in host.nodes)
         if self._domains[0] != online:
             cpus: dict[int | None, list[int]] = {}
-            for node in topology.nodes:
+            for node in host.nodes:
                 for cpu in node.online_cpus:
                     cpus.setdefault(cpu_topology.l3_id(cpu, self._root), []).append(node.id)
             self._domains = (

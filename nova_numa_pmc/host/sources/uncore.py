@@ -70,14 +70,14 @@ class Uncore:
         )
         self.problems: tuple[str, ...] = ()
 
-    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:
+    def sample(self, host: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:
         """Return {node id: use} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted
         """
-        online = tuple(node.online_cpus for node in topology.nodes)
+        online = tuple(node.online_cpus for node in host.nodes)
         if online != self._online:  # another CPU may count for its package now
-            self._wanted, shared = self._plan(topology)
+            self._wanted, shared = self._plan(host)
             self._online = online
             self._shared = (
                 (
@@ -93,19 +93,19 @@ class Uncore:
         self.problems = self._shared + problems
         return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
 
-    def _plan(self, topology: Topology) -> tuple[Plan, set[str]]:
+    def _plan(self, host: Topology) -> tuple[Plan, set[str]]:
         """Return (what to count, roles that nodes share)."""
         chosen = tuple(
             event for event in self._select().events if event.cpus and event.role in _ROLES
         )
         if not chosen:
             raise SourceUnavailable('the kernel has no PMU for them here')
-        wanted: Plan = {node.id: {} for node in topology.nodes}
+        wanted: Plan = {node.id: {} for node in host.nodes}
         shared: set[str] = set()
         for (name, cpu), (target, together) in counters.uncore_targets(chosen).items():
             by_node: dict[int | None, list[Event]] = {}
             for event in together:
-                by_node.setdefault(self._node(event, cpu, topology), []).append(event)
+                by_node.setdefault(self._node(event, cpu, host), []).append(event)
             for node, own in by_node.items():
                 if node is None:
                     shared.update(event.role for event in own)
@@ -113,15 +113,15 @@ class Uncore:
                     wanted[node][name, cpu] = target, tuple(own)
         return wanted, shared
 
-    def _node(self, event: Event, cpu: int, topology: Topology) -> int | None:
+    def _node(self, event: Event, cpu: int, host: Topology) -> int | None:
         """Return the node that an event belongs to; None: several share it."""
         if event.node is not None:
-            return event.node if event.node in {node.id for node in topology.nodes} else None
+            return event.node if event.node in {node.id for node in host.nodes} else None
         package = cpu_topology.socket(cpu, self._root)
         # If the kernel does not report packages, each node counts as one.
         homes = [
             node.id
-            for node in topology.nodes
+            for node in host.nodes
             if cpu in node.online_cpus
             or (
                 package is not None
