@@ -274,10 +274,10 @@ class Sampler:
             return nodes
         if host_promises is None:  # no guest was placed since boot
             return nodes
-        seen = host_view.view(host, host_promises.promises.values(), self._options.limits)
+        view = host_view.view(host, host_promises.promises.values(), self._options.limits)
         return tuple(
             node._replace(promised_bytes=node_view.promised_bytes)
-            for node, node_view in zip(nodes, seen.nodes)
+            for node, node_view in zip(nodes, view.nodes)
         )
 
     def _capacities(

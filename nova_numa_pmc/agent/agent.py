@@ -297,7 +297,7 @@ class Agent:
             # The interval's own load, to which guests that just arrived have to be added.
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
-        seen = host_view.view(
+        view = host_view.view(
             tick.host,
             tick.host_promises.promises.values(),
             limits,
@@ -305,7 +305,7 @@ class Agent:
             tick.host_promises.rotation,
             now_ns,
         )
-        return publication.from_sample(seen, sample, limits)._replace(
+        return publication.from_sample(view, sample, limits)._replace(
             guests_by=tick.source, history=history
         )
 
@@ -314,10 +314,10 @@ class Agent:
         assert tick.host is not None and tick.host_promises is not None
         if not any(promise.bound for promise in tick.host_promises.promises.values()):
             return None
-        seen = host_view.view(
+        view = host_view.view(
             tick.host, tick.host_promises.promises.values(), self.options.shared.limits
         )
-        return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
+        return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
         """Do the next part of the moves in progress; nothing is raised.

@@ -167,9 +167,9 @@ class MovePromises:
 
         It is raised under the lock, so that nothing is recorded.
         """
-        seen = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
+        view = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
         wanted = {node for part in parts for node in part.step.mem_nodes}
-        for node in seen.nodes:
+        for node in view.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:
                 raise MoveRefused(
                     'node %d has no room left for %s'

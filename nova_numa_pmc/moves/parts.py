@@ -95,10 +95,10 @@ def within_l3(
     if not pools.has_l3s(host, after.cpu_nodes):
         return after._replace(cpus=())
     own = pools.with_guest_pool(guest, host)
-    seen = host_view.view(own, others, limits)
+    view = host_view.view(own, others, limits)
     place = {
-        seen.domains[at] if seen.domains else at
-        for at, node in enumerate(seen.nodes)
+        view.domains[at] if view.domains else at
+        for at, node in enumerate(view.nodes)
         if node.id in after.cpu_nodes
     }
     request = model.Request(
@@ -106,7 +106,7 @@ def within_l3(
     )
     cpus: tuple[int, ...] = ()
     if len(place) == 1:
-        cpus, _ = l3.choose(own, seen, tuple(others), after.cpu_nodes, request, limits)
+        cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, limits)
     return after._replace(cpus=cpus)
 
 

@@ -45,7 +45,7 @@ def situation(
     promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
     sample, inside = _in_pool(sample, running, host)
-    seen = host_view.view(
+    view = host_view.view(
         host,
         promised.values(),
         limits,
@@ -53,14 +53,14 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample.guests, running, promised, seen, places, now_ns, host, began_ns
+        sample.guests, running, promised, view, places, now_ns, host, began_ns
     )
     free = []
     for node in host.nodes:
         with contextlib.suppress(PageMoveError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
     return plan_records.Situation(
-        seen,
+        view,
         loads,
         sampler.latencies_ns(host),
         guest_load.waiting_cores(inside),
