@@ -62,20 +62,20 @@ def floating_pool(
     :param guests: :class:`model.Guest` that run
     :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``, None: not set
     """
-    mine = _union(usable(node) for node in host.nodes)
-    if shared and shared & mine:
-        return Pool(shared & mine, NOVA)
-    if dedicated and mine - dedicated:
-        return Pool(mine - dedicated, NOVA)
+    usable_cpus = _union(usable(node) for node in host.nodes)
+    if shared and shared & usable_cpus:
+        return Pool(shared & usable_cpus, NOVA)
+    if dedicated and usable_cpus - dedicated:
+        return Pool(usable_cpus - dedicated, NOVA)
     sets = {guest.allowed_cpus for guest in guests if guest.flavor and not guest.placed_by}
     if len(sets) == 1:
-        common = (sets.pop() or frozenset()) & mine
+        common = (sets.pop() or frozenset()) & usable_cpus
         if common:
             return Pool(common, GUESTS)
-    taken = _once(dedicated_cpus(guest) for guest in guests) & mine
-    if taken and mine - taken:
-        return Pool(mine - taken, GUESTS)
-    return Pool(mine, KERNEL)
+    taken = _once(dedicated_cpus(guest) for guest in guests) & usable_cpus
+    if taken and usable_cpus - taken:
+        return Pool(usable_cpus - taken, GUESTS)
+    return Pool(usable_cpus, KERNEL)
 
 
 def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
@@ -186,11 +186,11 @@ def other_pools(
     Of more than :data:`_OTHER_POOLS_MAX` pools, those with most guests.
     """
     pool = cpus_of(host)
-    mine = _union(usable(node) for node in host.nodes)
+    usable_cpus = _union(usable(node) for node in host.nodes)
     counts: dict[frozenset[int], int] = {}
     for guest in guests:
         if guest.allowed_cpus is not None and not guest.placed_by:
-            own = guest.allowed_cpus & mine
+            own = guest.allowed_cpus & usable_cpus
             if own and own != pool:
                 counts[own] = counts.get(own, 0) + 1
     most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OTHER_POOLS_MAX]
