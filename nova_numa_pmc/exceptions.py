@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One hierarchy of errors; each message names the file and the remedy.
+"""The errors that several modules raise or catch; each message names the file and the remedy.
 
+An error that one module raises is defined there, and derives from one of these.
 Import-free: the libvirt hook loads this module at every guest start.
 """
 
@@ -16,7 +17,7 @@ class CpusetError(NumaPmcError):
 
 
 class GuestGone(CpusetError):
-    """The guest's control groups vanished meanwhile: the guest has ended."""
+    """The guest's process or its control groups are gone: the guest has ended."""
 
 
 class PinnedByOthers(CpusetError):

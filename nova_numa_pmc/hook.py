@@ -10,7 +10,7 @@ extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 ``started``
     write the guest's cpusets
 ``stopped``, ``release``
-    free
+    drop the promise
 
 libvirt holds the guest's lock and waits. Waiting for the lock of the promises file has a
 bound; writing cpusets may sleep in the kernel, so ``started`` runs in a worker

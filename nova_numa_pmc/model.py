@@ -101,15 +101,16 @@ class Guest(Record):
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
-    :param cpu_nodes, mem_nodes: node ids named by such pins where the XML has them
-        (mem_nodes from numatune); empty: not reported
+    :param cpu_nodes: ids of the nodes of ``pinned_cpus``, by the topology; empty where that was
+        not applied
+    :param mem_nodes: node ids that numatune names; empty: none
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
     :param devices: PCI addresses ('0000:3b:00.1') of its host devices
     :param extra_specs: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
     :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
-        None: not pinned. ``cpu_nodes`` follows from it and the topology
+        None: not pinned
     :param flavor: name of Nova's flavor, None: not Nova's or not reported
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``

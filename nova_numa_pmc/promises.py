@@ -448,7 +448,7 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
 
 
 def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Return the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
+    """Return the guest with its pins' nodes, and only the vCPUs that load the floating pool."""
     loading = pools.loading_vcpus(guest, host)
     if loading != guest.vcpus:
         guest = guest._replace(vcpus=loading)

@@ -192,6 +192,7 @@ class Sampler:
     def _cpu_use(
         self, host: model.Topology, guests: Sequence[RunningGuest], elapsed_ns: int
     ) -> CpuUse:
+        """Return the CPU time of each node and pool since the last sample."""
         before, self._times = self._times, cpu_times.read(self._root)
         busy, stolen = (
             cpu_times.cores_between(*pair, elapsed_ns) for pair in zip(before, self._times)

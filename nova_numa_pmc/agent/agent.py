@@ -341,7 +341,7 @@ class Agent:
         self._release_move_lock()
 
     def close(self) -> None:
-        """Save the agent's memory and close its files, counters and connections."""
+        """Save the guests' demand, and close files, counters and connections."""
         self._move_lock.release()
         with self._problem_log.stage('recording guest demand'):
             self._demand_file.close(self.options)

@@ -97,6 +97,7 @@ class LateStarts:
         return after
 
     def _place(self, guest: model.Guest) -> model.Promise:
+        """Decide on a guest that its hook has not placed, and record it; return its promise."""
         decision = promises.decide(guest, self.options, self._root, LOCK_TIMEOUT_S)
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)

@@ -38,7 +38,7 @@ def until_interrupted() -> Iterator[None]:
 def open_sampler() -> Sampler:
     """Return a sampler of this host."""
     from nova_numa_pmc import sampling
-    from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
+    from nova_numa_pmc.conf import counters as counters_conf  # not needed for a replay
     from nova_numa_pmc.state import calibration
 
     options, problem = calibration.with_host_calibration(counters_conf.read())

@@ -161,6 +161,7 @@ def decode(metrics: object) -> HostMetrics | None:
 
 
 def _decode(metrics: object) -> HostMetrics | None:
+    """Decode the two metrics; None: another major version, or an impossible number of nodes."""
     current, maximum = _values(metrics)
     count = maximum['pmc.nodes']
     if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:

@@ -303,7 +303,9 @@ def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
 
 
 def capacity_cores(host: model.Topology, limits: model.Limits) -> list[float]:
-    """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
+    """Return the capacity C_n of each node by position [cores].
+
+    It is the node's cores, plus s for each further usable SMT sibling.
 
     A busy sibling adds far less than a core: with threads counted as cores, XAPI's guests lost
     more CPU time than they gained by locality.

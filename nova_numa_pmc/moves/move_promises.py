@@ -130,6 +130,10 @@ class MovePromises:
         host: model.Topology,
         after: model.Promise,
     ) -> guest_mover.GuestMove | CpuMove:
+        """Return what carries out a guest's part: CPUs and memory, or CPUs only.
+
+        :raises MoveRefused: no CPU is left there
+        """
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != plan_records.FETCH and step.to_nodes:

@@ -202,7 +202,7 @@ def _is_other(data: bytes, end: int) -> bool:
     if whole is not None:
         return True
     ours = _OUR_LINE_BEGIN.startswith(text[: len(_OUR_LINE_BEGIN)])
-    if end:  # Damage, unless another release began a sample here.
+    if end:  # damage, unless another release began a sample here
         return text.startswith(_LINE_BEGIN) and not ours
     return not ours or not MARKER.startswith(data[: len(MARKER)])
 

@@ -128,6 +128,7 @@ def estimate(
 def _estimate_cached(
     host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
+    """Return the estimate kept on the HostState; make it where what it depends on has changed."""
     reported = host_state.metrics
     kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
     if kept is None or kept.reported is not reported:

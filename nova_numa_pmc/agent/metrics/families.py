@@ -201,6 +201,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
 
 
 def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
+    """Yield the metrics of the agent itself, and of its moves."""
     tick, totals = scrape.tick, scrape.tick.totals
     yield _info('agent', 'Version of the running agent', {'version': version})
     yield core.SummaryMetricFamily(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 try:
     import rich.console
     import rich.progress
-except ImportError:  # The base install has no more than oslo.config.
+except ImportError:  # the base install has no more than oslo.config
     rich = None  # type: ignore[assignment]  # where it is not installed
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ try:
     import rich.console
     import rich.live
     import rich.text
-except ImportError:  # The base install has no more than oslo.config.
+except ImportError:  # the base install has no more than oslo.config
     rich = None  # type: ignore[assignment]  # where it is not installed
 
 if TYPE_CHECKING:
@@ -136,4 +136,4 @@ def _only_wait(seconds: float) -> str:
 def _key(fd: int, seconds: float) -> str:
     if not select.select([fd], [], [], seconds)[0]:
         return ''
-    return os.read(fd, 1).decode(errors='replace') or 'q'  # The terminal hung up.
+    return os.read(fd, 1).decode(errors='replace') or 'q'  # the terminal hung up

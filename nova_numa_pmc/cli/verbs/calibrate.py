@@ -291,7 +291,7 @@ def measure(
     }
     several = len(ids) > 1
     for node_plan in plans:
-        node = node_plan.id if several else None  # One node needs no binding, nor the right to it.
+        node = node_plan.id if several else None  # one node needs no binding, nor the right to it
         try:
             print_line('node %d: bandwidth' % node_plan.id)
             bandwidths[node_plan.id] = probe.read_bytes_per_sec(

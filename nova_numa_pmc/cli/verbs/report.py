@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the report."""
     if bool(args.before) != bool(args.after):
         raise NumaPmcError('--before and --after go together: name two windows')
-    draw = _plots() if args.plot else None  # Say what is missing before hours are read.
+    draw = _plots() if args.plot else None  # say what is missing before hours are read
     recorded, windows = read(args)
     comparison = report.compare(recorded, windows[0], windows[1]) if windows else None
     drawn = draw(recorded, args.plot, windows) if draw else []

@@ -144,7 +144,7 @@ def _live(args: argparse.Namespace) -> None:
             view.sample = live.select_guests(shown, args.guest)
             view.draw(drawn)
         while args.replay and not wait(3600):
-            pass  # The recording's end stays until the operator has seen it.
+            pass  # the recording's end stays until the operator has seen it
 
 
 class _View:

@@ -32,8 +32,8 @@ _GIB, _MIB = 1 << 30, 1 << 20
 def explain_move(move: plan_records.Move) -> str:
     """Return one line on what is moved and why it pays.
 
-    :returns: a line without its end, e.g. ``web moves from node 0 to 1 (1.0 GiB): gains 4.0 cores
-        (waiting for CPUs 4.0), costs 5.0 core-seconds, 19.8 lost so far``
+    :returns: a line without its end, e.g. ``web moves from node 0 to node 1 (1.0 GiB): gains 4
+        cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
     """
     where = '; '.join(_step(move.kind, step) for step in move.steps)
     return '%s: %s' % (where, explain_why(move))

@@ -142,6 +142,7 @@ class Layout:
         return parts({n: self.nodes[n].cores for n in cpus})
 
     def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> GuestModel:
+        """Return the model of one guest at its present place."""
         guest = GuestModel()
         guest.load, guest.effects = load, {}
         guest.at = self.positions(load.cpu_nodes)

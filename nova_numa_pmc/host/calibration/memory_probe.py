@@ -112,7 +112,7 @@ class Memory:
         try:
             self._map.madvise(_MADV_HUGEPAGE)
         except OSError:
-            pass  # A kernel without huge pages.
+            pass  # a kernel without huge pages
         self._view: ctypes.Array[ctypes.c_char] | None = (ctypes.c_char * size).from_buffer(
             self._map
         )
@@ -256,7 +256,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
     try:
         for thread in threads:
             thread.join()
-    finally:  # Interrupted, they must not be left reading memory that is given back.
+    finally:  # interrupted, they must not be left reading memory that is given back
         for thread in threads:
             thread.join()
     if failed:

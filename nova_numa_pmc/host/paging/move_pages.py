@@ -149,7 +149,7 @@ def _call(
         return errno.EAGAIN if not_moved else 0
     code = ctypes.get_errno()
     if code == errno.ENOMEM and nodes:
-        return code  # The node is full; a part of them may have moved.
+        return code  # the node is full; a part of them may have moved
     message = 'move_pages of process %d%s: %s' % (
         pid,
         ' to node %d' % nodes[0] if nodes else '',

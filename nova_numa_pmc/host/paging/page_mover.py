@@ -130,7 +130,7 @@ class PageMover:
             self._pid, array('Q', [addresses[position] for position in heads]), target, shared
         )
         if why:
-            return frozenset()  # Some may have been split: each page is tried by itself.
+            return frozenset()  # some may have been split: each page is tried by itself
         ends = self._port.locate(
             self._pid,
             array(
