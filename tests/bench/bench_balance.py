@@ -2,7 +2,7 @@
 """Leave six busy guests five to one, and watch who brings them back to three to three.
 
 In an emulated two-node machine the memory of five guests is brought to node 0 and of one to
-node 1, their CPUs go where the kernel likes; then, each on a machine thawed anew: nobody, the
+node 1, their CPUs go where the kernel likes; then, each on a machine thawed anew: nothing, the
 kernel's automatic NUMA balancing, numad as a daemon, our agent. Over the same time: guests per
 node (by most of their bytes), the remote share of DRAM accesses (perf), the guests' passes, the
 CPU time that each spent and the bytes that the kernel migrated. A plot goes to build/balance.
@@ -39,7 +39,7 @@ SHAPE = Shape(memory_mib=(3072, 3072))
 GUEST = {'memory_mib': 320, 'cmdline': 'duty=60'}
 HOMES = {f'g{i}': int(i == 5) for i in range(6)}
 WINDOW_S, PAGE_BYTES = 8, 4096
-TITLES = {'nobody': 'nobody', 'kernel': 'NUMA balancing', 'numad': 'numad', 'agent': 'our agent'}
+TITLES = {'nobody': 'nothing', 'kernel': 'NUMA balancing', 'numad': 'numad', 'agent': 'our agent'}
 #: User and system time of a process and of its guests' QEMUs [ticks of 1/100 s].
 CPU_TIME = (
     'pid=$(pgrep -o -x numad || systemctl show -P MainPID nova-numa-agent); '

@@ -71,7 +71,7 @@ class Counting:
     def sample(self):
         """Open what is not open, read, difference.
 
-        :raises CounterError: something can not be counted
+        :raises CounterError: something cannot be counted
         """
         for owners, wanted, idle in zip(self._owners, (self._wanted, self._cpus), (True, False)):
             _, problems = owners.sample(wanted, idle_is_zero=idle)

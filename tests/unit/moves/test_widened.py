@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is held to more nodes than were promised."""
+"""Which guests are held to more nodes than were promised."""
 
 import unittest
 
@@ -41,7 +41,7 @@ class WidenedTest(unittest.TestCase):
         self.widened.restore('uuid-g')
         self.assertEqual({}, self.widened.places)
 
-    def test_while_it_is_promised_the_same_and_nobody_said_otherwise(self):
+    def test_while_its_promise_is_the_same_and_no_override_came(self):
         one = guest('g')
         self.widened.observe([one], {'uuid-g': PROMISE})
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)

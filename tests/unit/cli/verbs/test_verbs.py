@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator says of guests and of the agent, and what he is shown."""
+"""What an operator says of guests and of the agent, and what is shown then."""
 
 import json
 import os
@@ -61,9 +61,9 @@ class UnpinTest(OperatingCase):
                 self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
                 self.assertIn('vcpu0 on 6', shown['why'])
                 self.commands.clear()
+                code, unpinned = self.json('unpin', host.name_of(1))
                 self.assertEqual(
-                    (exits.OK, ['emulator', 'vcpu0', 'vcpu1']),
-                    (exits.OK, self.json('unpin', host.name_of(1))[1]['restored']),
+                    (exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (code, unpinned['restored'])
                 )
                 self.assertEqual(
                     [
