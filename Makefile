@@ -107,7 +107,7 @@ fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh Na
 bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
 
-bench-balance: setup-lab ## Leave six guests 5:1; who brings them back: nobody, the kernel, numad, our agent
+bench-balance: setup-lab ## Leave six guests 5:1; what brings them back: nothing, the kernel, numad, our agent
 	@$(PYTHON) -m tests.bench.bench_balance $(ARGS)
 
 bench-crowded: setup-lab ## Crowd a host: work done pinned for good, floating, with us (an hour)
