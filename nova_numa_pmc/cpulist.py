@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Highest CPU or node number accepted plus one: libvirt's VIR_DOMAIN_CPUMASK_LEN,
 #: twice what the largest kernels are built for.
-MAX_CPUS = 16384
+CPUS_MAX = 16384
 
 #: What may surround a list. RHEL 7's ``nohz_full`` and a node's ``cpulist`` of early 5.15 on Arm
 #: have a NUL at their end.
@@ -38,7 +38,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
     Surrounding white space and NULs are ignored; an empty list is an empty set.
 
     :raises CpuListError: on anything but ascending ranges of numbers below
-        :data:`MAX_CPUS`
+        :data:`CPUS_MAX`
     """
     text = text.strip(BLANK)
     if not text:
@@ -60,9 +60,9 @@ def _list_number(digits: str, item: str) -> int:
     if not is_number(digits, 9):
         raise CpuListError('%a is neither a number nor a range' % item[:40])
     number = int(digits)
-    if number >= MAX_CPUS:
+    if number >= CPUS_MAX:
         raise CpuListError(
-            '%a is beyond the highest number accepted, %d' % (item[:40], MAX_CPUS - 1)
+            '%a is beyond the highest number accepted, %d' % (item[:40], CPUS_MAX - 1)
         )
     return number
 

@@ -304,7 +304,7 @@ def _version() -> str:
 
 def _read(stdin_fd: int) -> bytes:
     parts, size = [], 0
-    while size <= domain_xml.MAX_BYTES:
+    while size <= domain_xml.SIZE_MAX_BYTES:
         part = os.read(stdin_fd, 1 << 16)
         if not part:
             break

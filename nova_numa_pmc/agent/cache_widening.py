@@ -34,7 +34,7 @@ WIDEN_AFTER_CORE_SEC = 10.0
 #: Waiting of one cache that is noise [cores].
 NOISE_CORES = 0.1
 #: A sample counts for at most this long, however late the next one is [s].
-MAX_INTERVAL_S = 60.0
+INTERVAL_MAX_S = 60.0
 
 
 class CacheWidening:
@@ -56,7 +56,7 @@ class CacheWidening:
         guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
-        elapsed_s = min(tick.sample.elapsed_s or 0.0, MAX_INTERVAL_S)
+        elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         cores = dict(
             zip(
                 (node.id for node in tick.host.nodes),

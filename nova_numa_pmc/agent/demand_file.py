@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = 'demand'
 #: Measured time between two writes, and the least that is worth a write at the end [s].
-SAVE_EVERY_S, MIN_SAVE_S = 300.0, 30.0
+SAVE_EVERY_S, SAVE_MIN_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
 
@@ -81,10 +81,10 @@ class DemandFile:
         return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write the histories, unless less than :data:`MIN_SAVE_S` was measured since."""
+        """Write the histories, unless less than :data:`SAVE_MIN_S` was measured since."""
         if self.histories is None or not options.publish:
             return
-        if self.histories.clock_s >= self._saved_s + MIN_SAVE_S:
+        if self.histories.clock_s >= self._saved_s + SAVE_MIN_S:
             self.save(durable=True)
 
     def save(self, durable: bool = False) -> None:

@@ -54,8 +54,8 @@ class ReadSchedule:
         assert tick.host is not None and tick.host_promises is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
         now_s = tick.now.monotonic_ns / 1e9
-        everybody = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
-        if everybody:
+        all_due = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
+        if all_due:
             self._all_s = now_s
         before, self._seen = self._seen, {}
         due: set[str] = set()
@@ -63,7 +63,7 @@ class ReadSchedule:
             promise = tick.host_promises.promises.get(guest.uuid)
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
             if (
-                everybody
+                all_due
                 or guest.name in self._changed
                 or guest.uuid in self._to_retry
                 or guest.uuid not in watched

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
 
 #: A number above 0, at most :data:`extra_specs.PRESSURE_MAX`, in plain digits.
-MAX_PRESSURE_PATTERN = (
+PRESSURE_PATTERN = (
     r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
     r'|64(\.0{1,6})?'
 )
@@ -37,11 +37,7 @@ SPECS = (
         extra_specs.MAX_PRESSURE_KEY,
         'The highest pressure that the guest may leave on the nodes it would use; hosts above it '
         'are filtered out. ``1`` is saturated.',
-        {
-            'type': str,
-            'description': 'A number above 0, at most 64',
-            'pattern': MAX_PRESSURE_PATTERN,
-        },
+        {'type': str, 'description': 'A number above 0, at most 64', 'pattern': PRESSURE_PATTERN},
     ),
     (
         INTENSITY_KEY,

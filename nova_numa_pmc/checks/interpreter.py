@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.processes import Process
 
-_MAX_SHEBANG_BYTES = 4096
+_SHEBANG_MAX_BYTES = 4096
 
 # Finds packages without importing them: importing Nova runs its code and takes seconds.
 _SCRIPT = """
@@ -81,7 +81,7 @@ def python_of(process: Process | None, script: str = '', root: str = '/') -> str
         script = program
     try:
         with open(host_options.below(root, script), 'rb') as stream:
-            first = stream.readline(_MAX_SHEBANG_BYTES)
+            first = stream.readline(_SHEBANG_MAX_BYTES)
     except OSError:
         return None
     words = first[2:].decode('utf-8', 'replace').split() if first.startswith(b'#!') else []

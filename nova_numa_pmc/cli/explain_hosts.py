@@ -164,11 +164,11 @@ def read_content(path: str) -> str:
     """
     try:
         with open(path, encoding='utf-8') as stream:
-            text = stream.read(saved_hosts.MAX_BYTES + 1)
+            text = stream.read(saved_hosts.SIZE_MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise saved_hosts.RowsError(str(error)) from None
-    if len(text) > saved_hosts.MAX_BYTES:
-        raise saved_hosts.RowsError('larger than %d bytes' % saved_hosts.MAX_BYTES)
+    if len(text) > saved_hosts.SIZE_MAX_BYTES:
+        raise saved_hosts.RowsError('larger than %d bytes' % saved_hosts.SIZE_MAX_BYTES)
     return text
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A configuration file is a few kilobytes; a longer file is refused.
-MAX_BYTES = 1 << 20
+SIZE_MAX_BYTES = 1 << 20
 
 _DEFAULT_LIMITS = model.Limits()
 _BOOLEANS = {
@@ -385,9 +385,9 @@ def read(path: str = PATH) -> HostOptions:
     text, problems = '', []
     try:
         with open(path, 'rb') as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ValueError('longer than %d bytes' % MAX_BYTES)
+            data = file.read(SIZE_MAX_BYTES + 1)
+        if len(data) > SIZE_MAX_BYTES:
+            raise ValueError('longer than %d bytes' % SIZE_MAX_BYTES)
         text = data.decode('utf-8')
     except FileNotFoundError:
         pass

@@ -16,7 +16,7 @@ from nova_numa_pmc.core.memory_domains import labelled, near
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
 #: The most nodes per socket that AMD makes by memory controllers (NPS4).
-_MAX_BY_CONTROLLERS = 4
+_BY_CONTROLLERS_MAX = 4
 _DISTANCE_MAX = 255
 
 
@@ -42,7 +42,7 @@ def domains(host: model.Topology, limits: model.Limits) -> tuple[int, ...]:
     return labelled(
         [
             at
-            if socket is None or sockets.count(socket) <= _MAX_BY_CONTROLLERS
+            if socket is None or sockets.count(socket) <= _BY_CONTROLLERS_MAX
             else ('socket', socket)
             for at, socket in enumerate(sockets)
         ]

@@ -31,14 +31,14 @@ INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 NOT_YET_MEASURED_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
 #: Traffic per core is not derived from less demand than this, as it would be noise [0.01 cores].
-LEAST_HUNDREDTHS = 50
+HUNDREDTHS_MIN = 50
 
 MIB, MB = 1 << 20, 10**6
 
 _UNMEASURED = model.NodeLoad()
 #: The least share of a capacity that stolen time leaves: without cores a node would count as
 #: memory only.
-_LEAST_RATIO = 0.05
+_RATIO_MIN = 0.05
 
 
 def view(
@@ -213,7 +213,7 @@ def traffic_rate(
         return None
     # In whole hundredths: the sum must not depend on how nodes are merged into domains.
     hundredths = round(100 * sum(wanted))
-    return 100 * sum(served) / hundredths if hundredths >= LEAST_HUNDREDTHS else None
+    return 100 * sum(served) / hundredths if hundredths >= HUNDREDTHS_MIN else None
 
 
 def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
@@ -325,12 +325,12 @@ def capacity_cores(host: model.Topology, limits: model.Limits) -> list[float]:
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less the stolen cores, but never less than :data:`_LEAST_RATIO` of it.
+    """Return a capacity less the stolen cores, but never less than :data:`_RATIO_MIN` of it.
 
     :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
         as 0
     """
-    return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
+    return max(_RATIO_MIN * cores, cores - (stolen_cores or 0.0))
 
 
 def _sum_promises(

@@ -8,7 +8,7 @@ and cut.
 
 from __future__ import annotations
 
-from nova_numa_pmc.cpulist import HEX_DIGITS, MAX_CPUS, is_number
+from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, is_number
 from nova_numa_pmc.exceptions import DomainError
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -16,12 +16,12 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-MAX_NAME_BYTES = 255
-MAX_MEMORY_BYTES = 1 << 60
+NAME_MAX_BYTES = 255
+MEMORY_MAX_BYTES = 1 << 60
 VCPUS_MAX = 65536
 # Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
 # pinned to 4,096 CPUs. An item takes as long as 16 numbers.
-MAX_LISTED, _ITEM_COST = 1 << 22, 16
+LISTED_MAX, _ITEM_COST = 1 << 22, 16
 
 #: Control characters, line separators and overrides of the writing direction: all characters that
 #: could split text into lines or display it as another text. Any other character that this Python
@@ -45,8 +45,8 @@ def name(text: str) -> str:
     libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
     doesn't know, stay: what writes to a log or a terminal escapes them.
     """
-    if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= MAX_NAME_BYTES:
-        raise DomainError('the name does not have 1 to %d bytes: %a' % (MAX_NAME_BYTES, text[:40]))
+    if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= NAME_MAX_BYTES:
+        raise DomainError('the name does not have 1 to %d bytes: %a' % (NAME_MAX_BYTES, text[:40]))
     if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
         raise DomainError('the name has a slash or control characters: %a' % text[:80])
     return text
@@ -68,7 +68,7 @@ def integer(what: str, digits: str, least: int, most: int) -> int:
 
 def size_bytes(what: str, digits: str, unit: str | None) -> int:
     """Return a scaled integer in bytes, as virScaleInteger does: no unit is KiB."""
-    value = integer(what, digits, 1, MAX_MEMORY_BYTES)
+    value = integer(what, digits, 1, MEMORY_MAX_BYTES)
     unit = unit or 'KiB'
     if unit.isascii():  # the sign of kelvin is a 'k' in lower case
         unit = unit.lower()
@@ -78,8 +78,8 @@ def size_bytes(what: str, digits: str, unit: str | None) -> int:
         scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
     else:
         raise DomainError('%s: %a is not a unit of memory' % (what, unit[:40]))
-    if value * scale > MAX_MEMORY_BYTES:
-        raise DomainError('%s: more than %d bytes' % (what, MAX_MEMORY_BYTES))
+    if value * scale > MEMORY_MAX_BYTES:
+        raise DomainError('%s: more than %d bytes' % (what, MEMORY_MAX_BYTES))
     return value * scale
 
 
@@ -95,8 +95,8 @@ def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
         for item in text.split(',') if text.strip() else ():
             chosen, excluded = _cpu_range(what, item.strip())
             listed += len(chosen) + _ITEM_COST
-            if listed > MAX_LISTED:
-                raise DomainError('%s: lists more than %d CPUs or nodes' % (what, MAX_LISTED))
+            if listed > LISTED_MAX:
+                raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
             if excluded:
                 numbers.difference_update(chosen)
             else:
@@ -108,8 +108,8 @@ def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
 def _cpu_range(what: str, item: str) -> tuple[range, bool]:
     excluded = item.startswith('^')
     first, dash, last = item.removeprefix('^').partition('-')
-    low = integer(what, first, 0, MAX_CPUS - 1)
-    high = integer(what, last, low, MAX_CPUS - 1) if dash else low
+    low = integer(what, first, 0, CPUS_MAX - 1)
+    high = integer(what, last, low, CPUS_MAX - 1) if dash else low
     if excluded and dash:
         raise DomainError('%s: %a: only single numbers can be excluded' % (what, item[:40]))
     return range(low, high + 1), excluded

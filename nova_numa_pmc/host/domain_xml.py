@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     _Tree = dict[str, '_Tree']
 
 #: The largest of libvirt's own test documents has 30 KB; a guest with 300 disks has 400.
-MAX_BYTES = 2 << 20
+SIZE_MAX_BYTES = 2 << 20
 #: Disks nest two levels for each image in their backing chain; libvirt accepts chains of 200.
-MAX_DEPTH = 512
-MAX_ELEMENTS = 200_000
+DEPTH_MAX = 512
+ELEMENTS_MAX = 200_000
 
 
 class Element(Record):
@@ -152,11 +152,11 @@ class _Collector:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
-        if self.elements > MAX_ELEMENTS:
-            raise DomainError('more than %d elements' % MAX_ELEMENTS)
+        if self.elements > ELEMENTS_MAX:
+            raise DomainError('more than %d elements' % ELEMENTS_MAX)
         known, path, _ = self.open[-1]
-        if len(self.open) + self.unknown_depth > MAX_DEPTH:
-            raise DomainError('elements nest deeper than %d' % MAX_DEPTH)
+        if len(self.open) + self.unknown_depth > DEPTH_MAX:
+            raise DomainError('elements nest deeper than %d' % DEPTH_MAX)
         if self.unknown_depth or name not in known:
             if path in _TEXTS:
                 raise DomainError('<%s> has elements where its text belongs' % path)
@@ -211,8 +211,8 @@ def collect(xml: bytes, root: str) -> Elements:
     """
     if not isinstance(xml, bytes):
         raise DomainError('the XML is not bytes but %s' % type(xml).__name__)
-    if len(xml) > MAX_BYTES:
-        raise DomainError('the XML is larger than %d bytes' % MAX_BYTES)
+    if len(xml) > SIZE_MAX_BYTES:
+        raise DomainError('the XML is larger than %d bytes' % SIZE_MAX_BYTES)
     collector = _Collector(_ROOTS[root])
     parser = pyexpat.ParserCreate('utf-8', ' ')
     parser.buffer_text = True

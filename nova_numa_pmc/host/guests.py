@@ -212,7 +212,7 @@ def _read_bytes(path: str) -> bytes:
     # Not blocking, in case a fifo lies there.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, 'rb') as file:
-        return file.read(domain_xml.MAX_BYTES + 1)
+        return file.read(domain_xml.SIZE_MAX_BYTES + 1)
 
 
 def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | None:
@@ -338,8 +338,8 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
                 )
             )
             listed += len(cpus)
-            if listed > values.MAX_LISTED:
-                raise DomainError('%s: lists more than %d CPUs' % (path, values.MAX_LISTED))
+            if listed > values.LISTED_MAX:
+                raise DomainError('%s: lists more than %d CPUs' % (path, values.LISTED_MAX))
             if cpus:
                 pins.append((name, cpus))
     return tuple(sorted(pins))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Set
 
 _NODE = 'sys/devices/system/node/node%d/hugepages/%s'
-_MAX_PAGES = 1 << 50
+_PAGES_MAX = 1 << 50
 
 
 def with_huge_pages(
@@ -71,7 +71,7 @@ def _of_size(
     silent: list[int] = []
     for node_id in left_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
-        total = read_whole_number(root, directory + '/nr_hugepages', _MAX_PAGES)
+        total = read_whole_number(root, directory + '/nr_hugepages', _PAGES_MAX)
         if total is None:
             silent += [node_id] if node_id in own else []
         elif total:
@@ -99,4 +99,4 @@ def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int
 
 
 def _free(root: str, directory: str) -> int:
-    return read_whole_number(root, directory + '/free_hugepages', _MAX_PAGES) or 0
+    return read_whole_number(root, directory + '/free_hugepages', _PAGES_MAX) or 0

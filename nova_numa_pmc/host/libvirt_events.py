@@ -51,7 +51,7 @@ RETRY_S, RETRY_MAX_S = 1.0, 60.0
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
 #: Names kept while libvirt doesn't answer; once it does, all that run are requested anyway.
-_MAX_REQUESTED = 10000
+_REQUESTED_MAX = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
 HANGS = 'libvirt does not answer'
@@ -88,7 +88,7 @@ class Listener:
         self._problem: str = CONNECTING
         self._busy_since_s: float | None = None
         self._changes: collections.deque[GuestChange] = collections.deque()
-        self._requested: collections.deque[str] = collections.deque(maxlen=_MAX_REQUESTED)
+        self._requested: collections.deque[str] = collections.deque(maxlen=_REQUESTED_MAX)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
         self._ended = threading.Event()

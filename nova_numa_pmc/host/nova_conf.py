@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.processes import Process
 
-MAX_BYTES = 1 << 20
-_MAX_DIRECTORY_FILES = 100
+SIZE_MAX_BYTES = 1 << 20
+_DIRECTORY_FILES_MAX = 100
 
 #: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
 OPTIONS: dict[str, Sequence[cfg.Opt]] = {
@@ -136,10 +136,10 @@ class NovaConf:
     def _is_usable(self, path: str) -> bool:
         try:
             status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise OSError(None, 'not a regular file of at most %d bytes' % MAX_BYTES)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_MAX_BYTES:
+                raise OSError(None, 'not a regular file of at most %d bytes' % SIZE_MAX_BYTES)
             with open(path, 'rb') as stream:
-                stream.read(MAX_BYTES).decode('utf-8')
+                stream.read(SIZE_MAX_BYTES).decode('utf-8')
         except FileNotFoundError:
             self._add_unreadable(path, 'no such file')
         except UnicodeDecodeError as error:
@@ -210,4 +210,4 @@ def _files_in(directory: str) -> list[str]:
         names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
     except OSError:
         return []
-    return [os.path.join(directory, name) for name in names[:_MAX_DIRECTORY_FILES]]
+    return [os.path.join(directory, name) for name in names[:_DIRECTORY_FILES_MAX]]

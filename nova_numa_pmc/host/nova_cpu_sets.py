@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
 
 #: How often to check whether nova-compute was started with other files.
-_MAX_AGE_NS = 60 * 10**9
+_AGE_MAX_NS = 60 * 10**9
 #: How often to search for the process of nova-compute, which reads all of procfs.
-_SEARCH_MAX_AGE_NS = 600 * 10**9
+_SEARCH_AGE_MAX_NS = 600 * 10**9
 
 
 class NovaCpuSets(Record):
@@ -57,7 +57,7 @@ class NovaCpuSetsReader:
 
         :param now_ns: CLOCK_MONOTONIC
         """
-        if self._read_ns is not None and 0 <= now_ns - self._read_ns < _MAX_AGE_NS:
+        if self._read_ns is not None and 0 <= now_ns - self._read_ns < _AGE_MAX_NS:
             return self._sets, self._problems
         self._read_ns = now_ns
         files = self._files(now_ns)
@@ -70,7 +70,7 @@ class NovaCpuSetsReader:
     def _files(self, now_ns: int) -> list[str]:
         files = self._existing_files()
         if self._searched_ns is None or (
-            not files and now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS
+            not files and now_ns - self._searched_ns >= _SEARCH_AGE_MAX_NS
         ):
             self._searched_ns = now_ns
             self._process = processes.find(self._root, processes.NOVA_COMPUTE)

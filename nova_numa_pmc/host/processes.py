@@ -12,7 +12,7 @@ from nova_numa_pmc.record import Record
 
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
 AGENT = 'nova-numa-agent'
-_MAX_COMMAND_BYTES = 1 << 16
+_COMMAND_MAX_BYTES = 1 << 16
 # Process title that oslo.service and cotyledon set if setproctitle is installed.
 _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
@@ -62,7 +62,7 @@ def find(root: str, name: str) -> Process | None:
 def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     try:
         with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
-            raw = stream.read(_MAX_COMMAND_BYTES)
+            raw = stream.read(_COMMAND_MAX_BYTES)
         owner = os.stat(directory)
     except OSError:
         return None  # ended meanwhile

@@ -14,7 +14,7 @@ from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, files
 from nova_numa_pmc.record import Record
 
-_MAX_THREADS = 65536
+_THREADS_MAX = 65536
 
 
 class QuotaGroup(Record):
@@ -107,6 +107,6 @@ def _tids(directory: str, version: int) -> tuple[int, ...]:
     """Return a group's thread ids; a threaded group of v2 has no readable ``cgroup.procs``."""
     path = os.path.join(directory, 'cgroup.threads' if version == 2 else 'tasks')
     try:
-        return tuple(int(line) for line in files.read_kernel_file(path).split()[:_MAX_THREADS])
+        return tuple(int(line) for line in files.read_kernel_file(path).split()[:_THREADS_MAX])
     except (OSError, ValueError):
         return ()

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     _Ran = Mapping[int, ThreadTimes]
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
-MEMORY_MAX_AGE_NS = 15 * 10**9
+MEMORY_AGE_MAX_NS = 15 * 10**9
 #: Quotas and threads outside of QEMU change slowly, too. libvirt's changes of quotas are seen at
 #: once, as it writes the status file, and so are new threads of QEMU, whose number is checked.
-GROUPS_MAX_AGE_NS = 60 * 10**9
+GROUPS_AGE_MAX_NS = 60 * 10**9
 
 
 class ThreadUse(Record):
@@ -125,7 +125,7 @@ class GuestReader:
         before = self._kept.get((guest.uuid, guest.pid))
         if before is not None and (
             _has_changed(before.guest, guest)
-            or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS
+            or not 0 <= now_ns - before.read_ns < GROUPS_AGE_MAX_NS
         ):
             before = None
         tasks = threads.count(guest.pid, self._root)
@@ -174,7 +174,7 @@ class GuestReader:
     def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
         key = guest.uuid, guest.pid
         since_ns, by_node = self._memory.get(key, (None, {}))
-        if since_ns is None or now_ns - since_ns >= MEMORY_MAX_AGE_NS:
+        if since_ns is None or now_ns - since_ns >= MEMORY_AGE_MAX_NS:
             by_node = self._read_memory(guest, key)
             self._memory[key] = now_ns, by_node
         return by_node

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     #: A thread's (pid, tid).
     Key = tuple[int, int]
 
-_MAX_THREADS = 65536
+_THREADS_MAX = 65536
 _READ_BYTES = 4096
 #: At most one in this many of the process's descriptors is kept open for threads.
 _KEPT_DIVISOR = 8
@@ -73,7 +73,7 @@ def _tids(directory: str) -> set[int]:
         names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
     except OSError:
         return set()
-    return {int(name) for name in names[:_MAX_THREADS]}
+    return {int(name) for name in names[:_THREADS_MAX]}
 
 
 def _name(directory: str, tid: int) -> bytes:

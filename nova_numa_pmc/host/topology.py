@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import HEX_DIGITS, MAX_CPUS, format_cpulist, is_number
+from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
     meminfo_bytes,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 UNRECLAIMABLE_FIELDS = ('SUnreclaim', 'KernelStack', 'PageTables', 'SecPageTables')
 
 # The kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE; a distance is a byte of ACPI's SLIT.
-_LOCAL_DISTANCE, _REMOTE_DISTANCE, _MAX_DISTANCE = 10, 20, 255
+_LOCAL_DISTANCE, _REMOTE_DISTANCE, _DISTANCE_MAX = 10, 20, 255
 
 _NODES = 'sys/devices/system/node'
 _CPUS = 'sys/devices/system/cpu'
 _CPULIST = _NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
-_MAX_HUGE_PAGES = 1 << 50
+_HUGE_PAGES_MAX = 1 << 50
 
 
 def read(root: str = '/') -> model.Topology:
@@ -106,7 +106,7 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     except OSError:
         return {}
     pages = {
-        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), _MAX_HUGE_PAGES)
+        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), _HUGE_PAGES_MAX)
         for name in names
     }
     return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
@@ -162,7 +162,7 @@ def device_node(address: str, root: str = '/') -> int | None:
     text = read_text(root, path)
     if text is None or text == '-1':
         return None
-    return whole_number(root, path, text, MAX_CPUS - 1)
+    return whole_number(root, path, text, CPUS_MAX - 1)
 
 
 def host_device_node(name: str, root: str = '/') -> int | None:
@@ -182,7 +182,7 @@ def host_device_node(name: str, root: str = '/') -> int | None:
         path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, above)
         text = read_text(root, path)
         if text is not None:
-            return None if text == '-1' else whole_number(root, path, text, MAX_CPUS - 1)
+            return None if text == '-1' else whole_number(root, path, text, CPUS_MAX - 1)
     return None
 
 
@@ -241,11 +241,11 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
                 _LOCAL_DISTANCE if other == number else _REMOTE_DISTANCE for other in numbers
             )
         else:
-            row = tuple(whole_number(root, path, item, _MAX_DISTANCE) for item in text.split())
+            row = tuple(whole_number(root, path, item, _DISTANCE_MAX) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
                 '%s: %a are not %d distances from 1 to %d'
-                % (path_of(root, path), (text or '')[:80], len(numbers), _MAX_DISTANCE)
+                % (path_of(root, path), (text or '')[:80], len(numbers), _DISTANCE_MAX)
             )
         rows.append(row)
     return tuple(rows)

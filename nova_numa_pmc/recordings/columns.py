@@ -43,7 +43,7 @@ _KINDS: dict[type[Record], dict[str, int]] = {
     Sample: {'source': _TEXT, 'problems': _TEXTS},
 }
 #: Inclusive; beyond any real rate.
-_MAX_NODE, _MAX_NUMBER = 16383, 1e30
+_NODE_MAX, _NUMBER_MAX = 16383, 1e30
 
 
 def to_columns(sample: Sample) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _value(kind: int, value: Any) -> Any:
 
 
 def _number(value: object) -> float:
-    return checked.number(value, _MAX_NUMBER, -_MAX_NUMBER)
+    return checked.number(value, _NUMBER_MAX, -_NUMBER_MAX)
 
 
 def _node(value: object) -> int:
-    return checked.whole(value, _MAX_NODE)
+    return checked.whole(value, _NODE_MAX)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOST_SCOPE, CPU_SCOPE, NODE_SCOPE = 'host', 'cpu', 'node'
 _NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
-_MAX_LINE = 4096
+_LINE_MAX = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
 #: What perf calls events, beside the names of this CPU's own.
 _NAMES = {
@@ -97,7 +97,7 @@ def parse(
         if not line.strip() or line.startswith('#'):
             continue
         pattern = pattern or _pattern(';' if line.count(';') > line.count(',') else ',')
-        match = pattern.fullmatch(line) if len(line) <= _MAX_LINE else None
+        match = pattern.fullmatch(line) if len(line) <= _LINE_MAX else None
         if match is None:
             if damaged and not _is_metric(line):
                 damaged(number, line[:80])

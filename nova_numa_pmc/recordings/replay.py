@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     #: By role.
     _DeltasByRole = dict[str, list[Delta | None]]
 
-MAX_BYTES = 1 << 30
-_MAX_LINE_BYTES = 16 << 20
+SIZE_MAX_BYTES = 1 << 30
+_LINE_MAX_BYTES = 16 << 20
 SOURCE = 'perf stat'
 
 
@@ -107,8 +107,10 @@ def _begin(path: str) -> bytes:
         raise RecordingError('%s: %s' % (path, error.strerror)) from None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise RecordingError('%s: not a regular file of at most %d bytes' % (path, MAX_BYTES))
+        if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_MAX_BYTES:
+            raise RecordingError(
+                '%s: not a regular file of at most %d bytes' % (path, SIZE_MAX_BYTES)
+            )
         return os.read(fd, 4096)
     finally:
         os.close(fd)
@@ -116,7 +118,7 @@ def _begin(path: str) -> bytes:
 
 def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> Iterator[Sample]:
     any_sample = False
-    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
+    for number, line in enumerate(iter(lambda: file.readline(_LINE_MAX_BYTES), ''), 1):
         if not line.strip():
             continue
         try:
@@ -167,7 +169,7 @@ def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) ->
 def _read_table(file: TextIO) -> Interval | None:
     """Return the interval of a JSON table of counts; None: the file is something else."""
     try:
-        data = json.loads(file.read(_MAX_LINE_BYTES))
+        data = json.loads(file.read(_LINE_MAX_BYTES))
         elapsed_s = float(data['elapsed_sec'])
         counts = {str(name): float(value) for name, value in data['counts'].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
@@ -193,7 +195,7 @@ def _perf_stat(
 ) -> Iterator[Sample]:
     names, any_interval = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
-        iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
+        iter(lambda: file.readline(_LINE_MAX_BYTES), ''),
         lambda number, line: report_damage(
             '%s: line %d is not from perf stat -x: %r' % (path, number, line)
         ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _D = TypeVar('_D', int, None)
 
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
-MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
+SIZE_MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
 _AMOUNT_MAX = 1 << 50
 #: Nova's defaults of ``initial_…_allocation_ratio``, for rows that have none.
 INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH = '/%s/calibration.json' % state_files.PERSISTENT
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
-_MAX_BYTES, _MAX_NODES = 1 << 24, 1024
+_SIZE_MAX_BYTES, _NODES_MAX = 1 << 24, 1024
 #: Sources of a latency: measured here, reported by the firmware, or estimated from its SLIT
 #: distance and a local latency.
 MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
@@ -166,7 +166,7 @@ def decode(text: str) -> Calibration:
 def _from_data(data: Any) -> Calibration:
     nodes = tuple(checked.whole(node, 16383) for node in data['nodes'])
     count = len(nodes)
-    if not 0 < count <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
+    if not 0 < count <= _NODES_MAX or list(nodes) != sorted(set(nodes)):
         raise ValueError('node ids are missing, too many or not in ascending order')
     bandwidths = tuple(
         None if value is None else float(checked.number(value, 1e14, 1e6))
@@ -195,7 +195,7 @@ def read(path: str = PATH) -> Calibration | None:
     """
     try:
         with open(path, encoding='utf-8') as file:
-            text = file.read(_MAX_BYTES)
+            text = file.read(_SIZE_MAX_BYTES)
         return decode(text)
     except FileNotFoundError:
         return None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     _Request = socket.socket | tuple[bytes, socket.socket]
 
 #: Scrapes at a time; further connections are turned away.
-_MAX_SCRAPES = 8
+_SCRAPES_MAX = 8
 #: A client that sends or takes nothing for this long is dropped [s].
 _PATIENCE_S = 10.0
 #: Mode of the Unix socket; its group may read metrics.
@@ -55,7 +55,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
         log: logging.Logger,
     ) -> None:
-        self._log, self._slots = log, threading.BoundedSemaphore(_MAX_SCRAPES)
+        self._log, self._slots = log, threading.BoundedSemaphore(_SCRAPES_MAX)
         super().__init__(address, handler, bind_and_activate=False)
 
     def get_request(self) -> tuple[socket.socket, Any]:

@@ -7,7 +7,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.histories import FLAVOR_GUESTS_MAX, Histories
 
 #: Traffic per core-second is not derived from fewer cores: it would be noise.
-_MIN_CORES = 0.5
+_CORES_MIN = 0.5
 
 
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
@@ -42,7 +42,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
             traffic += history.traffic.day.mean
     return model.DemandHistory(
         *(known.get(flavor) or known.get(None, (0, 0.0))),
-        traffic / cores if cores >= _MIN_CORES else None,
+        traffic / cores if cores >= _CORES_MIN else None,
     )
 
 

@@ -23,7 +23,7 @@ MINUTES_S, DAY_S = 900.0, 86400.0
 #: The least demand on a node within this time counts as sustained, whatever came before [s].
 SUSTAINED_S = 120.0
 #: No interval counts for longer than this, lest one figure outweigh everything before it [s].
-MAX_INTERVAL_S = 600.0
+INTERVAL_MAX_S = 600.0
 #: A guest measured for less than this is still booting and not representative of its flavor [s].
 KNOWN_S = 300.0
 #: How long guests that are gone are remembered, as they may come back [s]; how many at most.
@@ -177,7 +177,7 @@ class Histories:
         :param guests: by uuid, those that run
         :param promises: by uuid
         """
-        seconds = min(sample.elapsed_s, MAX_INTERVAL_S)
+        seconds = min(sample.elapsed_s, INTERVAL_MAX_S)
         if not seconds > 0:
             return
         self.clock_s += seconds

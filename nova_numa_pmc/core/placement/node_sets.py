@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     Set = tuple[int, ...]
 
 #: Up to this many sets of one size are enumerated; beyond that a search finds some of them.
-MAX_ENUMERATED = 300
+ENUMERATED_MAX = 300
 #: At most this many sets are returned, the cheapest ones.
-MAX_RETURNED = 72
+RETURNED_MAX = 72
 #: About this many neighbourhoods are searched, those of the first positions.
-_MAX_NEIGHBOURHOODS = 32
+_NEIGHBOURHOODS_MAX = 32
 #: Weights of the first of two resources when the roomiest nodes are searched for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
@@ -55,11 +55,11 @@ def smallest(
     if not everywhere or not _covers(room, need, everywhere):
         return []
     for size in range(_least_size(room, need), len(room) + 1):
-        if comb(len(room), size) > MAX_ENUMERATED:
+        if comb(len(room), size) > ENUMERATED_MAX:
             return _find_sets(_Search(room, need, costs), distances, size)
         sets = [chosen for chosen in combinations(everywhere, size) if _covers(room, need, chosen)]
         if sets:
-            return sets if len(sets) <= MAX_RETURNED else _cheapest(sets, costs, distances)
+            return sets if len(sets) <= RETURNED_MAX else _cheapest(sets, costs, distances)
     return []
 
 
@@ -74,7 +74,7 @@ def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> l
             own,
         )
 
-    kept = set(sorted(sets, key=key)[:MAX_RETURNED])
+    kept = set(sorted(sets, key=key)[:RETURNED_MAX])
     return [chosen for chosen in sets if chosen in kept]
 
 
@@ -124,7 +124,7 @@ def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]
             near = frozenset(at for at in range(count) if apart[at] <= most)
             if len(near) > 1:
                 neighbourhoods[near] = None
-        if len(neighbourhoods) >= _MAX_NEIGHBOURHOODS:
+        if len(neighbourhoods) >= _NEIGHBOURHOODS_MAX:
             break
     return neighbourhoods
 

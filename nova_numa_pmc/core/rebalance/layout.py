@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     _Amount = TypeVar('_Amount', int, float)
 
 #: The accesses of a guest that waits for CPUs are scaled up to its demand, at most by this factor.
-MAX_UNCLIPPED = 4.0
+UNCLIPPED_MAX = 4.0
 #: DRAM accesses per second of a busy core, where they are not counted. Assumed, and low: on the
 #: host that this project began with the remote ones alone were 1.3 million, and one miss in 2,500
 #: instructions at 2.5 · 10⁹ instructions per second makes one million. It brings memory home
@@ -161,7 +161,7 @@ class Layout:
         guest.movable = not load.fixed and bool(guest.at)
         more = 1.0
         if load.served_cores:
-            more = min(MAX_UNCLIPPED, max(1.0, guest.demand / load.served_cores))
+            more = min(UNCLIPPED_MAX, max(1.0, guest.demand / load.served_cores))
         runs = guest.demand if load.served_cores is None else max(0.0, load.served_cores)
         lines = load.lines_per_sec
         guest.counted = lines is not None

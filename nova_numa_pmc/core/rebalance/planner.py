@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
 #: Regrets kept between ticks.
-MAX_REGRETS = 256
+REGRETS_MAX = 256
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
 #: CPUs are not widened where a move is due within this time, which widening would only delay [s].
 BRIDGE_S = 60.0
 #: The most moves that :func:`propose` lists.
-MAX_PROPOSED = 200
+PROPOSED_MAX = 200
 
 
 def plan(
@@ -112,7 +112,7 @@ def propose(
     before = host_model.host_loss.loss()
     chosen: list[plan_records.Move] = []
     chosen_uuids: set[str] = set()
-    while len(chosen) < MAX_PROPOSED:
+    while len(chosen) < PROPOSED_MAX:
         candidates = [
             MoveCandidate(host_model, steps, gain(host_model, steps))
             for steps in distinct(proposals(host_model)).values()
@@ -161,7 +161,7 @@ def _with_regrets(
             candidate.order(HORIZON_S),
         )
     )
-    return candidates[:MAX_REGRETS]
+    return candidates[:REGRETS_MAX]
 
 
 def _weigh(

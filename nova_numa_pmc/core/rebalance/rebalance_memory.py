@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 #: Upper bound of a caution factor.
-MAX_FACTOR = 64.0
+FACTOR_MAX = 64.0
 
 
 class Regret(Record):
@@ -131,7 +131,7 @@ def with_move_recorded(
     uuids = {step.uuid for step in made.steps}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
-        factors[uuid] = Caution(uuid, min(MAX_FACTOR, 2 * before), now_s)
+        factors[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * before), now_s)
     count = (now_s,) * len(made.steps)
     return memory._replace(
         regrets=tuple(

@@ -15,7 +15,7 @@ import struct
 from nova_numa_pmc.exceptions import CalibrationError
 
 _PATH = 'sys/firmware/acpi/tables/HMAT'
-_MAX_BYTES = 1 << 20
+_SIZE_MAX_BYTES = 1 << 20
 _HEADER = struct.Struct('<4sIBB')
 _FIRST = 40
 # type, reserved, length; flags, data type, transfer size, reserved; initiators, targets,
@@ -24,9 +24,9 @@ _LOCALITY = struct.Struct('<HHIBBBBIIIQ')
 _LOCALITY_TYPE, _MEMORY = 1, 0
 _ACCESS_LATENCY, _READ_LATENCY = 0, 1
 _UNKNOWN = (0, 0xFFFF)
-_MAX_DOMAINS = 4096
+_DOMAINS_MAX = 4096
 #: Sanity: no memory answers in less than a tenth of a nanosecond or more than a millisecond.
-_MIN_NS, _MAX_NS = 0.1, 1e6
+_NS_MIN, _NS_MAX = 0.1, 1e6
 
 
 def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
@@ -39,7 +39,7 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
     path = os.path.join(root, _PATH)
     try:
         with open(path, 'rb') as file:
-            data = file.read(_MAX_BYTES)
+            data = file.read(_SIZE_MAX_BYTES)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -92,7 +92,7 @@ def _add_locality(
     if flags & 0xF != _MEMORY or data_type not in latencies_by_type:
         return
     needed = _LOCALITY.size + 4 * (rows + columns) + 2 * rows * columns
-    if rows > _MAX_DOMAINS or columns > _MAX_DOMAINS or needed > len(data):
+    if rows > _DOMAINS_MAX or columns > _DOMAINS_MAX or needed > len(data):
         raise ValueError('a structure of latencies is shorter than its domains')
     initiators = struct.unpack_from('<%dI' % rows, data, _LOCALITY.size)
     targets = struct.unpack_from('<%dI' % columns, data, _LOCALITY.size + 4 * rows)
@@ -103,5 +103,5 @@ def _add_locality(
         for column, target in enumerate(targets):
             entry = entries[row * columns + column]
             value_ns = entry * base * unit_ns
-            if entry not in _UNKNOWN and _MIN_NS <= value_ns <= _MAX_NS:
+            if entry not in _UNKNOWN and _NS_MIN <= value_ns <= _NS_MAX:
                 latencies_by_type[data_type][initiator, target] = value_ns

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     Domains = dict[int, 'MonitoredBytes | None']
 
 #: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
-_MAX_BYTES = 1 << 63
-_MAX_GROUPS = 4096
+_TRAFFIC_MAX_BYTES = 1 << 63
+_GROUPS_MAX = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 
 
@@ -170,7 +170,7 @@ class Resctrl:
         # All of a host's other threads are in the root group.
         return controls, {
             group: frozenset() if group == self._path else _tasks(group)
-            for group in every[:_MAX_GROUPS]
+            for group in every[:_GROUPS_MAX]
         }
 
     def _below(self, directory: str) -> list[str]:
@@ -234,7 +234,7 @@ def _amount(path: str) -> int | None:
         text = read_kernel_file(path).strip()
     except OSError:
         return None
-    if not is_number(text) or int(text) >= _MAX_BYTES:
+    if not is_number(text) or int(text) >= _TRAFFIC_MAX_BYTES:
         return None
     return int(text)
 

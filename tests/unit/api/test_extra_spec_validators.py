@@ -50,12 +50,12 @@ class SpecsTest(unittest.TestCase):
             with self.subTest(text):
                 self.assertFalse(self.accepts(text))
 
-    @given(strategies.from_regex(extra_spec_validators.MAX_PRESSURE_PATTERN, fullmatch=True))
+    @given(strategies.from_regex(extra_spec_validators.PRESSURE_PATTERN, fullmatch=True))
     def test_what_novas_api_accepts_is_read(self, text):
         if self.accepts(text):
             self.assertEqual((), extra_specs.parse({extra_specs.MAX_PRESSURE_KEY: text}).problems)
 
     def accepts(self, text):
         """Match as ExtraSpecValidator does."""
-        pattern = extra_spec_validators.MAX_PRESSURE_PATTERN
+        pattern = extra_spec_validators.PRESSURE_PATTERN
         return re.fullmatch(pattern, text) is not None

@@ -167,7 +167,7 @@ class ReadTest(unittest.TestCase):
     def test_an_unusable_file_gives_the_defaults_and_says_so(self):
         for name, data in (
             ('not UTF-8', b'[hook]\nbind = true\n\xff'),
-            ('too long', b'#' * (host_options.MAX_BYTES + 1)),
+            ('too long', b'#' * (host_options.SIZE_MAX_BYTES + 1)),
         ):
             with self.subTest(name):
                 self.write(data)

@@ -438,13 +438,13 @@ class HostileTest(unittest.TestCase):
         self.refused(b'<domain><devices><disk>' + chain, 'deeper')
 
     def test_too_many_elements(self):
-        self.refused(b'<domain>' + b'<a/>' * (domain_xml.MAX_ELEMENTS + 1), 'elements')
+        self.refused(b'<domain>' + b'<a/>' * (domain_xml.ELEMENTS_MAX + 1), 'elements')
 
     def test_too_large(self):
-        self.refused(domains.domain(rest=' ' * domain_xml.MAX_BYTES), 'larger')
+        self.refused(domains.domain(rest=' ' * domain_xml.SIZE_MAX_BYTES), 'larger')
 
     def test_too_many_attributes(self):
-        many = ' '.join(f"a{number}=''" for number in range(domain_xml.MAX_BYTES // 8))
+        many = ' '.join(f"a{number}=''" for number in range(domain_xml.SIZE_MAX_BYTES // 8))
         self.refused(domains.domain(vcpu=f'<vcpu {many}>1</vcpu>'), 'larger')
 
     def test_devices_with_more_memory_than_the_guest(self):
@@ -713,7 +713,7 @@ class RunningTest(unittest.TestCase):
             ('empty', b''),
             ('domain', domains.domain()),
             ('cut', b'<domstatus'),
-            ('huge', b' ' * (domain_xml.MAX_BYTES + 1)),
+            ('huge', b' ' * (domain_xml.SIZE_MAX_BYTES + 1)),
         ):
             with open(self.path(f'{name}.xml'), 'wb') as stream:
                 stream.write(data)

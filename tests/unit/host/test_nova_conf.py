@@ -124,7 +124,7 @@ class NovaConfTest(unittest.TestCase):
 
     def test_files_that_cant_be_used(self):
         os.mkfifo(os.path.join(self.root, 'fifo'))
-        write(self.root, 'long', '#' * (nova_conf.MAX_BYTES + 1))
+        write(self.root, 'long', '#' * (nova_conf.SIZE_MAX_BYTES + 1))
         write(self.root, 'bytes', b'[DEFAULT]\nx = \xff\xfe\n')
         write(self.root, 'torn', '[DEFAULT\nx = 1\n')
         write(self.root, 'words', 'some words\n')

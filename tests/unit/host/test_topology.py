@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import CPUS_MAX, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
 from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
@@ -65,7 +65,7 @@ class CpuListTest(unittest.TestCase):
             with self.subTest(text):
                 self.assertRaises(CpuListError, parse_cpulist, text)
 
-    @given(st.frozensets(st.integers(0, MAX_CPUS - 1)))
+    @given(st.frozensets(st.integers(0, CPUS_MAX - 1)))
     def test_format_and_parse_are_inverse(self, numbers):
         text = format_cpulist(numbers)
         self.assertEqual(numbers, parse_cpulist(text))
@@ -80,7 +80,7 @@ class CpuListTest(unittest.TestCase):
             numbers = parse_cpulist(text)
         except CpuListError:
             return
-        self.assertLess(max(numbers, default=0), MAX_CPUS)
+        self.assertLess(max(numbers, default=0), CPUS_MAX)
 
 
 class TreeTest(unittest.TestCase):

@@ -26,7 +26,7 @@ class SmallestTest(unittest.TestCase):
     @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
     def test_growing_misses_no_feasible_need(self, room, need):
         exact = node_sets.smallest(room, need, apart)
-        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+        with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
             grown = node_sets.smallest(room, need, apart)
         self.assertEqual(bool(exact), bool(grown))
         for chosen in grown:
@@ -37,7 +37,7 @@ class SmallestTest(unittest.TestCase):
 
     def test_growing_keeps_near_and_starts_anywhere(self):
         room = [(1, 1)] * 32
-        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+        with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
             grown = node_sets.smallest(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
         self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
 
@@ -52,7 +52,7 @@ class SmallestTest(unittest.TestCase):
     )
     def test_with_costs_what_is_found_holds_the_guest_too(self, drawn, need):
         room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
-        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+        with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
             found = node_sets.smallest(room, need, apart, costs)
         self.assertEqual(bool(node_sets.smallest(room, need, apart)), bool(found))
         for chosen in found:
@@ -85,6 +85,6 @@ class SmallestTest(unittest.TestCase):
         found = node_sets.smallest(
             room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
-        self.assertEqual(node_sets.MAX_RETURNED, len(found))
+        self.assertEqual(node_sets.RETURNED_MAX, len(found))
         self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(found))
         self.assertEqual(sorted(found), found)
