@@ -13,7 +13,7 @@ class NumaPmcError(Exception):
 
 
 class CpusetError(NumaPmcError):
-    """A guest's control groups can't be found, read or written; what was written is undone."""
+    """A guest's control groups cannot be found, read or written; what was written is undone."""
 
 
 class GuestGone(CpusetError):
@@ -21,11 +21,11 @@ class GuestGone(CpusetError):
 
 
 class PinnedByOthers(CpusetError):
-    """A group of the guest holds a set that isn't ours and contradicts the requested one."""
+    """A group of the guest holds a set that is not ours and contradicts the requested one."""
 
 
 class StateError(NumaPmcError):
-    """A state file or its directory can't be trusted, read or written."""
+    """A state file or its directory cannot be trusted, read or written."""
 
 
 class StateLocked(StateError):
@@ -41,7 +41,7 @@ class CpuListError(NumaPmcError):
 
 
 class TopologyError(NumaPmcError):
-    """The host's nodes and CPUs, as the kernel shows them, can't be understood."""
+    """The host's nodes and CPUs, as the kernel shows them, cannot be understood."""
 
 
 class DomainError(NumaPmcError):
@@ -49,11 +49,11 @@ class DomainError(NumaPmcError):
 
 
 class EventError(NumaPmcError):
-    """An event's name, terms or layout can't be understood or encoded."""
+    """An event's name, terms or layout cannot be understood or encoded."""
 
 
 class CounterError(NumaPmcError):
-    """A counter can't be opened; the message names the remedy."""
+    """A counter cannot be opened; the message names the remedy."""
 
 
 class CounterRefused(CounterError):
@@ -61,7 +61,7 @@ class CounterRefused(CounterError):
 
 
 class CounterUnsupported(CounterError):
-    """This kernel or hardware doesn't have the event."""
+    """This kernel or hardware does not have the event."""
 
 
 class CountersExhausted(CounterError):
@@ -73,27 +73,27 @@ class CounterTargetGone(CounterError):
 
 
 class SourceUnavailable(NumaPmcError):
-    """A source of evidence can't be used on this host now; the message names the remedy."""
+    """A source of evidence cannot be used on this host now; the message names the remedy."""
 
 
 class OptionsError(NumaPmcError):
-    """The operator's file can't be read, or an option in it has a wrong value."""
+    """The operator's file cannot be read, or an option in it has a wrong value."""
 
 
 class ExportError(NumaPmcError):
-    """Metrics can't be served where the operator wants them; the agent goes on without."""
+    """Metrics cannot be served where the operator wants them; the agent goes on without."""
 
 
 class RecordingError(NumaPmcError):
-    """A recording of samples can't be read or written; its intact samples are kept."""
+    """A recording of samples cannot be read or written; its intact samples are kept."""
 
 
 class CalibrationError(NumaPmcError):
-    """Memory can't be measured here, or the calibration file can't be trusted."""
+    """Memory cannot be measured here, or the calibration file cannot be trusted."""
 
 
 class PageMoveError(NumaPmcError):
-    """A guest's memory can't be moved; what has been moved stays where it is."""
+    """A guest's memory cannot be moved; what has been moved stays where it is."""
 
 
 class PageMoveRefused(PageMoveError):

@@ -87,7 +87,7 @@ def check(key: str, value: str) -> str | float:
 def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
 
-    :returns: 'key=value' of each; empty: Nova doesn't pin it
+    :returns: 'key=value' of each; empty: Nova does not pin it
     """
     specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
-#: It doesn't work; it works worse than it could, or is likely to; good to know.
+#: It does not work; it works worse than it could, or is likely to; good to know.
 ERROR, WARNING, NOTE = 'error', 'warning', 'note'
 SEVERITIES = (ERROR, WARNING, NOTE)
 

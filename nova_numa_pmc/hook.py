@@ -92,7 +92,7 @@ def run(
     :param name: the guest's, as libvirt gives it
     :param stdin_fd: descriptor of the domain's XML
     :param root: where the host's file systems begin
-    :param leave_behind: called with a function that outlasts the operation; None: it isn't run
+    :param leave_behind: called with a function that outlasts the operation; None: it is not run
     :param lines: where to log; None: the journal of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """

@@ -2,7 +2,7 @@
 """Write a guest's place once its QEMU runs (the hook's ``started``).
 
 The CPUs are held as decided at the start, and memory follows them: the agent fetches memory that
-lies elsewhere, within its budgets. Where memory can't be moved, or is too much to move, the CPUs
+lies elsewhere, within its budgets. Where memory cannot be moved, or is too much to move, the CPUs
 follow the memory.
 """
 
@@ -96,7 +96,7 @@ def memory_by_node(
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes} of all, and of its huge pages.
 
-    The latter is None where that isn't reported.
+    The latter is None where that is not reported.
     """
     huge_by_node = None
     if guest.page_bytes:
@@ -117,7 +117,7 @@ def decide_beside_memory(
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:
-    """Decide again if the guest has memory elsewhere that can't be moved, or is too much to move.
+    """Decide again if the guest has memory elsewhere that cannot be moved, or is too much to move.
 
     :param by_node: {node id: bytes}, as :func:`memory_by_node` returns it
     :returns: ``decision`` itself if the memory can follow it

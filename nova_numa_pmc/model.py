@@ -53,7 +53,7 @@ class Node(Record):
     :param cpus: CPUs of the floating pool (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
-    :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
+    :param unreclaimable_bytes: what the kernel cannot give back (slab, page tables, stacks)
     :param online_cpus: ``cpus`` and those withheld from unpinned guests
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
@@ -97,7 +97,7 @@ class Guest(Record):
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
-        persistent memory doesn't count
+        persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
@@ -105,7 +105,7 @@ class Guest(Record):
         not applied
     :param mem_nodes: node ids that numatune names; empty: none
     :param page_bytes: huge page size its memory is backed by, None: normal pages
-    :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
+    :param locked: memory that cannot move (``<locked/>``, SEV, VFIO)
     :param devices: PCI addresses ('0000:3b:00.1') of its host devices
     :param extra_specs: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
@@ -347,8 +347,8 @@ class Limits(Record):
         caches show [SLIT units]; 0: as these show (``core/cache_hierarchy.py``)
     :param pressure_floor: pressures below this count as equal
     :param pressure_step: pressures closer than this are equal
-    :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't
-        say so; nodes with CPUs don't count
+    :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel does not
+        say so; nodes with CPUs do not count
     :param guest_memory_nodes: ids of nodes whose memory is for guests, whatever its kind
     """
 

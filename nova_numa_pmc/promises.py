@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Our script as ``hook install`` puts it (``hook_files`` is too slow to import here).
 HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
-#: A node with less than this share of a guest's memory doesn't count as holding it.
+#: A node with less than this share of a guest's memory does not count as holding it.
 _HOLDS_RATIO = 0.05
 
 
@@ -89,7 +89,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
 def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
     """Return the CPUs to hold a guest to by its promise.
 
-    :raises TopologyError: the host can't be read
+    :raises TopologyError: the host cannot be read
     """
     return pools.cpus_held(promise, host_with_pool_cpus(root), guest)
 
@@ -270,7 +270,7 @@ def reconcile(
     :param starting: the guest that is being decided on; it is not counted
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
-    :raises StateError: the running guests can't be listed: with them unknown, any decision
+    :raises StateError: the running guests cannot be listed: with them unknown, any decision
         might break a promise
     """
     problems = [host_promises.problem] if host_promises.problem else []

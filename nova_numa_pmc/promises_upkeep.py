@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: How long to wait for the promises file's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
-#: Guests whose status file can't be read are looked at again after this time [s].
+#: Guests whose status file cannot be read are looked at again after this time [s].
 _RETRY_S = 60.0
 
 
@@ -36,7 +36,7 @@ class PromisesUpkeep:
 
     def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log
-        #: Names of the guests whose status files can't be read.
+        #: Names of the guests whose status files cannot be read.
         self._unclear: frozenset[str] = frozenset()
         self._tried_s = 0.0
         #: Identity of the file, None: there is none; the promises in it.
@@ -56,7 +56,7 @@ class PromisesUpkeep:
         """Return the promises, and problems.
 
         :param now_ns: CLOCK_BOOTTIME
-        :raises StateError: the running guests or the promises can't be read
+        :raises StateError: the running guests or the promises cannot be read
         """
         host_promises = self._read_unlocked()
         if host_promises is not None and self._holds(host_promises, now_ns):

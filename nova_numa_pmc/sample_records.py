@@ -83,7 +83,7 @@ class GuestSample(Record):
     :param source: the source of its memory accesses, '' none
     :param basis: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
     :param cores: CPU time that all its threads got, vCPUs and others [cores]
-    :param waiting_cores: CPU time that they wanted, were allowed, and didn't get [cores]
+    :param waiting_cores: CPU time that they wanted, were allowed, and did not get [cores]
     :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
     :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
     :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio

@@ -47,7 +47,7 @@ class CpuUse(Record):
 
     :param busy: of all CPUs of the node
     :param demand: of the floating pool: time for which its CPUs were busy or guests' threads
-        waited for them; the waiting of others doesn't count
+        waited for them; the waiting of others does not count
     :param stolen: of the floating pool
     :param others: the samples of all other pools
     """
@@ -90,7 +90,7 @@ class Sampler:
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return the sample of the time since the last call; the first one has no rates.
 
-        It never sleeps, and reports what can't be read in ``problems`` instead of raising.
+        It never sleeps, and reports what cannot be read in ``problems`` instead of raising.
 
         :param now_ns: CLOCK_MONOTONIC [ns], by default now
         :param taken_s: CLOCK_REALTIME [s], by default now
@@ -179,7 +179,7 @@ class Sampler:
         now_ns: int,
         problems: list[str],
     ) -> pools.Pool:
-        """Return the floating pool; add a problem if Nova's CPU sets can't be read."""
+        """Return the floating pool; add a problem if Nova's CPU sets cannot be read."""
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
         return pools.floating_pool(

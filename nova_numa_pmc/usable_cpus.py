@@ -26,7 +26,7 @@ def host_with_pool_cpus(root: str, pool: pools.Pool | None = None) -> model.Topo
     """Read the topology; its nodes' ``cpus`` are those of the floating pool (:mod:`pools`).
 
     :param pool: the floating pool; None: the one that the agent published
-    :raises TopologyError: the host can't be read
+    :raises TopologyError: the host cannot be read
     """
     return pools.with_floating_pool(host_with_usable_cpus(root), pool or published_pool(root))
 
@@ -36,7 +36,7 @@ def host_with_usable_cpus(root: str) -> model.Topology:
 
     Those are the CPUs that are neither isolated nor kept from the guests' partition.
 
-    :raises TopologyError: the host can't be read
+    :raises TopologyError: the host cannot be read
     """
     host = cpu_topology.read(topology.read(root), root)
     for path in _PARTITION_CPUS:

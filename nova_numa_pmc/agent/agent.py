@@ -255,7 +255,7 @@ class Agent:
     def _guests(self) -> tuple[model.Guest, ...]:
         # The sample has reported the problems.
         running, _ = self._guest_events.guests.read()
-        # If the overrides can't be read, no guest is held or moved, as that might violate one.
+        # If the overrides cannot be read, no guest is held or moved, as that might violate one.
         marked, problems = overrides.with_overrides(running, self._root)
         self._problem_log.problems(problems)
         return marked

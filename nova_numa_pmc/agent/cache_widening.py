@@ -49,7 +49,7 @@ class CacheWidening:
         """Widen the guest that waits most on each cache with lasting waits; return the tick.
 
         :param tick: with sample, host and promises
-        :raises StateError: a promise can't be written
+        :raises StateError: a promise cannot be written
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         waiting = self._waiting(tick.sample, tick.host_promises, tick.host, tick.guests)

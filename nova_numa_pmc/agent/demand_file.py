@@ -117,7 +117,7 @@ class DemandFile:
 def read(root: str = '/') -> Histories | None:
     """Return the histories in a host's file, None where none were written.
 
-    :raises StateError: the file can't be used; names it and the remedy
+    :raises StateError: the file cannot be used; names it and the remedy
     """
     directory = os.path.join(root, state_files.PERSISTENT)
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finish starts that the hook could not: place the guest, hold it, fetch its memory.
 
-The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
+The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that cannot be
 written at that moment. Guests that ran before the hook was installed are not placed, as their
 starts did not call it.
 """

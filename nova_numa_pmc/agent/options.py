@@ -12,7 +12,7 @@ def read(
 ) -> tuple[agent_conf.AgentOptions, list[str]]:
     """Return (options, problems for which defaults are used).
 
-    :raises OptionsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file cannot be read, or a value is wrong
     """
     options = agent_conf.read(path)
     counting, problem = calibration.with_host_calibration(options.counting, calibration_path)

@@ -42,8 +42,8 @@ class ReadSchedule:
     ) -> set[str]:
         """Return the uuids of the guests that are due.
 
-        A guest is due when an event named it, when its groups can't be watched, when its memory is
-        bound (other guests may fill its nodes), while it starts, after a failure, and when its
+        A guest is due when an event named it, when its groups cannot be watched, when its memory
+        is bound (other guests may fill its nodes), while it starts, after a failure, and when its
         promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S` all guests
         are due.
 

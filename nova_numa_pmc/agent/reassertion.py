@@ -294,7 +294,7 @@ class Reassertion:
 class _Room:
     """Free memory of the nodes for bound guests in one tick.
 
-    The reserve is not counted: below it the kernel may kill guests that can't use another node.
+    The reserve is not counted: below it the kernel may kill guests that cannot use another node.
 
     :param reserve_bytes: of each node, kept for the host
     """
@@ -304,7 +304,7 @@ class _Room:
         self._left: dict[int, int] = {}  # node id → bytes
 
     def take(self, promise: model.Promise, held: Mapping[int, int]) -> str:
-        """Take a guest's untouched memory from its nodes' room; return why it doesn't fit, or ''.
+        """Take a guest's untouched memory from its nodes' room; return why it does not fit, or ''.
 
         :param held: {node id: bytes} that it has
         """

@@ -92,7 +92,7 @@ class Rebalancer:
         if not plan.moves:
             self._memory = memory
         self._save(memory)
-        self._memory = memory  # a move that can't be saved is neither made nor counted
+        self._memory = memory  # a move that cannot be saved is neither made nor counted
         self._problem_log.problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons

@@ -67,7 +67,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that Nova doesn't offer memory that is not for guests: a device's or a slow tier's.
+    """Check that Nova does not offer memory that is not for guests: a device's or a slow tier's.
 
     libvirt reports all memory that is online to Nova (virNodeGetInfo()).
     """

@@ -53,7 +53,7 @@ class InterpreterModules(Record):
     :param nova: directories of the package ``nova``; empty: it has none
     :param monitors: ``nova.compute.monitors.cpu.__path__``
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
-    :param package: path of ``nova_numa_pmc``, None: it can't be imported
+    :param package: path of ``nova_numa_pmc``, None: it cannot be imported
     :param points: (name, target) of its entry points for CPU monitors
     :param problem: why it could not be queried, empty: it could be
     """
@@ -68,7 +68,7 @@ class InterpreterModules(Record):
 
 
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
-    """Return the path of the Python that runs a service, None where it isn't found.
+    """Return the path of the Python that runs a service, None where it is not found.
 
     :param process: the service, None: it is not running
     :param script: where its script would be ('/usr/bin/nova-compute')

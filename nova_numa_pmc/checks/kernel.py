@@ -58,7 +58,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
 
 
 def check_numad(root: str) -> Iterator[Finding]:
-    """Check that numad isn't at work on the same guests."""
+    """Check that numad is not at work on the same guests."""
     process = processes.find(root, processes.NUMAD)
     if process is not None:
         yield Finding(
@@ -71,7 +71,7 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 
 def check_balancing(root: str) -> Iterator[Finding]:
-    """Check that automatic NUMA balancing doesn't move pages after us."""
+    """Check that automatic NUMA balancing does not move pages after us."""
     if numa_faults.is_balancing(root):
         yield Finding(
             'numa-balancing',
@@ -84,7 +84,7 @@ def check_balancing(root: str) -> Iterator[Finding]:
 
 
 def check_ksm(root: str) -> Iterator[Finding]:
-    """Check that KSM doesn't merge pages across nodes."""
+    """Check that KSM does not merge pages across nodes."""
     if (
         files.read_optional(root, _KSM + '/run') == '1'
         and files.read_optional(root, _KSM + '/merge_across_nodes') != '0'

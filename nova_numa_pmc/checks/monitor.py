@@ -118,7 +118,7 @@ def check_options(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_notifications(conf: NovaConf) -> Iterator[Finding]:
-    """Check that nova-compute gives up a notification that can't be delivered."""
+    """Check that nova-compute gives up a notification that cannot be delivered."""
     drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
     if drivers and enabled_monitors(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
         yield Finding(

@@ -151,7 +151,7 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
-    """Check that concurrent requests don't all get the same host."""
+    """Check that concurrent requests do not all get the same host."""
     jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
         'weight_classes', _GROUP
     )
@@ -183,9 +183,9 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
-    """Check that placement doesn't return the same candidates each time, where it has many hosts.
+    """Check that placement does not return the same candidates each time, where it has many hosts.
 
-    :param placement_conf: of the placement service's files, None: they aren't here
+    :param placement_conf: of the placement service's files, None: they are not here
     """
     if placement_conf is None or placement_conf.get(
         'randomize_allocation_candidates', 'placement'

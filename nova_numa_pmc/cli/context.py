@@ -112,7 +112,7 @@ class CommandContext:
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
         """Return (the guests that run, problems).
 
-        :raises StateError: the operator's overrides can't be read
+        :raises StateError: the operator's overrides cannot be read
         """
         running, problems = guests.read_running(self.root)
         marked, unread = overrides.with_overrides(running, self.root)
@@ -148,7 +148,7 @@ class CommandContext:
 
         :param write_promises: record a promise for each guest that runs without one
         :param pool: the floating pool; None: as published, or else as the agent would find it
-        :raises NumaPmcError: something can't be read
+        :raises NumaPmcError: something cannot be read
         """
         running, problems = self.guests()
         pool = pool or usable_cpus.published_pool(self.root) or self._pool(running)
@@ -269,7 +269,7 @@ class CommandContext:
 def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:
     """Return the ids of the nodes that a guest's CPUs are held to; empty: to none.
 
-    :raises CpusetError: they can't be read
+    :raises CpusetError: they cannot be read
     """
     nodes = pools.nodes_of(held.held_cpus(groups), host)
     return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes

@@ -37,7 +37,7 @@ class PossiblePlace(Record):
 def draft(options: HostOptions, root: str) -> HostPromisesDraft:
     """Return a draft of the promises, which can be decided on without a lock and is never written.
 
-    A start in progress isn't waited for: the draft is a snapshot.
+    A start in progress is not waited for: the draft is a snapshot.
     """
     try:
         host_promises = promises.read(options, root)
@@ -53,7 +53,7 @@ def decide(
 
     :param guest: one that runs is taken off the host first
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
-    :raises NumaPmcError: the host can't be read
+    :raises NumaPmcError: the host cannot be read
     """
     host_promises = draft(options, root)
     recorded = host_promises.promises.get(guest.uuid)
@@ -65,7 +65,7 @@ def withheld_memory(
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, its memory's kind) of the nodes whose memory is not for guests.
 
-    :raises TopologyError: the host can't be read
+    :raises TopologyError: the host cannot be read
     """
     return node_memory.list_withheld(usable_cpus.host_with_pool_cpus(root).nodes, limits)
 
@@ -102,7 +102,7 @@ def possible_places(decision: promises.Decision, limits: model.Limits) -> list[P
 def find_running(name: str, root: str) -> model.Guest:
     """Return the running guest with this name, uuid or libvirt id.
 
-    :raises UnknownGuest: there is none, or it can't be read; says which are there
+    :raises UnknownGuest: there is none, or it cannot be read; says which are there
     """
     running, problems = guests.read_running(root)
     return guest_lookup.find(name, running, problems)

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """Replay the decision, print it, and return the exit code.
 
     :param guest: with the requested size and extra specs
-    :raises RowsError: the file can't be used
+    :raises RowsError: the file cannot be used
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
@@ -160,7 +160,7 @@ def errors_name_file(path: str) -> Iterator[None]:
 def read_content(path: str) -> str:
     """Return the content of a file of rows.
 
-    :raises RowsError: it can't be read, or is too long
+    :raises RowsError: it cannot be read, or is too long
     """
     try:
         with open(path, encoding='utf-8') as stream:

@@ -40,7 +40,7 @@ def install(
     :param libvirt_version: assumed; None: that of the installed libvirt
     :param reload: have the running daemon look for hooks again
     :param force: install in spite of findings other than a failed trial
-    :raises hook_files.HookError: no root, or an old hook can't be kept
+    :raises hook_files.HookError: no root, or an old hook cannot be kept
     """
     _need_root(root)
     expected = hook_checks.expected_script(root)

@@ -269,7 +269,7 @@ def unknown_overrides(
 ) -> list[overrides.Override]:
     """Return overrides of guests that do not run.
 
-    :raises StateError: the file can't be read
+    :raises StateError: the file cannot be read
     """
     running = {guest.uuid for guest in observed.guests}
     return [

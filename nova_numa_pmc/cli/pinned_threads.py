@@ -30,7 +30,7 @@ def find(
     """Return {group's name: CPUs} of the threads that others hold to other CPUs than we do.
 
     :param promise: the guest's, None: it has none, and is not held by us
-    :raises CpusetError: its groups can't be read
+    :raises CpusetError: its groups cannot be read
     """
     if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
         return {}

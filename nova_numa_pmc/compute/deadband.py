@@ -19,7 +19,7 @@ def within(sent: Publication, now: Publication, deadband: float) -> bool:
     """Return whether decisions may still use what was sent.
 
     The number of guests on each node, and the memory promised in all, must be the same. Remote
-    ratios are shown by ``explain`` only and don't count; neither does traffic on a node whose
+    ratios are shown by ``explain`` only and do not count; neither does traffic on a node whose
     maximum is unknown, where it causes no pressure.
 
     :param deadband: by how much each measured utilisation may differ; 0: not at all

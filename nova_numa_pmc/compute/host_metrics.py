@@ -231,7 +231,7 @@ def _decode(metrics: object) -> HostMetrics | None:
 def _are_all_known(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
     """Return whether all the numbers are known; none is a marker of an unknown value.
 
-    :raises ValueError: they aren't all whole numbers in range
+    :raises ValueError: they are not all whole numbers in range
     """
     raw = maxima + now
     if set(map(type, raw)) != _INT_ONLY or max(raw) > AMOUNT_MAX:

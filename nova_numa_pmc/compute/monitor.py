@@ -46,7 +46,7 @@ SOURCE = 'nova_numa_pmc'
 class _Inputs(Record):
     """What the metrics are made of: the agent's publication, and what Nova counts beside it.
 
-    :param vcpus, memory_mb: used, without what the agent can't have seen
+    :param vcpus, memory_mb: used, without what the agent cannot have seen
     :param interval_s: time after which the scheduler may expect new metrics [s]
     :param pinned_cpus: of ``vcpus``, those with a CPU of their own
     :param uuids: of the instances that the agent can have seen
@@ -63,7 +63,7 @@ class _Inputs(Record):
 class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
-    A publication that is missing, stale or can't be trusted costs one warning, and then the
+    A publication that is missing, stale or cannot be trusted costs one warning, and then the
     NUMA metrics are left out: the scheduler takes the host's pressure as unknown. Nova makes
     an object of every installed monitor, enabled or not, so that the constructor does nothing.
     """
@@ -162,7 +162,7 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
 
     Nova counts an instance from its claim on: one being built, and one that comes by a migration
     or a resize, until its host has changed. A running live migration has its domain and its
-    promise here already. Their sizes aren't available here, so they are taken to be as large as
+    promise here already. Their sizes are not available here, so they are taken to be as large as
     the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
@@ -249,7 +249,7 @@ def _metric(
     """Return a metric with all that its readers need.
 
     Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
-    fail where it isn't set; yet MonitorMetric.to_dict(), which fills the compute node's column,
+    fail where it is not set; yet MonitorMetric.to_dict(), which fills the compute node's column,
     leaves out ``numa_membw_values`` where it is. A subclass would not be accepted in the list.
     """
     metric = objects.MonitorMetric(

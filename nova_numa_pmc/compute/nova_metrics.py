@@ -114,7 +114,7 @@ def to_values(
     """Turn a publication into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
-        built, so that the scheduler knows what the publication doesn't show yet
+        built, so that the scheduler knows what the publication does not show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
     :param counted: what else Nova counted, None: not reported
     :returns: (current, maximum); plain node ids are there where known

@@ -166,7 +166,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
     """Read the operator's file; without one, the defaults.
 
     :returns: ``counting`` as the file says, before the host's calibration
-    :raises OptionsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file cannot be read, or a value is wrong
     """
     try:
         group = counters_conf.parse_file(path, register_opts).agent

@@ -209,7 +209,7 @@ def parse_file(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.C
 def read(path: str = host_options.PATH) -> CounterOptions:
     """Read the operator's file; without one, the defaults.
 
-    :raises OptionsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file cannot be read, or a value is wrong
     """
     try:
         return from_conf(parse_file(path, register_opts).counters, host_options.read(path))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the options that the libvirt hook shares with the other programs, without oslo.config.
 
-The libvirt hook runs at every guest start and can't afford to import
+The libvirt hook runs at every guest start and cannot afford to import
 oslo.config (150 modules on top of a bare Python's two dozen). Both read the same file:
 :data:`OPTIONS` is the only description of the options, ``conf/opts.py`` turns it
 into oslo.config's, and the parser below follows oslo.config's syntax for the
@@ -105,7 +105,7 @@ OPTIONS = (
         64.0,
         "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
         'RAM allocation ratio on this host: with a smaller value, guests that Nova sends '
-        "here don't fit on a node and only their CPUs are placed.",
+        'here do not fit on a node and only their CPUs are placed.',
     ),
     Option(
         'placement',

@@ -2,7 +2,7 @@
 """Derive from caches and sockets which nodes share memory channels, and which are near.
 
 From the inside out: CPUs share an L3 cache, nodes share memory channels (a domain), domains a
-socket. SLIT distances alone don't show which nodes share channels: both sub-NUMA clusters, which
+socket. SLIT distances alone do not show which nodes share channels: both sub-NUMA clusters, which
 have controllers of their own, and AMD's L3-as-NUMA, whose nodes have none, are 11 apart.
 
 Imported by the libvirt hook at every guest start: light modules only.

@@ -17,7 +17,7 @@ CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALL
 #: where the hardware has too few counters.
 GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Counted in a package's uncore, for all that happens there. ``mem_traffic`` is
-#: read and write together, where hardware doesn't distinguish them.
+#: read and write together, where hardware does not distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
 ROLES = CORE_ROLES + UNCORE_ROLES
 #: Roles of earlier releases that were never counted; an operator's event for one is passed over.

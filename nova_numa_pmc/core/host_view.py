@@ -158,7 +158,7 @@ def charge_since(
     The charge is the expected demand of the vCPUs, and the host's mean traffic per core of it.
 
     :param host_view: with the vCPUs that are promised now
-    :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
+    :param counted: {node id: vCPUs of the guests that were measured}; a node that is not there
         stays as it is
     :param history: of all guests, None: none
     """
@@ -191,7 +191,7 @@ def _add_change(amount: float | None, change: float) -> float | None:
 def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core of demand [bytes/core-second].
 
-    :returns: None where that isn't known of each node, or too few cores are wanted
+    :returns: None where that is not known of each node, or too few cores are wanted
     """
     return traffic_rate(
         [node.demand_cores for node in nodes if node.cores],

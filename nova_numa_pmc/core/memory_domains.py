@@ -64,7 +64,7 @@ def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
 def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[int, ...]:
     """Return the domains of nodes that are connected by distances below a threshold.
 
-    :param distances: by position; what isn't square is ignored
+    :param distances: by position; what is not square is ignored
     :param threshold: SLIT units
     :returns: as in :class:`model.HostView`
     """

@@ -23,7 +23,7 @@ CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
 
 
 def upper_quartile(values: Sequence[float]) -> float:
-    """Return the smallest value that at least three quarters of the values don't exceed.
+    """Return the smallest value that at least three quarters of the values do not exceed.
 
     It is always one of the values, never interpolated: of two or three it is the largest.
 
@@ -36,7 +36,7 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     """Fill in the parts of pressure that are known of some of a host's nodes only.
 
     What no node knows stays unknown. A node without CPUs has no CPU pressure and one without
-    memory no bandwidth: that isn't missing.
+    memory no bandwidth: that is not missing.
 
     :returns: (nodes, tuple of the parts that were filled in)
     """

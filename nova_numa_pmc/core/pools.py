@@ -38,7 +38,7 @@ _OTHER_POOLS_MAX = 32
 class Pool(Record):
     """The floating pool.
 
-    :param cpus: its CPUs; those that aren't usable are ignored
+    :param cpus: its CPUs; those that are not usable are ignored
     :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
     """
 

@@ -225,7 +225,7 @@ def _fit(
             _scale([value * factor for value, factor in zip(row, factors)], total)
             for row, total in zip(rows, row_sums)
         ]
-        # A row whose only targets received nothing can't be fitted: it keeps its seed.
+        # A row whose only targets received nothing cannot be fitted: it keeps its seed.
         fitted = [
             new if sum(new) > 0 or total <= 0 else old
             for new, old, total in zip(fitted, rows, row_sums)

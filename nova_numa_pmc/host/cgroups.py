@@ -169,7 +169,7 @@ def memory_by_node(groups: Groups) -> dict[int, int] | None:
     cgroup-v1/memory.rst). Page cache is left out, as a cpuset moves only what is mapped; huge
     pages of a pool are not counted there.
 
-    :returns: {node id: bytes}, or None when the kernel doesn't report it
+    :returns: {node id: bytes}, or None when the kernel does not report it
     """
     if groups.memory is None:
         return None

@@ -67,7 +67,7 @@ def find_daemon(root: str = '/') -> Daemon | None:
 
 
 def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:
-    """Return the label to try a hook under, or None where it can't be known.
+    """Return the label to try a hook under, or None where it cannot be known.
 
     Without a running daemon: the AppArmor profile that is loaded for it, or
     'unconfined' on a host with neither AppArmor nor SELinux.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CPU = 'sys/devices/system/cpu/cpu%d/'
 _L3 = 'cache/index3/'
 #: By memory controllers AMD makes at most four nodes of a socket: on hosts with fewer nodes the
-#: vendor doesn't matter.
+#: vendor does not matter.
 _MANY_NODES = 4
 #: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
 _CPUINFO_BYTES = 4096
@@ -61,7 +61,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
 def _l3s_of(
     cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches of some CPUs; empty: one of the CPUs doesn't report its cache.
+    """Return the L3 caches of some CPUs; empty: one of the CPUs does not report its cache.
 
     :param known: those found so far, added to
     """
@@ -113,7 +113,7 @@ def _cpus(root: str, path: str) -> frozenset[int]:
 
 
 def _text(root: str, path: str) -> str:
-    """Return a file's first 4096 bytes, '' where there is none or it can't be read."""
+    """Return a file's first 4096 bytes, '' where there is none or it cannot be read."""
     try:
         descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -9,8 +9,8 @@ whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by t
 the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
 
 CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O threads' groups. A
-narrowed group above them makes libvirt's commands fail: on v1 a vCPU can't be plugged and a
-guest can't be started, on v2 ``virsh vcpupin`` can't take a CPU outside of it. So ``libvirt/``
+narrowed group above them makes libvirt's commands fail: on v1 a vCPU cannot be plugged and a
+guest cannot be started, on v2 ``virsh vcpupin`` cannot take a CPU outside of it. So ``libvirt/``
 is wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
 wide until our set is written again.
 """
@@ -44,7 +44,7 @@ LOCAL = 'local'  # nothing of it lies elsewhere
 BROUGHT = 'brought'  # memory was moved, and is wide again
 BOUND = 'bound'  # moved, and held there
 TOO_MUCH = 'too_much'  # not moved: more lies elsewhere than one write may move
-PINNED = 'pinned'  # not moved: a group holds another set that isn't ours
+PINNED = 'pinned'  # not moved: a group holds another set that is not ours
 UNKNOWN = 'unknown'  # not moved: how much lies elsewhere is unknown
 
 #: If more than this share of the memory to move was left behind, a second pass is made.
@@ -64,7 +64,8 @@ class ConfineResult(Record):
         ``cpus`` if one is offline or outside of the parent's set
     :param memory: one of the constants above
     :param left_bytes: bytes off the requested nodes after a move; None: unknown, or nothing was
-        moved. A kernel moves what it can (before 5.15, nothing on v2), and doesn't report how much
+        moved. A kernel moves what it can (before 5.15, nothing on v2), and does not report how
+        much
     """
 
     changes: tuple[writes.FileChange, ...]
@@ -93,8 +94,8 @@ def confine(
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: what an earlier call left; what holds exactly this may be
-        changed, any other set that doesn't contain the requested one is a pin by others
-    :param huge_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
+        changed, any other set that does not contain the requested one is a pin by others
+    :param huge_by_node: {node id: bytes} of its huge pages, which the groups do not count; None:
         not known, so that any of them may have to move
     :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
     :raises PinnedByOthers: nothing was written
@@ -314,7 +315,7 @@ def _memory_steps(
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
     if groups.main not in held:
         raise GuestGone('%s: the guest is ending' % groups.main)
-    # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
+    # A guest bound elsewhere is widened first: a child cannot have what its parent lacks.
     steps = [] if ours == mems else _widening_steps(groups, held, ours)
     main = file_of(groups.main, 'mems')
     planned = dict(steps)
@@ -398,7 +399,7 @@ def _off_bytes(
         return off_bytes
     if huge_by_node is not None:
         return off_bytes + bytes_off(huge_by_node, mems)
-    # Where pages of a pool lie isn't reported there: any of them may have to move.
+    # Where pages of a pool lie is not reported there: any of them may have to move.
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
@@ -437,7 +438,7 @@ def _upper_steps(groups: Groups, cpus: frozenset[int]) -> Steps:
 
 
 def _effective(groups: Groups) -> frozenset[int] | None:
-    """Read the CPUs the kernel lets a guest use, None where it doesn't report it."""
+    """Read the CPUs the kernel lets a guest use, None where it does not report it."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     cpus: frozenset[int] = frozenset()
     for directory in written_groups(groups):

@@ -43,7 +43,7 @@ def name(text: str) -> str:
     """Return a name that libvirt accepts and that has no control characters.
 
     libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
-    doesn't know, stay: what writes to a log or a terminal escapes them.
+    does not know, stay: what writes to a log or a terminal escapes them.
     """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= NAME_MAX_BYTES:
         raise DomainError('the name does not have 1 to %d bytes: %a' % (NAME_MAX_BYTES, text[:40]))

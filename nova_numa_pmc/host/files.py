@@ -30,7 +30,7 @@ _READ_MAX_BYTES = 1 << 20
 def read_cpus(root: str, path: str) -> frozenset[int] | None:
     """Return the set of CPUs (or nodes) in a list file, None without the file.
 
-    :raises TopologyError: the file can't be read or understood
+    :raises TopologyError: the file cannot be read or understood
     """
     text = read_text(root, path)
     # Kernels with nohz_full built in but not used print a null mask.
@@ -45,7 +45,7 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
 def read_text(root: str, path: str) -> str | None:
     """Return a small file's text, stripped; None if the kernel has no such file (any more).
 
-    :raises TopologyError: the file can't be read
+    :raises TopologyError: the file cannot be read
     """
     path = path_of(root, path)
     try:
@@ -72,7 +72,7 @@ def read_kernel_file(path: str) -> str:
 
 
 def read_optional(root: str, path: str) -> str | None:
-    """Return a kernel file's text, stripped; None where it can't be read."""
+    """Return a kernel file's text, stripped; None where it cannot be read."""
     try:
         return _read_bytes(path_of(root, path)).decode('utf-8', 'replace').strip(BLANK)
     except OSError:
@@ -99,7 +99,7 @@ def _read_bytes(path: str) -> bytes:
 def identity(path: str) -> Identity:
     """Return a file's identity, which changes whenever it is changed or replaced.
 
-    :raises OSError: it can't be looked at
+    :raises OSError: it cannot be looked at
     """
     status = os.stat(path)
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
@@ -157,7 +157,7 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
     """Return {field: bytes} of a meminfo's wanted fields ('Node 0 MemTotal:  1024 kB').
 
     :returns: None without the file
-    :raises TopologyError: it can't be read or understood
+    :raises TopologyError: it cannot be read or understood
     """
     text = read_text(root, path)
     if text is None:
@@ -178,7 +178,7 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
 def read_boot_id(root: str = '/') -> str:
     """Read the id that the kernel gave this boot.
 
-    :raises StateError: it can't be read
+    :raises StateError: it cannot be read
     """
     path = 'proc/sys/kernel/random/boot_id'
     try:

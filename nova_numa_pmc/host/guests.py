@@ -94,7 +94,7 @@ def read_running(
 def active_names(root: str = '/') -> frozenset[str]:
     """Return the names of libvirt's active domains, by their status files.
 
-    :raises StateError: they can't be listed
+    :raises StateError: they cannot be listed
     """
     directory = os.path.join(root, STATUS_DIRECTORY)
     try:

@@ -29,7 +29,7 @@ def read_held(groups: Groups) -> dict[str, Held]:
     """Read the own sets of a guest's groups.
 
     :returns: {directory: its sets} of the target and the children that still exist
-    :raises GuestGone, CpusetError: the target can't be read
+    :raises GuestGone, CpusetError: the target cannot be read
     """
     return {directory: Held(*sets) for directory, sets in _read_sets(groups, *Held._fields)}
 
@@ -38,7 +38,7 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     """Read the own CPUs of a guest's groups only.
 
     :returns: {directory: CPUs} of the target and the children that still exist
-    :raises GuestGone, CpusetError: the target can't be read
+    :raises GuestGone, CpusetError: the target cannot be read
     """
     return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
 
@@ -94,7 +94,7 @@ def groups_set_by_others(
 ) -> list[str]:
     """List the names of the children whose CPUs others have set.
 
-    A subset or superset of ``cpus`` is no contradiction. Neither is a set that its thread doesn't
+    A subset or superset of ``cpus`` is no contradiction. Neither is a set that its thread does not
     have, as a libvirt command leaves it that failed to pin the thread.
 
     :param held: as :func:`read_held` returns

@@ -36,7 +36,7 @@ _DISPATCHER_MARK = b'# nova-numa-pmc: runs the qemu hook'
 
 
 class HookError(exceptions.NumaPmcError):
-    """The hook can't be installed or removed; the message says why and what to do."""
+    """The hook cannot be installed or removed; the message says why and what to do."""
 
 
 class InstalledFiles(Record):
@@ -135,7 +135,7 @@ def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
 
     :param expected: our script
     :param directory_read: libvirt runs ``qemu.d/`` itself (6.5.0 and later)
-    :raises HookError: where an old hook can't be kept
+    :raises HookError: where an old hook cannot be kept
     """
     hooks = os.path.join(root, HOOKS)
     changes = []

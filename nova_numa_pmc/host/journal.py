@@ -47,7 +47,7 @@ class JournalLines:
         self._left_s, self.lost = PATIENCE_S, 0
 
     def log(self, severity: int, message: str) -> None:
-        """Log one line; nothing is raised if that can't be done in the time that is left."""
+        """Log one line; nothing is raised if that cannot be done in the time that is left."""
         text = '<%d>%s nova-numa-pmc[%d]: %s' % (
             _DAEMON | severity,
             time.strftime('%b %e %H:%M:%S'),

@@ -50,7 +50,7 @@ RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: A call that takes longer than this counts as unanswered [s].
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
-#: Names kept while libvirt doesn't answer; once it does, all that run are requested anyway.
+#: Names kept while libvirt does not answer; once it does, all that run are requested anyway.
 _REQUESTED_MAX = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'

@@ -68,7 +68,7 @@ class LiveGuests:
             if guest is not None:
                 guest = guest if live is None else _merge(guest, live)
             elif problem is not None and live is not None:
-                guest, problem = self._from_xml_alone(live), None  # the file can't be understood
+                guest, problem = self._from_xml_alone(live), None  # the file cannot be understood
             if guest is not None:
                 running.append(guest)
             if problem is not None:

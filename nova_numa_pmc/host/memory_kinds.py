@@ -15,7 +15,7 @@ Evidence, the first that is found:
   lock for that, without a bound, so it is read last, and only if the evidence above leaves a node
   unexplained
 
-A file that isn't there or isn't understood is no evidence, and the memory is the host's.
+A file that is not there or is not understood is no evidence, and the memory is the host's.
 
 Imported by the libvirt hook where a node has memory and no CPUs: light modules only.
 """

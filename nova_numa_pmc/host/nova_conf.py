@@ -4,7 +4,7 @@
 By oslo.config itself (substitutions, lists, later files override earlier
 ones), with the defaults of Nova's own nova/conf/*.py. The files are not
 trusted: what is not a regular file of at most 1 MiB is not opened, and a value
-that can't be used is a finding, not an error.
+that cannot be used is a finding, not an error.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class NovaConf:
             self._conf = _parse([])
 
     def get(self, name: str, group: str = 'DEFAULT') -> Any:
-        """Return an option's value; its default, and a finding, where it can't be used."""
+        """Return an option's value; its default, and a finding, where it cannot be used."""
         try:
             return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
         except (cfg.Error, ValueError, RecursionError) as error:

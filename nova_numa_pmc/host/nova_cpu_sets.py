@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the host's CPUs from Nova's configuration: ``cpu_shared_set`` and ``cpu_dedicated_set``.
 
-For the agent and the commands: the libvirt hook can't afford oslo.config, and reads what the
+For the agent and the commands: the libvirt hook cannot afford oslo.config, and reads what the
 agent has published.
 """
 

@@ -37,7 +37,7 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
 
 
 def may_hold(guest: Guest) -> bool:
-    """Return whether a guest that we placed is still ours to hold; overrides don't count.
+    """Return whether a guest that we placed is still ours to hold; overrides do not count.
 
     Pins of single threads leave the others to us, and numatune the CPUs.
     """
@@ -45,7 +45,7 @@ def may_hold(guest: Guest) -> bool:
 
 
 def read_online(root: str = '/') -> frozenset[int]:
-    """Return the host's online CPUs; empty: they can't be read."""
+    """Return the host's online CPUs; empty: they cannot be read."""
     try:
         return files.read_cpus(root, 'sys/devices/system/cpu/online') or frozenset()
     except TopologyError:

@@ -44,7 +44,7 @@ class GuestQuotas(Record):
 
 
 def find(pid: int | None, root: str = '/') -> GuestQuotas:
-    """Find the quotas of a guest's groups; groups that can't be read have none."""
+    """Find the quotas of a guest's groups; groups that cannot be read have none."""
     try:
         version, scope, tail = cgroups.locate(pid, 'cpu', root)
     except CpusetError:
@@ -72,7 +72,7 @@ def find(pid: int | None, root: str = '/') -> GuestQuotas:
 
 
 def quota_cores(directory: str, version: int) -> float | None:
-    """Return a group's quota ÷ period; None: it has none, or can't be read.
+    """Return a group's quota ÷ period; None: it has none, or cannot be read.
 
     ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst); on v1 ``cpu.cfs_quota_us`` and
     ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).

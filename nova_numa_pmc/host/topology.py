@@ -5,7 +5,7 @@ The libvirt hook reads this at every guest start, so it opens few files: five
 for the host, three for each node, one for each core where SMT is on, and what
 :mod:`memory_kinds` needs where a node has memory and no CPUs. Files
 that a kernel does not have (no NUMA, no SMT control, no huge pages) have
-defaults; a file that can't be understood is a :class:`TopologyError`.
+defaults; a file that cannot be understood is a :class:`TopologyError`.
 
 Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node,
 Documentation/ABI/testing/sysfs-devices-system-cpu and, for the fields of
@@ -33,7 +33,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What the kernel can't give back to guests on this node. Left out, because they hold guests'
+#: What the kernel cannot give back to guests on this node. Left out, because they hold guests'
 #: own memory, which is promised already and would count twice: Unevictable and Mlocked (guests
 #: with ``<locked/>``), Shmem (guests backed by memfd or shared memory) and AnonPages. What the
 #: host's daemons hold of these is what the operator's reserve per node is for.
@@ -143,7 +143,7 @@ def _on_one_node(
 def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
     """Read a node's CPUs; return an empty set where it has none or is absent.
 
-    :raises TopologyError: the file can't be read or understood
+    :raises TopologyError: the file cannot be read or understood
     """
     return read_cpus(root, _CPULIST % number) or frozenset()
 

@@ -4,7 +4,7 @@
 Every value is in the kernel's list format ('0-3,6'), which a flag ('1') is as well, so that
 two spellings of one set count as equal.
 
-An empty set (v2) inherits the parent's, but can't be written back: once a group that has tasks
+An empty set (v2) inherits the parent's, but cannot be written back: once a group that has tasks
 holds a set, the kernel refuses to empty it with ENOSPC (validate_change() in
 kernel/cgroup/cpuset.c; seen on 6.1). So the parent's effective set stands for it everywhere.
 """

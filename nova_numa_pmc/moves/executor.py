@@ -191,8 +191,8 @@ class MoveExecutor:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
         parts = self.move_promises.parts(planned, host)
-        # Written before the promises, so that a kill leaves no move that the history doesn't know,
-        # and outside of their lock, so that no start of a guest waits for a disk.
+        # Written before the promises, so that a kill leaves no move that the history does not
+        # know, and outside of their lock, so that no start of a guest waits for a disk.
         self._write_history(
             parts, history.BEGUN, 'in progress, or the process that made it was killed'
         )
@@ -238,7 +238,7 @@ class MoveExecutor:
     def _give_up(self, cause: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
 
-        If a promise can't be restored, the CPUs stay as well: the guest is then at its promised
+        If a promise cannot be restored, the CPUs stay as well: the guest is then at its promised
         place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()

@@ -76,11 +76,11 @@ def read(
 ) -> Generator[Sample, None, None]:
     """Yield the samples of a file.
 
-    :param damaged: called with a line of text for each stretch that can't be understood
+    :param damaged: called with a line of text for each stretch that cannot be understood
     :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), by which its
         raw events are known
     :param node_of_cpu: node ids, for counts by CPU
-    :raises RecordingError: it is none of the forms, or can't be read
+    :raises RecordingError: it is none of the forms, or cannot be read
     """
     # Of a recording only a rotated part may be there, or its newest be empty yet.
     begin = _begin(path) if os.path.exists(path) else b''

@@ -4,7 +4,7 @@
 Each host's own hook decides which of its nodes a guest gets, from that host's figures alone. To
 compare hosts, one estimate of the guest is used for all: its demand from the median demand per
 vCPU, its traffic from the median traffic. Medians keep a host with odd values from deciding for
-the others. A part of pressure that a host doesn't know is assumed to be the upper quartile of the
+the others. A part of pressure that a host does not know is assumed to be the upper quartile of the
 request's hosts that do (:mod:`nova_numa_pmc.core.missing`), unless these are few.
 """
 
@@ -149,7 +149,7 @@ def _highest_or_assumed_part(
     traffic: float,
     least: Sequence[float],
 ) -> float:
-    """Return the highest part of the pressure, assuming those that the host doesn't report.
+    """Return the highest part of the pressure, assuming those that the host does not report.
 
     As it is unknown which of its nodes is worst, the most loaded one counts.
 

@@ -53,7 +53,7 @@ class NUMAPressureFilter(filters.BaseHostFilter):
 def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[HostState]:
     """Return the hosts that pass; never raise: that would fail the boot.
 
-    All pass where an option can't be read (from the file, the environment or an interpolation).
+    All pass where an option cannot be read (from the file, the environment or an interpolation).
     """
     try:
         request_filter = _RequestFilter(spec)

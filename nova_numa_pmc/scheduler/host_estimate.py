@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     _Size = tuple[float, int]  # vCPUs, MiB
     _Key = tuple[float, float, _Size | None, ExpectedGuest]
 
-#: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
+#: More CPU than this many times a host's CPUs and its guests' vCPUs cannot be wanted there.
 PLAUSIBLE = 2.0
 #: Under this name a HostState keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache lives no longer.
@@ -65,7 +65,7 @@ class HostStateLike(Protocol):
 
     @property
     def free_ram_mb(self) -> float:
-        """Return its memory that guests don't use [MiB]."""
+        """Return its memory that guests do not use [MiB]."""
 
     @property
     def updated(self) -> datetime | None:
@@ -220,9 +220,9 @@ def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
 def _present_size(
     host_state: HostStateLike, uuid: str | None, guest: ExpectedGuest
 ) -> _Size | None:
-    """Return the guest's size on a host that has it already, None: it isn't there.
+    """Return the guest's size on a host that has it already, None: it is not there.
 
-    Before a resize that isn't the requested size. The scheduler may know no more than the guest's
+    Before a resize that is not the requested size. The scheduler may know no more than the guest's
     uuid: its flavor is then read from the database, once a request. After a resize that was
     reverted it may know the size that was given up. Guests that Nova pins are compared by the
     requested size only.
@@ -232,7 +232,7 @@ def _present_size(
     try:
         flavor = host_state.instances[uuid].flavor
         size = int(flavor.vcpus), int(flavor.memory_mb)
-    except Exception:  # the database doesn't answer, or the guest is gone
+    except Exception:  # the database does not answer, or the guest is gone
         size = 0, 0
     return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)
 

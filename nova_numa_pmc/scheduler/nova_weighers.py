@@ -60,9 +60,9 @@ def weigh(
     :param rows: of compute_nodes, two at least: Nova weighs no single host
     :param files: nova.conf and others, the last overriding
     :param now_s: the time of the decision [s since the epoch]
-    :raises cfg.Error: an option can't be used
-    :raises ImportError: a class that is named there isn't installed
-    :raises Exception: of any kind, where a row isn't one of Nova's
+    :raises cfg.Error: an option cannot be used
+    :raises ImportError: a class that is named there is not installed
+    :raises Exception: of any kind, where a row is not one of Nova's
     """
     _configure(files)
     handler = weights.HostWeightHandler()
@@ -82,7 +82,7 @@ def weigh(
             shares[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
         except cfg.Error:
             raise
-        except Exception as error:  # of any weigher, which may want what rows don't have
+        except Exception as error:  # of any weigher, which may want what rows do not have
             failed[weigher_class.__name__] = ('%s: %s' % (type(error).__name__, error))[:200]
     return NovaWeights(shares, failed)
 

@@ -40,7 +40,7 @@ class GuestRequest(Record):
     :param guest: the requested guest; None: the request was not understood
     :param instance_uuid: of the guest that is to move, be resized…
     :param neutral: why hosts are not compared for it, None: they are
-    :param pinned: the extra specs by which Nova itself pins it; None: it doesn't. As the nodes
+    :param pinned: the extra specs by which Nova itself pins it; None: it does not. As the nodes
         that Nova will choose are unknown here, the guest is assumed to use all, and refusing hosts
         is left to NUMATopologyFilter
     :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
@@ -56,7 +56,7 @@ class GuestRequest(Record):
 
 
 def read(spec: RequestSpecLike) -> GuestRequest:
-    """Read a RequestSpec; one that can't be understood is neutral."""
+    """Read a RequestSpec; one that cannot be understood is neutral."""
     try:
         flavor = spec.flavor
         specs = _read_optional(flavor, 'extra_specs') or {}
@@ -74,7 +74,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             INTENSITY[flavor_specs.memory_intensity],
         )
         if pinned:
-            # Its memory may be huge pages, which aren't counted in what is promised.
+            # Its memory may be huge pages, which are not counted in what is promised.
             guest = guest._replace(memory_mib=0, policy=model.SPREAD)
             if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
                 guest = guest._replace(vcpus=0, demand_cores=0.0)

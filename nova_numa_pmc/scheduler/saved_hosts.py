@@ -31,14 +31,14 @@ INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
 
 class RowsError(NumaPmcError):
-    """Saved rows of hosts can't be used."""
+    """Saved rows of hosts cannot be used."""
 
 
 class SavedHost:
     """A saved host with the attributes of Nova's HostState that are read.
 
     :ivar host: its name
-    :ivar metrics: a list of dicts, as in the column; what isn't one is left for decoding to
+    :ivar metrics: a list of dicts, as in the column; what is not one is left for decoding to
         refuse
     """
 
@@ -54,7 +54,7 @@ class SavedHost:
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
         self.instances: Mapping[str, Any] = {}
-        # Rows don't show which instances there are: departures are not added back.
+        # Rows do not show which instances there are: departures are not added back.
         self.updated, self.numa_topology = None, None
         self.stats = dict[str, Any]()
 
@@ -252,7 +252,7 @@ def parse_rows(text: str) -> Iterator[Any]:
 def parse_host(row: Any) -> SavedHost:
     """Return a host from its row.
 
-    :raises ValueError, TypeError, KeyError, AttributeError: it can't be used
+    :raises ValueError, TypeError, KeyError, AttributeError: it cannot be used
     """
     name = row.get('host') or row.get('hypervisor_hostname')
     if type(name) is not str or not name.isprintable():

@@ -65,7 +65,7 @@ class ShadowSummary(Record):
 
 
 def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
-    """Yield the decisions among the lines of a log; None for one that can't be read."""
+    """Yield the decisions among the lines of a log; None for one that cannot be read."""
     for line in lines:
         _, mark, text = line.partition(shadow.MARK)
         if mark:

@@ -41,7 +41,7 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         """Return a host's multiplier, as its aggregates may set it, negated for a penalty.
 
         A negative one, NaN or infinity would draw guests to pressed hosts or spoil all weights:
-        these count as 0. So does one that can't be read, which weigh_objects() has logged.
+        these count as 0. So does one that cannot be read, which weigh_objects() has logged.
         """
         try:
             return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
@@ -71,7 +71,7 @@ def _multiplier(host_state: HostState, default: float) -> float:
 
 
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
-    """Return the hosts' penalties, 0.0 where they don't count."""
+    """Return the hosts' penalties, 0.0 where they do not count."""
     host_states = [candidate.obj for candidate in weighed]
     modes = [_mode(host_state) for host_state in host_states]
     guest_request = request.read(spec)

@@ -39,7 +39,7 @@ class WhatIfHost:
     def __init__(self, row: Any) -> None:
         """Take a row.
 
-        :raises ValueError, TypeError, KeyError: it can't be used
+        :raises ValueError, TypeError, KeyError: it cannot be used
         """
         self.saved = saved_hosts.parse_host(row)
 

@@ -22,7 +22,7 @@ def only_agent(directory: str) -> Iterator[None]:
     """Hold the lock of the host's agent.
 
     :raises StateLocked: another agent is running
-    :raises StateError: the state directory can't be trusted or made
+    :raises StateError: the state directory cannot be trusted or made
     """
     fd = state_files.open_directory(directory, create=True)
     try:

@@ -191,7 +191,7 @@ def _square(rows: Any, count: int) -> list[list[Any]]:
 def read(path: str = PATH) -> Calibration | None:
     """Return the host's :class:`Calibration`, None where none was made.
 
-    :raises CalibrationError: the file can't be used; the message names it and the remedy
+    :raises CalibrationError: the file cannot be used; the message names it and the remedy
     """
     try:
         with open(path, encoding='utf-8') as file:

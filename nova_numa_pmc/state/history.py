@@ -117,7 +117,7 @@ def place_of(promise: model.Promise) -> PromisedPlace:
 
 
 class HistoryWriter:
-    """Appends entries; one that can't be written costs a warning, and never a move."""
+    """Appends entries; one that cannot be written costs a warning, and never a move."""
 
     def __init__(self, root: str, log: logging.Logger) -> None:
         self._root, self._log, self._failing = root, log, False
@@ -137,7 +137,7 @@ class HistoryWriter:
 def append(entry: HistoryEntry, root: str = '/') -> None:
     """Append an entry.
 
-    :raises StateError: the directory or the file can't be trusted
+    :raises StateError: the directory or the file cannot be trusted
     :raises OSError: as the kernel says
     """
     directory = os.path.join(root, DIRECTORY)
@@ -180,7 +180,7 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     """Read all that is kept, the oldest first; of a move its last line.
 
     :returns: (entries, number of lines that could not be read)
-    :raises StateError: a file can't be trusted or read
+    :raises StateError: a file cannot be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
     try:

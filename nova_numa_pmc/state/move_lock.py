@@ -36,7 +36,7 @@ class MoveLock:
         """Take the lock, unless it is held already.
 
         :raises StateLocked: another process holds it for longer than ``timeout_s``; names it
-        :raises StateError: the state directory can't be trusted or made
+        :raises StateError: the state directory cannot be trusted or made
         """
         if self._lock is not None:
             return
@@ -51,7 +51,7 @@ class MoveLock:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
         except OSError:
-            pass  # the file system is full: others can't read who holds the lock
+            pass  # the file system is full: others cannot read who holds the lock
 
     def _holder(self) -> str:
         try:
@@ -83,7 +83,7 @@ class AgentMoveLock:
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
 
-        They may if the state directory can't be used, as then no command can hold the lock
+        They may if the state directory cannot be used, as then no command can hold the lock
         either; the reader of the promises reports what is wrong with the directory.
 
         :param directory: the state directory's path

@@ -41,7 +41,7 @@ def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
     """Read the file; a malformed line is left out and reported.
 
     :returns: ({uuid: :class:`Override`}, problems)
-    :raises StateError: it can't be trusted or read
+    :raises StateError: it cannot be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
@@ -91,7 +91,7 @@ def with_overrides(
 def put(override: Override, root: str = '/') -> None:
     """Write an override of a guest, in place of an earlier one.
 
-    :raises StateError: the file can't be trusted or written
+    :raises StateError: the file cannot be trusted or written
     """
     _change(override.uuid, override, root)
 
@@ -100,7 +100,7 @@ def drop(uuid: str, root: str = '/') -> Override | None:
     """Remove a guest's override.
 
     :returns: what was dropped, None: there was none
-    :raises StateError: the file can't be trusted or written
+    :raises StateError: the file cannot be trusted or written
     """
     return _change(uuid, None, root)
 

@@ -58,7 +58,7 @@ def begin(directory: str, reason: str = '', now_s: float | None = None) -> Pause
     """Pause the agent, or change the reason of a pause.
 
     :returns: the pause as written; another process may have ended it meanwhile
-    :raises StateError: the state directory can't be trusted or written
+    :raises StateError: the state directory cannot be trusted or written
     """
     text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)
     state_files.write(directory, FILE, text.encode())
@@ -69,7 +69,7 @@ def end(directory: str) -> bool:
     """Let the agent go on.
 
     :returns: whether it was paused
-    :raises StateError: the state directory can't be trusted or the file not be removed
+    :raises StateError: the state directory cannot be trusted or the file not be removed
     """
     try:
         fd = state_files.open_directory(directory, create=False)

@@ -92,12 +92,12 @@ def evidence(
     own_cpus: frozenset[int] | None = None,
     apart: bool = False,
 ) -> PlacementEvidence:
-    """Return the evidence for a guest's start; promises alone where the file can't be used.
+    """Return the evidence for a guest's start; promises alone where the file cannot be used.
 
     :param now_ns: CLOCK_BOOTTIME
-    :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
+    :param own_cpus: those of the guest's own pool; None, or a pool that is not published: the
         floating pool
-    :param apart: ``own_cpus`` has none of the floating pool's CPUs, so its figures don't apply
+    :param apart: ``own_cpus`` has none of the floating pool's CPUs, so its figures do not apply
     """
     try:
         loads = read(directory)
@@ -171,7 +171,7 @@ def decode(data: bytes) -> PoolLoads:
 def write(directory: str, loads: PoolLoads) -> None:
     """Replace the file in the state directory.
 
-    :raises StateError: the directory can't be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted or the file not be written
     """
     state_files.write(directory, FILE, encode(loads))
 
@@ -179,7 +179,7 @@ def write(directory: str, loads: PoolLoads) -> None:
 def read(directory: str) -> PoolLoads | None:
     """Read the file in the state directory; None: there is none.
 
-    :raises StateError: it can't be trusted or understood; names the file and the remedy
+    :raises StateError: it cannot be trusted or understood; names the file and the remedy
     """
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:

@@ -3,7 +3,7 @@
 
 Writers take ``lock`` and replace the file by rename(2), so that readers need no lock and a
 writer killed anywhere leaves the old file or the new one. There is no fsync(2): the directory
-is a tmpfs, and what another boot wrote doesn't count. ``lock`` is a file of its own, as the
+is a tmpfs, and what another boot wrote does not count. ``lock`` is a file of its own, as the
 other one is replaced, and only its owner may open it: flock(2) would let any reader hold it.
 Everything else may be read by nova-compute, which is not root.
 """
@@ -48,7 +48,7 @@ class HostPromisesDraft(HostPromises):
         self.promises[promise.uuid] = promise
 
     def drop(self, uuid: str) -> None:
-        """Forget a guest's promise; one that isn't there is fine."""
+        """Forget a guest's promise; one that is not there is fine."""
         self.promises.pop(uuid, None)
 
     def __enter__(self) -> HostPromisesDraft:
@@ -70,13 +70,13 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
     has changed, and not if the block raised. Never call libvirt or wait inside: every other start
     waits here.
 
-    :param directory: path; made if it isn't there
+    :param directory: path; made if it is not there
     :param timeout_s: how long to wait for the lock [s]
-    :param boot_id: of the running kernel; what another boot wrote doesn't count
+    :param boot_id: of the running kernel; what another boot wrote does not count
     :ivar problem: why the file there was set aside as ``promises.bad``, else None
 
     :raises StateLocked: another process holds the lock for longer than ``timeout_s``
-    :raises StateError: the directory can't be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted or the file not be written
     """
 
     def __init__(self, directory: str, timeout_s: float, boot_id: str) -> None:
@@ -152,7 +152,7 @@ def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
     """Read one guest's promise without a lock, and without parsing the others'.
 
     :returns: None: this boot has made none
-    :raises StateError: the file can't be trusted or understood
+    :raises StateError: the file cannot be trusted or understood
     """
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     written_by, promise = decode_one(data, uuid) if data else (None, None)

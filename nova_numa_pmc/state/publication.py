@@ -2,7 +2,7 @@
 """Publication of a host by its agent: the file ``host`` in the state directory.
 
 JSON, one object with a schema version ``major.minor``: a reader takes any minor version of
-its major one and ignores members that it doesn't know, so that agent and nova-compute can be
+its major one and ignores members that it does not know, so that agent and nova-compute can be
 upgraded one after the other. Replaced by rename(2), readable by all; nothing else locks it.
 """
 
@@ -242,7 +242,7 @@ def decode(data: bytes) -> Publication:
 def write(directory: str, publication: Publication) -> None:
     """Replace the file in the state directory.
 
-    :raises StateError: the directory can't be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted or the file not be written
     """
     state_files.write(directory, FILE, encode(publication))
 
@@ -250,7 +250,7 @@ def write(directory: str, publication: Publication) -> None:
 def read(directory: str) -> Publication:
     """Read the file in the state directory.
 
-    :raises StateError: there is none, or it can't be trusted or understood; names file and remedy
+    :raises StateError: there is none, or it cannot be trusted or understood; names file and remedy
     """
     path = os.path.join(directory, FILE)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)

@@ -19,7 +19,7 @@ PERSISTENT = 'var/lib/nova-numa-pmc'
 def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
     """Return a file's bytes, None where there is no such file or directory.
 
-    :raises StateError: the directory or the file can't be trusted or read
+    :raises StateError: the directory or the file cannot be trusted or read
     """
     try:
         fd = open_directory(directory, create=False)
@@ -32,10 +32,10 @@ def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
 
 
 def write(directory: str, name: str, data: bytes, durable: bool = False) -> None:
-    """Replace a file of the directory, which is made where it isn't there.
+    """Replace a file of the directory, which is made where it is not there.
 
     :param durable: let it outlast a crash of the host; on a tmpfs nothing does
-    :raises StateError: the directory can't be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted or the file not be written
     """
     fd = open_directory(directory, create=True)
     try:
@@ -48,8 +48,8 @@ def open_directory(path: str, create: bool) -> int:
     """Open the state directory if only root or this user can write to it.
 
     :returns: a file descriptor
-    :raises FileNotFoundError: it isn't there, and isn't to be made
-    :raises StateError: it can't be trusted or made
+    :raises FileNotFoundError: it is not there, and is not to be made
+    :raises StateError: it cannot be trusted or made
     """
     try:
         if create:
@@ -92,7 +92,7 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
 
     :returns: a file descriptor; closing it releases the lock
     :raises StateLocked: another process holds it for longer than ``timeout_s``
-    :raises StateError: the file can't be trusted or made
+    :raises StateError: the file cannot be trusted or made
     """
     path = os.path.join(directory, name)
     fd = None
@@ -134,7 +134,7 @@ def open_file(
 
     :param directory: path, for messages
     :returns: (descriptor, size [bytes]), None when there is none
-    :raises StateError: it can't be trusted or opened, or is larger than ``size_max_bytes``
+    :raises StateError: it cannot be trusted or opened, or is larger than ``size_max_bytes``
     """
     path = os.path.join(directory, name)
     try:
@@ -185,7 +185,7 @@ def replace_file(
 
     :param directory: path, for messages
     :param durable: let it outlast a crash of the host; on a tmpfs nothing does
-    :raises StateError: it can't be written
+    :raises StateError: it cannot be written
     """
     try:
         files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: More points than a plot has pixels show nothing.
 _POINTS = 1000
-#: More lines than this can't be distinguished: the guests with most CPU time are drawn.
+#: More lines than this cannot be distinguished: the guests with most CPU time are drawn.
 _LINES = 10
 _NODE_PANELS = (
     ('pressure', 'pressure [1: saturated]', 1),

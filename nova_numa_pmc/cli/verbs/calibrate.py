@@ -278,7 +278,7 @@ def measure(
 ) -> tuple[calibration.Calibration, list[str]]:
     """Return (what was measured, problems).
 
-    What can't be measured is estimated or None, with a problem; nothing at all is an error.
+    What cannot be measured is estimated or None, with a problem; nothing at all is an error.
     """
     ids = [node.id for node in host.nodes]
     bandwidths: dict[int, float | None] = dict.fromkeys(ids)

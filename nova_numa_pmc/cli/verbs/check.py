@@ -79,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, print, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
-    # Another root's interpreters aren't for this host to run.
+    # Another root's interpreters are not for this host to run.
     own = os.path.samefile(args.root, '/')
     findings = collect(args, roles, interpreter.query if own else None)
     if args.json:

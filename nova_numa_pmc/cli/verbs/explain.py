@@ -16,7 +16,7 @@ examples:
   nova-numa-rebalance explain --hosts hosts.json --flavor flavor.json
   nova-numa-rebalance explain --hosts hosts.json --vcpus 4 --memory 8192M --count 3
 
-exit codes: 0 there is a place; 1 there is none, or something can't be read;
+exit codes: 0 there is a place; 1 there is none, or something cannot be read;
 64 usage error
 """
 
@@ -57,7 +57,7 @@ class Flavor(TypedDict, total=False):
 
 
 class FlavorError(NumaPmcError):
-    """A flavor's file or an option in its place can't be used."""
+    """A flavor's file or an option in its place cannot be used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 def new_guest(args: argparse.Namespace) -> model.Guest:
     """Return the guest that the options describe.
 
-    :raises FlavorError: its size isn't reported, or the flavor's file can't be used
+    :raises FlavorError: its size is not reported, or the flavor's file cannot be used
     """
     flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
     vcpus = args.vcpus or flavor.get('vcpus')
@@ -163,7 +163,7 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
 def read_flavor(path: str) -> Flavor:
     """Read a flavor as openstackclient prints it.
 
-    :raises FlavorError: it isn't one
+    :raises FlavorError: it is not one
     """
     try:
         with open(path, encoding='utf-8') as stream:

@@ -100,7 +100,7 @@ def _move_to_node(
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
-    :raises PageMoveError: it can't be there
+    :raises PageMoveError: it cannot be there
     """
     observed = command.look(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)

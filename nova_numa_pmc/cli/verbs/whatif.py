@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return the exit code.
 
-    :raises RowsError: a file can't be used
+    :raises RowsError: a file cannot be used
     """
     conf = explain_hosts.options(args.nova_conf)
     for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):

@@ -50,7 +50,7 @@ def of_all_guests(histories: Histories) -> model.DemandHistory:
     """Return the demand history of all guests that decisions use, rounded as in Nova's metrics.
 
     That is to whole guests and 0.01 cores. At most :data:`histories.FLAVOR_GUESTS_MAX` guests
-    count, so that one host doesn't decide for all. Flavors are left out: Nova's metrics have no
+    count, so that one host does not decide for all. Flavors are left out: Nova's metrics have no
     room for them, and the hook and the scheduler have to expect the same.
     """
     count, total = per_vcpu(histories).get(None, (0, 0.0))

@@ -44,7 +44,7 @@ def choose(
     """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
 
     It is the one with the fewest promised vCPUs per core, then the fewest guests, then the lowest
-    CPU. Memory doesn't matter: all caches of a place reach it alike. A guest gets all CPUs of its
+    CPU. Memory does not matter: all caches of a place reach it alike. A guest gets all CPUs of its
     nodes if it could want more cores than the cache has, or if it would leave the cache above
     ``limits.pressure_floor`` and more crowded than its nodes together: guests held to fewer CPUs
     must not wait beside idle ones. A cache of which the guest may use a single core is therefore

@@ -48,7 +48,7 @@ def smallest(
     :param need: what is wanted of each resource; all ≥ 0
     :param distances: ``distances(a, b)`` between two positions
     :param costs: sort keys of the positions, the lowest is the best; None: all are equal
-    :returns: ascending tuples, all of one size; empty: even all don't suffice
+    :returns: ascending tuples, all of one size; empty: even all do not suffice
     """
     everywhere = tuple(range(len(room)))
     costs = costs or [(0,)] * len(room)

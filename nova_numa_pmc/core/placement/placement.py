@@ -48,7 +48,7 @@ def place(
 
     1. the pressures that it leaves on the candidate's own nodes, highest first, at
        least ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. The other
-       nodes don't enter: for single nodes the order is the same as that of the whole
+       nodes do not enter: for single nodes the order is the same as that of the whole
        host's sorted pressures, but rounding those would let a calm node's step outweigh
        the guest's own
     2. distance of memory and devices from the CPUs, SLIT units beyond local
@@ -57,7 +57,7 @@ def place(
     4. vCPUs per core, 5. promised memory per capacity, 6. guests, 7. rotation
 
     Pressure is the highest of CPU wanted per capacity, bandwidth per maximum and link
-    utilisation; a part that some nodes don't know is taken as the upper quartile of those
+    utilisation; a part that some nodes do not know is taken as the upper quartile of those
     that do (:mod:`missing`). Demand that is measured nowhere is taken as 0.5 cores per
     promised vCPU.
 
@@ -81,7 +81,7 @@ class PlaceDecision:
 
     :ivar reason: the verdict's code alone where there are ``ranks``
     :ivar ranks: best first; empty: nowhere
-    :ivar assumed: the parts of pressure that some nodes don't know (:mod:`missing`)
+    :ivar assumed: the parts of pressure that some nodes do not know (:mod:`missing`)
     """
 
     __slots__ = ('reason', 'ranks', 'assumed')
@@ -116,7 +116,7 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
     :returns: where we placed it, or where others pinned it, or floating
     """
     if guest.placed_by:
-        # What numatune doesn't bind is allocated where the vCPUs run.
+        # What numatune does not bind is allocated where the vCPUs run.
         cpu_nodes, mem_nodes = guest.cpu_nodes, guest.mem_nodes or guest.cpu_nodes
         origin = model.PINNED
     else:

@@ -20,7 +20,7 @@ def promisable_bytes(
 ) -> int:
     """Return the largest promise that a host could make to one guest, alone on it [bytes].
 
-    What the kernel can't reclaim counts as if it could: it changes all the time, and promises
+    What the kernel cannot reclaim counts as if it could: it changes all the time, and promises
     would change with it.
 
     :param page_bytes: of the guest's huge pages, None: normal pages
@@ -43,7 +43,7 @@ def limited(
 ) -> tuple[model.Guest, tuple[str, ...]]:
     """Return the guest, its memory limited to what its host could promise, and any problem.
 
-    Memory that could never be plugged on this host doesn't count: only what the guest has now
+    Memory that could never be plugged on this host does not count: only what the guest has now
     does, as far as the host could give it. Where the host has no huge pages of its size, the
     guest is left as it is, and QEMU reports it.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import Limits, NodeView, Request
 
-    #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both don't compare.
+    #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both do not compare.
     Key = tuple[Any, ...]
 
 #: Parts of the sort key of candidates, in order; the lowest key wins.
@@ -192,8 +192,8 @@ def _traffic(wanted: Request) -> float:
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
     """Take the highest utilisation of a node with a guest's charge on it.
 
-    :param cores: the guest's demand on the node's CPUs; None: it doesn't use them, and they
-        don't count
+    :param cores: the guest's demand on the node's CPUs; None: it does not use them, and they
+        do not count
     """
     return max(parts(node, cores, bytes_per_sec))
 

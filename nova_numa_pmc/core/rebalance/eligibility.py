@@ -100,7 +100,7 @@ def why_not(
     :param promise: the guest's, None: it has none
     :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the measured interval; None: the
-        guest's age doesn't matter
+        guest's age does not matter
     """
     if guest is None:
         return UNKNOWN
@@ -131,7 +131,7 @@ def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:
 def _is_new(case: _Case) -> bool:
     """Return whether a guest got its place since the measured interval began.
 
-    The measurements don't show it at its place yet: it was placed by them.
+    The measurements do not show it at its place yet: it was placed by them.
     """
     began_ns = case.measured_since_ns
     return began_ns is not None and case.promise.since_ns > began_ns

@@ -115,7 +115,7 @@ def waiting(demand: float, cores: float, burst: float) -> float:
 def crowding(demand: float, cores: float) -> float:
     """Return D·ln(D / C) − (D − C) where D exceeds C, else 0 [cores].
 
-    Waiting alone doesn't show how it is distributed: six busy guests on two nodes of two cores
+    Waiting alone does not show how it is distributed: six busy guests on two nodes of two cores
     wait for two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is
     what proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
     1997). At D = C it grows as fast as waiting; beyond, more crowded nodes count more.

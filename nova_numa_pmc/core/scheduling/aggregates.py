@@ -45,7 +45,7 @@ class Aggregates:
     :ivar bandwidth, maximum: [bytes/s]
     :ivar members: node ids
     :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
-        doesn't change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
+        does not change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
     :ivar rotation: how many placements came before, modulo their number; breaks ties
     :ivar uniform: each part of pressure is known on all domains or on none, and each domain
         has CPUs and memory: the short way of :func:`outcome.outcome` holds

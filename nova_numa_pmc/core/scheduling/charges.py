@@ -34,7 +34,7 @@ def add_new_guests(
 
     :param host: left as it is
     :param vcpus, memory_mib: sums over these guests. Below 0 counts as 0: what a guest that left
-        has freed isn't known before the next measurement
+        has freed is not known before the next measurement
     :param cores_per_vcpu: what is expected of any guest of this host
     """
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
@@ -61,10 +61,10 @@ def add_new_guests(
 
 
 def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
-    """Take a guest off a host that has it already, so that it doesn't count twice.
+    """Take a guest off a host that has it already, so that it does not count twice.
 
-    The scheduler doesn't know on which nodes the guest is, so its size is taken off all domains in
-    proportion to their vCPUs.
+    The scheduler does not know on which nodes the guest is, so its size is taken off all domains
+    in proportion to their vCPUs.
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores
     host, total = host.copy(), sum(borne)

@@ -34,7 +34,7 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
 
     Read latency where the table has it, else access latency.
 
-    :raises CalibrationError: the table can't be read or understood
+    :raises CalibrationError: the table cannot be read or understood
     """
     path = os.path.join(root, _PATH)
     try:

@@ -4,7 +4,7 @@
 Nothing is compiled and no page is made executable, so it runs on every architecture and
 under SELinux: the loops are functions that libc has, called without Python's lock.
 
-* Bandwidth: ``memchr(3)`` for a byte that isn't there, a read of every line at the speed of
+* Bandwidth: ``memchr(3)`` for a byte that is not there, a read of every line at the speed of
   the CPU's widest loads, one thread on each core.
 * Latency: ``tfind(3)`` down a tree whose every node has a right child only. A tree's node is
   {key, left, right}, in glibc and musl alike (:func:`_check_tree` makes sure of it), so a tree
@@ -103,7 +103,7 @@ class Memory:
     """Anonymous memory on a node, written once so that its pages are allocated.
 
     :param node: node id, None: wherever the kernel puts it (a host without NUMA)
-    :raises CalibrationError: it can't be allocated there
+    :raises CalibrationError: it cannot be allocated there
     """
 
     def __init__(self, size: int, node: int | None) -> None:

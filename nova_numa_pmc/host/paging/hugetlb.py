@@ -15,7 +15,7 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     The kernel walks the page tables for this: cheap for a guest on huge pages, not for others.
 
     :param pid: id of the process, None: not known
-    :returns: {node id: bytes}; empty where there are none or the kernel doesn't report them
+    :returns: {node id: bytes}; empty where there are none or the kernel does not report them
     """
     by_node: dict[int, int] = {}
     if pid is None:

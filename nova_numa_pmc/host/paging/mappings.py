@@ -45,7 +45,7 @@ def read(pid: int, root: str = '/') -> list[Mapping]:
     of a QEMU with its libraries).
 
     :raises GuestGone: there is no such process any more
-    :raises PageMoveError: the file can't be read or understood
+    :raises PageMoveError: the file cannot be read or understood
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
     mappings: list[Mapping] = []
@@ -73,7 +73,7 @@ def start_ticks(pid: int, root: str = '/') -> int:
     """Return when a process started [ticks since boot]; this shows that a pid was reused.
 
     :raises GuestGone: it is gone, or a zombie whose memory is
-    :raises PageMoveError: the file can't be understood
+    :raises PageMoveError: the file cannot be understood
     """
     path = os.path.join(root, 'proc/%d/stat' % pid)
     text = ''.join(_lines(path))

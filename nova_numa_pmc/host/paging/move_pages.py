@@ -7,7 +7,7 @@ call is made directly, which needs nothing installed; its numbers are listed her
 architectures. libnuma without py-libnuma is not used: it would only add rare architectures, on
 which py-libnuma can be installed.
 
-Nothing else of py-libnuma is called: its functions take masks that they don't check, and an
+Nothing else of py-libnuma is called: its functions take masks that they do not check, and an
 absent node ends the process. Here the kernel checks the node, and answers ENODEV.
 """
 
@@ -86,7 +86,7 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
 
     Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
     and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
-    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read
+    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that cannot be read
     stays as it is: nothing is raised.
 
     :param addresses: array('Q') of pages that are present: others would be allocated

@@ -167,7 +167,7 @@ class PageMover:
     def _count_tried(self, addresses: array[int], statuses: array[int]) -> int:
         """Return the number of pages that the kernel has tried.
 
-        It says at once what becomes of a page that can't join those which it has collected, then
+        It says at once what becomes of a page that cannot join those which it has collected, then
         moves these, and stops there when one of them stays (do_pages_move() in mm/migrate.c): a
         huge page that is pinned would hold back all behind it. The rest of that huge page is
         taken for tried.

@@ -31,7 +31,7 @@ _K = TypeVar('_K')
 class Counters(Generic[_K]):
     """Counters on any number of targets, opened and closed as these change.
 
-    It degrades instead of failing: a counter that can't be opened reads as None, and
+    It degrades instead of failing: a counter that cannot be opened reads as None, and
     :meth:`update` reports it once.
     """
 
@@ -140,7 +140,7 @@ class Counters(Generic[_K]):
 def _places(
     events: Sequence[Event], missing: Iterable[tuple[Event, object]]
 ) -> tuple[int | None, ...]:
-    """Return each event's position among those that were opened, None: it wasn't."""
+    """Return each event's position among those that were opened, None: it was not."""
     absent = {event for event, _ in missing}
     positions = iter(range(len(events)))
     return tuple(None if event in absent else next(positions) for event in events)

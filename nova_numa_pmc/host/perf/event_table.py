@@ -77,7 +77,7 @@ class Row(Record):
     :param cpuid: regular expression on ``vendor-family-model-stepping`` in the
         form of perf's mapfile.csv (family decimal, the rest hexadecimal), for
         Arm on ``implementer-part``
-    :param pfm: libpfm4's PMU prefix, None: 4.13 doesn't know it
+    :param pfm: libpfm4's PMU prefix, None: 4.13 does not know it
     """
 
     key: str

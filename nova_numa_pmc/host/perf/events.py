@@ -67,7 +67,7 @@ class Event(Record):
 class Selection(Record):
     """Events that can be counted.
 
-    :param row: the CPU's row of the table, None: the table doesn't know it
+    :param row: the CPU's row of the table, None: the table does not know it
     :param events: what is counted; one role may have several, to be added up
     :param missing: (role, why)
     """
@@ -117,7 +117,7 @@ def select(
         (nothing of it can be opened here); None: this machine's
     :param overrides: role → event as perf writes it (``cpu/event=0xd3,umask=0x1/``,
         ``cpu/instructions/``, ``r53100f``) or a libpfm4 name with its prefix
-        (``skx::EVENT:UMASK``); 'none': don't count the role
+        (``skx::EVENT:UMASK``); 'none': do not count the role
     :param libpfm: the loaded library, None: it is not there
     :raises EventError: an override that names no role or no event
     """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
-# config2, then what this doesn't use up to PERF_ATTR_SIZE_VER5.
+# config2, then what this does not use up to PERF_ATTR_SIZE_VER5.
 _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
 # TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
 _READ_FORMAT = 1 | 2 | 4 | 8
@@ -338,7 +338,7 @@ def open_groups(
     A group that could never be counted at once is refused by the kernel
     (EINVAL): the event then begins the next group, and the kernel rotates. So does one of
     :data:`counter_roles.GUEST_ROLES`, so that it takes no counter from the others.
-    An event that this machine doesn't have is left out of the groups.
+    An event that this machine does not have is left out of the groups.
 
     :returns: (groups, (event left out, its error) of each)
     :raises CounterError: anything else than an unsupported event; nothing stays open
@@ -370,5 +370,5 @@ def _place(event: Event, groups: list[EventGroup], target: Target, disabled: boo
             groups[-1].events += (event,)
             return
         except exceptions.CounterUnsupported:
-            pass  # doesn't fit, or not supported at all: alone it shows which
+            pass  # does not fit, or not supported at all: alone it shows which
     groups.append(EventGroup((event,), target, disabled))

@@ -53,9 +53,9 @@ class Libpfm:
 
 
 def load(soname: str = _SONAME) -> Libpfm | None:
-    """Return libpfm4; None where the library is missing or doesn't start.
+    """Return libpfm4; None where the library is missing or does not start.
 
-    ``LIBPFM_ENCODE_INACTIVE`` makes it encode events of CPUs that it doesn't
+    ``LIBPFM_ENCODE_INACTIVE`` makes it encode events of CPUs that it does not
     run on (libpfm(3)); it is read once, at initialisation.
     """
     before = os.environ.get('LIBPFM_ENCODE_INACTIVE')

@@ -85,7 +85,7 @@ def _bits(layout: str) -> tuple[str, list[int]]:
 def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
     """Return terms as (config, config1, config2) in the PMU's layout.
 
-    :raises EventError: a term that the PMU doesn't have, or a value too wide for it
+    :raises EventError: a term that the PMU does not have, or a value too wide for it
     """
     configs = dict.fromkeys(CONFIGS, 0)
     for name, value in parse_terms(text):

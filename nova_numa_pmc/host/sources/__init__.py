@@ -11,7 +11,7 @@
 ``ladder``           tries the sources in order, leaves one that fails, comes back to it
 
 A source has a ``name``, ``sample(tick)`` → {uuid: :class:`evidence.Evidence`}, ``problems`` and
-``close()`` (:class:`ladder.Source`). While it can't be used on this host, ``sample()`` raises
+``close()`` (:class:`ladder.Source`). While it cannot be used on this host, ``sample()`` raises
 :class:`SourceUnavailable`, with the remedy. A guest without evidence in a tick is absent from
 the result, and the next source is tried.
 """

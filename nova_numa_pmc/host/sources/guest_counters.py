@@ -66,7 +66,7 @@ class GuestCounters:
         self._last_ns: int | None = None
         self._failed = False  # and was not tried again yet
         self._room_index = 0  # in _ROOMS
-        self._unfit: tuple[str, ...] = ()  # roles that don't fit beside those
+        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside those
         self.problems: tuple[str, ...] = ()
 
     def room(self, cpu: int) -> tuple[str, ...]:

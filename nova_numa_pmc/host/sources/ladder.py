@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         def sample(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
             """Return its measurement.
 
-            :raises NumaPmcError, OSError: it can't
+            :raises NumaPmcError, OSError: it cannot
             """
 
         def close(self) -> None:

@@ -61,7 +61,7 @@ def guest_events(selection: Selection) -> tuple[Event, ...]:
 
 
 def why_no_memory_events(selection: Selection) -> str | None:
-    """Return why local and remote accesses can't be distinguished; None: they can."""
+    """Return why local and remote accesses cannot be distinguished; None: they can."""
     missing = dict(selection.missing)
     for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):
         if role in missing:
