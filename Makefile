@@ -50,7 +50,7 @@ test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
-lint: setup ## Check style, types, imports, words: ruff, hacking, mypy, import-linter, vulture, vermin, shellcheck, codespell, doc8, reno
+lint: setup ## Check style, types, imports and words (tools/lint has the list; it takes names)
 	@tools/lint
 
 docs: ## Build the documentation into doc/build/html, manual pages into doc/build/man

@@ -30,7 +30,7 @@ function configure_numa_pmc_scheduler {
     local filters
     filters=$(iniget "$NOVA_CONF" filter_scheduler enabled_filters)
     filters=${filters:-ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter}
-    # Behind the cheap filters, before Nova's own for NUMA, which takes far longer.
+    # After the cheap filters, before Nova's own for NUMA, which takes far longer.
     filters=,$filters,
     filters=${filters//,NUMAPressureFilter,/,}
     filters=${filters//,NUMATopologyFilter,/,}

@@ -182,13 +182,10 @@ def _memory_text(
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = cgroups.bytes_off(by_node, homes)
-    text = ' (%s' % (
-        applied.memory
-        if applied.memory != cpuset.UNASKED
-        else 'local'
-        if not off_bytes
-        else 'wide'
-    )
+    outcome = applied.memory
+    if outcome == cpuset.UNASKED:
+        outcome = 'wide' if off_bytes else cpuset.LOCAL
+    text = ' (%s' % outcome
     if off_bytes:
         text += ', %d of %d KiB lay elsewhere' % (
             off_bytes + 1023 >> 10,

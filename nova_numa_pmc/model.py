@@ -95,7 +95,8 @@ class Topology(Record):
 class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
-    :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
+    :param vcpus: vCPUs online at start
+    :param vcpus_max: the most vCPUs that it may have once more are plugged; None: ``vcpus``
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
         persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
@@ -115,7 +116,7 @@ class Guest(Record):
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
-    :param host_devices: the host's devices that it uses beside these, sorted:
+    :param host_devices: the host's devices that it uses besides ``devices``, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
     :param state: libvirt's word for its state ('running', 'paused'), None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',

@@ -119,7 +119,7 @@ class GuestSample(Record):
 
 
 class PoolSample(Record):
-    """A pool of CPUs beside the floating one (:mod:`nova_numa_pmc.core.pools`).
+    """A pool of CPUs other than the floating one (:mod:`nova_numa_pmc.core.pools`).
 
     :param cpus: its CPUs, ascending
     :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
@@ -140,7 +140,7 @@ class Sample(Record):
     :param nodes: in the order of their ids
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy
-    :param pools: the pools beside the floating one, which is in ``nodes``
+    :param pools: the pools other than the floating one, which is in ``nodes``
     :param pool_source: source of the floating pool's CPUs: 'nova.conf', 'guests', 'kernel'; empty:
         not reported
     """

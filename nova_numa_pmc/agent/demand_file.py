@@ -52,7 +52,7 @@ class DemandFile:
 
         :param tick: with sample, host and promises
         :param options: the file is written where the agent publishes
-        :returns: ({node id: load}, demand of the pools beside the floating one)
+        :returns: ({node id: load}, demand of the pools other than the floating one)
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         if self.histories is None:

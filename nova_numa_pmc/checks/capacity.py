@@ -38,8 +38,8 @@ def check_options(root: str) -> Iterator[Finding]:
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that our RAM allocation ratio agrees with Nova's.
 
-    Nova's ratio in placement may have been set there by the API; the file is what a host
-    reports unless it sets nothing.
+    The ratio in Placement may have been set by its API; nova.conf has what the host reports there,
+    unless it sets none.
 
     :param conf: of nova-compute
     """

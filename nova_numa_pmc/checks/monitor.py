@@ -41,7 +41,7 @@ def enabled_monitors(conf: NovaConf) -> list[str]:
 
 
 def check_enabled(conf: NovaConf) -> Iterator[Finding]:
-    """Check that ``compute_monitors`` names our monitor, and no other one beside it."""
+    """Check that ``compute_monitors`` names our monitor, and no other CPU monitor."""
     names, file = enabled_monitors(conf), conf.file_of('compute_monitors')
     if NAME not in names:
         yield Finding(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that nova-scheduler and the placement service let pressure decide.
+"""Check that nova-scheduler and Placement let pressure decide.
 
-The options are described in Nova's nova/conf/scheduler.py and placement's
+The options are described in Nova's nova/conf/scheduler.py and Placement's
 placement/conf/placement.py.
 """
 
@@ -161,8 +161,8 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'host_subset_size = 1: requests that arrive within seconds of each other all get the '
             'same host, as none of them is counted yet',
-            '[numa_pmc] penalty_jitter = 0.05 with NUMAPressureWeigher, or [filter_scheduler] '
-            'host_subset_size = 5',
+            '[numa_pmc] penalty_jitter = 0.15 (the default) with NUMAPressureWeigher, or '
+            '[filter_scheduler] host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),
         )
 
@@ -183,9 +183,9 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
-    """Check that placement does not return the same candidates each time, where it has many hosts.
+    """Check that Placement does not return the same candidates each time, where it has many hosts.
 
-    :param placement_conf: of the placement service's files, None: they are not here
+    :param placement_conf: of Placement's files, None: they are not here
     """
     if placement_conf is None or placement_conf.get(
         'randomize_allocation_candidates', 'placement'

@@ -74,9 +74,11 @@ class CommandContext:
     ) -> None:
         """Read the shared options; this never fails.
 
-        :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
-            :func:`signals.blocked`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
-            :func:`subprocess.run`
+        :param wait: waits this many seconds
+        :param ask: as :func:`input`
+        :param signals: as :func:`signals.blocked`
+        :param clock_ns: returns CLOCK_MONOTONIC [ns]
+        :param run: as :func:`subprocess.run`
         :param port: the kernel's side of moves
         """
         self.root, self.ask, self.signals, self.port = root, ask, signals, port

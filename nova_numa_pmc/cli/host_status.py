@@ -185,8 +185,7 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
     loads: dict[int, dict[str, float | None]] = {}
     if publication is None:
         return loads
-    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
-    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
+    for node, remote, now in publication.by_node():
         parts = pressure.node_pressure(
             pressure.utilisation(node.demand_cores, node.cores),
             pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host, publish it, and keep guests where they belong.
 
-It runs until it is stopped, usually as a systemd service; needs root. SIGHUP
-reads the options again; SIGTERM ends it, with a move of memory in progress
-finished or undone.
+It needs root, and runs until it is stopped, usually as a systemd service. SIGHUP makes it
+read the options again. At SIGTERM, a move in progress continues for at most stop_timeout_s;
+then it is kept if most of the memory has moved, and taken back otherwise.
 
 examples:
   systemctl enable --now nova-numa-agent     # the usual way
@@ -202,8 +202,7 @@ def _once(
 def as_lines(publication: Publication) -> list[str]:
     """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (publication.interval_s, publication.source or 'none')]
-    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
-    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
+    for node, remote, now in publication.by_node():
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = (
             'unknown'

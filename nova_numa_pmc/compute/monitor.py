@@ -44,7 +44,7 @@ SOURCE = 'nova_numa_pmc'
 
 
 class _Inputs(Record):
-    """What the metrics are made of: the agent's publication, and what Nova counts beside it.
+    """What the metrics are made of: the agent's publication, and what Nova counts besides.
 
     :param vcpus, memory_mb: used, without what the agent cannot have seen
     :param interval_s: time after which the scheduler may expect new metrics [s]
@@ -64,7 +64,7 @@ class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
     A publication that is missing, stale or cannot be trusted costs one warning, and then the
-    NUMA metrics are left out: the scheduler takes the host's pressure as unknown. Nova makes
+    NUMA metrics are left out: the scheduler treats the host's pressure as unknown. Nova makes
     an object of every installed monitor, enabled or not, so that the constructor does nothing.
     """
 

@@ -92,7 +92,7 @@ DEFAULT_LIMITS = model.Limits()
 
 
 class Counted(Record):
-    """What Nova counted on the host when metrics were sent, beside vCPUs and memory.
+    """What Nova counted on the host when metrics were sent, besides vCPUs and memory.
 
     :param sent_s: when the metrics were sent [s since the epoch]
     :param uuids: uuids of the instances that the agent can have seen

@@ -109,7 +109,10 @@ def list_opts() -> list[cfg.Opt]:
             default=_REBALANCE_OPTIONS.min_gain_cores,
             min=0.0,
             max=1000.0,
-            help='Minimum gain of a move; anything below is treated as noise [cores].',
+            help=(
+                'Gain below which a move is treated as noise [cores]. If 0.4 percent of the '
+                "host's cores is less than this, that is used instead."
+            ),
         ),
         cfg.BoolOpt(
             'widen',

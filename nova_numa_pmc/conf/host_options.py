@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the options that the libvirt hook shares with the other programs, without oslo.config.
 
-The libvirt hook runs at every guest start and cannot afford to import
-oslo.config (150 modules on top of a bare Python's two dozen). Both read the same file:
-:data:`OPTIONS` is the only description of the options, ``conf/opts.py`` turns it
-into oslo.config's, and the parser below follows oslo.config's syntax for the
-single-valued options that exist here. It does no ``$`` substitution and reads
-no ``--config-dir``.
+The libvirt hook runs at every guest start and cannot afford to import oslo.config (150 modules
+on top of a bare Python's two dozen), with which the other programs read the same file.
+:data:`OPTIONS` is the only description of the options; ``conf/opts.py`` turns it into
+oslo.config's. The parser below follows oslo.config's syntax for the single-valued options that
+exist here. It does no ``$`` substitution and reads no ``--config-dir``.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class HostOptions(Record):
 GROUPS = (
     ('placement', 'What a node may promise, and when nodes count as equally loaded.'),
     ('hook', 'What the libvirt hook does when a guest starts.'),
-    ('state', 'Where the promises made to guests are kept.'),
+    ('state', 'Where promises and publications are kept.'),
 )
 
 OPTIONS = (
@@ -258,7 +257,8 @@ OPTIONS = (
         '/run/nova-numa-pmc',
         None,
         None,
-        'Directory of the promises. It must not survive a reboot.',
+        'Directory of the promises, of what the agent publishes, and of locks. It must not '
+        'survive a reboot.',
     ),
 )
 

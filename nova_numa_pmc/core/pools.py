@@ -161,7 +161,7 @@ def is_apart(guest: model.Guest, host: model.Topology) -> bool:
 def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
     """Return the number of a guest's vCPUs that may load the floating pool.
 
-    Not those that are pinned beside it, nor those that have a CPU of their own.
+    Not those that are pinned to CPUs outside of it, nor those that have a CPU of their own.
     """
     if is_apart(guest, host):
         return 0
@@ -181,7 +181,7 @@ def cpus_of(host: model.Topology) -> frozenset[int]:
 def other_pools(
     guests: tuple[model.Guest, ...], host: model.Topology
 ) -> tuple[frozenset[int], ...]:
-    """Return the pools of unpinned guests beside the floating one, by lowest CPUs.
+    """Return the pools that unpinned guests have besides the floating one, by lowest CPUs.
 
     Of more than :data:`_OTHER_POOLS_MAX` pools, those with most guests.
     """

@@ -55,7 +55,7 @@ def bandwidth_bytes_per_sec(
 ) -> float | None:
     """Return a memory controller's traffic, (read + ω·write) / Δt; None: unknown.
 
-    :param write_weight: ω, what a written byte costs beside a read one
+    :param write_weight: ω, the cost of a written byte relative to a read one
     """
     if read_bytes is None or write_bytes is None or elapsed_ns <= 0:
         return None

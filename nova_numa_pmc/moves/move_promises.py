@@ -79,9 +79,10 @@ class MovePromises:
                 raise GuestGone('guest %s: ended before it was moved' % step.name)
             why_not = eligibility.why_not_now(guest)
             if why_not:
+                state = guest.job or guest.state
                 raise MoveRefused(
                     'guest %s: %s'
-                    % (step.name, why_not if guest.override else guest.job or guest.state)
+                    % (step.name, eligibility.TEXTS[why_not] if guest.override else state)
                 )
             before = promised.get(step.uuid)
             if before is None:

@@ -82,7 +82,8 @@ class HistoryEntry(Record):
     :param batch: the same for all moves of one command, '' for the agent's
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: as planned
-    :param moved_bytes: of all parts; ``seconds``: how long it took
+    :param moved_bytes: of all parts
+    :param seconds: how long it took
     :param result: one of :data:`RESULTS`
     :param why: why it was made, or why it was not or not whole
     """

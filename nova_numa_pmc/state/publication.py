@@ -20,7 +20,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, state_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any, NoReturn
 
     from nova_numa_pmc.sample_records import Sample
@@ -84,6 +84,11 @@ class Publication(Record):
     pool_source: str = ''
     guests_by: str = ''
     history: model.DemandHistory = model.DemandHistory()
+
+    def by_node(self) -> Iterator[tuple[model.NodeView, float | None, float | None]]:
+        """Yield (node, its remote ratio, its demand in the interval), None: unknown."""
+        now_cores = self.demand_now_cores or (None,) * len(self.view.nodes)
+        yield from zip(self.view.nodes, self.remote_ratios, now_cores)
 
 
 def freshness(publication: Publication, now_s: float) -> str:
@@ -172,8 +177,7 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
 def encode(publication: Publication) -> bytes:
     """Render a publication as the file's bytes."""
     nodes = []
-    now_cores = publication.demand_now_cores or (None,) * len(publication.view.nodes)
-    for node, remote, now in zip(publication.view.nodes, publication.remote_ratios, now_cores):
+    for node, remote, now in publication.by_node():
         members = node._asdict()
         del members['cpus']
         nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))

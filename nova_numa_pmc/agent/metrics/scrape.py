@@ -15,7 +15,8 @@ class Scrape(Record):
     """The values of a scrape.
 
     :param guests: as in :class:`metrics_conf.MetricsOptions`
-    :param ticks: number of ticks so far; ``seconds``: how long all of them took [s]
+    :param ticks: number of ticks so far
+    :param seconds: how long all of them took [s]
     """
 
     tick: Tick

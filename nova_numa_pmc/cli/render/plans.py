@@ -24,7 +24,8 @@ def lines(
 ) -> list[str]:
     """Return a plan as lines of text.
 
-    :param situation: the situation that the plan was made for; ``observed``: a measured host
+    :param situation: the situation that the plan was made for
+    :param observed: a host that was measured
     """
     assert observed.sample is not None
     shown = [

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.demand import flavors
 from nova_numa_pmc.core.demand.histories import (
     KNOWN_S,
@@ -210,7 +211,7 @@ class LongerHorizon:
         return loads
 
     def pool_demands(self) -> tuple[PoolSample, ...]:
-        """Return the interval's pools of CPUs beside the floating one over the longer horizon.
+        """Return the demand of the pools other than the floating one over the longer horizon.
 
         In a pool's demand the histories of the guests whose pool it is stand for what they wanted
         in the interval; the rest, which others of the host's guests may share, is the interval's.
@@ -219,8 +220,8 @@ class LongerHorizon:
         """
         if not self._sample.pools:
             return ()
-        usable = frozenset().union(*(node.usable_cpus or node.cpus for node in self._host.nodes))
-        pools = []
+        usable = frozenset[int]().union(*map(pools.usable, self._host.nodes))
+        composed = []
         for pool in self._sample.pools:
             members = [
                 uuid
@@ -230,7 +231,7 @@ class LongerHorizon:
                 and guest.allowed_cpus & usable == frozenset(pool.cpus)
             ]
             more = self._beyond_the_interval(members)
-            pools.append(
+            composed.append(
                 pool._replace(
                     demand_by_node=tuple(
                         (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
@@ -238,7 +239,7 @@ class LongerHorizon:
                     )
                 )
             )
-        return tuple(pools)
+        return tuple(composed)
 
     def _guest_charges(self) -> list[Charge]:
         """Return each guest's charge."""

@@ -42,7 +42,7 @@ class NumaFaults:
         :raises SourceUnavailable: NUMA balancing is off, or not built in
         """
         if not is_balancing(self._root):
-            raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is not 1')
+            raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is 0 or absent')
         home = {cpu: node.id for node in tick.host.nodes for cpu in node.online_cpus}
         evidence = {}
         for running in tick.guests:
