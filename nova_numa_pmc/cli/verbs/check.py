@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     #: Asks a service's Python as a user (uid, gid), None: as this one.
-    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
+    Query = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
     #: One check.
     Check = Callable[[], Iterable[Finding]]
 
@@ -111,12 +111,12 @@ def roles_here(root: str) -> tuple[str, ...]:
 
 
 def collect(
-    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.query
+    args: argparse.Namespace, roles: Iterable[str], query: Query | None = interpreter.query
 ) -> list[Finding]:
     """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
-    :param ask: queries a service's Python, as :func:`interpreter.query`; None: it is not queried
+    :param query: queries a service's Python, as :func:`interpreter.query`; None: it is not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -129,7 +129,7 @@ def collect(
             )
         )
     for role in roles:
-        for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, ask):
+        for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, query):
             findings += _run_check(check)
     return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -158,7 +158,7 @@ def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
     return '\n'.join(lines)
 
 
-def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
+def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     """List what to check on a compute host, as functions without arguments."""
     root = args.root
     for check in (
@@ -192,7 +192,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: capacity.check_shared_set(root, conf)
         yield lambda: published.check_pool(host_options.below(root, directory), conf)
         yield lambda: conf.findings
-    modules = _query(args, COMPUTE, process, ask)
+    modules = _query(args, COMPUTE, process, query)
     if modules:
         yield lambda: monitor.check_loadable(modules, installed_shim())
 
@@ -206,7 +206,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
     return hook_checks.check_status(hook_checks.status(root), in_container)
 
 
-def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
+def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
     yield lambda: _check_service(CONTROLLER, process, conf)
@@ -218,7 +218,7 @@ def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: scheduler.check_cpu_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])
-    modules = _query(args, CONTROLLER, process, ask)
+    modules = _query(args, CONTROLLER, process, query)
     if modules:
         yield lambda: scheduler.check_importable(modules)
 
@@ -276,16 +276,16 @@ def _check_service(
 
 
 def _query(
-    args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
+    args: argparse.Namespace, role: str, process: processes.Process | None, query: Query | None
 ) -> interpreter.InterpreterModules | None:
     """Query the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
-    if ask is None or (process is not None and not process.same_root):
+    if query is None or (process is not None and not process.same_root):
         return None
     python = interpreter.python_of(process, '/usr/bin/' + service, args.root)
     if python is None:
         return None
-    return ask(python, (process.uid, process.gid) if process else None)
+    return query(python, (process.uid, process.gid) if process else None)
 
 
 def installed_shim() -> str | None:

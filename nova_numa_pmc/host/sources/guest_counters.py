@@ -7,7 +7,7 @@ and all of its threads are counted.
 
 Counters on CPUs go before counters on threads: the kernel places the former first and takes
 turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where the hardware
-has too few for both, threads would never be counted: see :meth:`GuestCounters.room`.
+has too few for both, threads would never be counted: see :meth:`GuestCounters.roles_beside`.
 
 Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
 with the first where the hardware has too few counters for all.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: A guest that ran this much without any count was starved of counters [cores].
 _RAN_CORES = 0.01
 #: Roles to count on CPUs beside the guests, in the order tried: the most first.
-_ROOMS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
+_ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 
 class GuestCounters:
@@ -65,29 +65,29 @@ class GuestCounters:
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
         self._failed = False  # and was not tried again yet
-        self._room_index = 0  # in _ROOMS
+        self._role_set = 0  # in _ROLE_SETS
         self._unfit: tuple[str, ...] = ()  # roles that do not fit beside those
         self.problems: tuple[str, ...] = ()
 
-    def room(self, cpu: int) -> tuple[str, ...]:
+    def roles_beside(self, cpu: int) -> tuple[str, ...]:
         """Return as many roles to count on CPUs as fit beside this source.
 
         :param cpu: an online CPU to ask on
         """
         if self._scope != perf_event.THREAD or self._failed:
-            return _ROOMS[0]
+            return _ROLE_SETS[0]
         if self._events is None:
             try:
                 events = self._choose()
                 first = _events_with_roles(events, owner_counters.ROLES)
-                self._room_index = next(
+                self._role_set = next(
                     index
-                    for index, roles in enumerate(_ROOMS)
+                    for index, roles in enumerate(_ROLE_SETS)
                     if not roles
                     or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
                 # The kernel tries no further group in the turn of one that does not fit.
-                beside = _events_with_roles(first, _ROOMS[self._room_index])
+                beside = _events_with_roles(first, _ROLE_SETS[self._role_set])
                 self._unfit = tuple(
                     role
                     for role in dict.fromkeys(event.role for event in events)
@@ -98,8 +98,8 @@ class GuestCounters:
                 )
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
-                return _ROOMS[0]  # its sample reports why
-        return _ROOMS[self._room_index]
+                return _ROLE_SETS[0]  # its sample reports why
+        return _ROLE_SETS[self._role_set]
 
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
@@ -141,7 +141,7 @@ class GuestCounters:
             for running in tick.guests
         ):
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
-            self._room_index = min(self._room_index + 1, len(_ROOMS) - 1)
+            self._role_set = min(self._role_set + 1, len(_ROLE_SETS) - 1)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
             counts = owner_counters.add_up(events, guest_deltas, tick.elapsed_ns)

@@ -434,21 +434,21 @@ class CrowdedTest(Counting):
 
     def test_asked_before_anything_is_counted(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
-        for fits, room in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
+        for fits, roles in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(
                 perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
                 source = self.source(*chosen)
-                self.assertEqual([room] * 2, [source.room(0), source.room(0)])
+                self.assertEqual([roles] * 2, [source.roles_beside(0), source.roles_beside(0)])
 
     def test_what_does_not_fit_beside_cpus_takes_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
-        for fits, room, unfit in (
+        for fits, roles, unfit in (
             (8, owner_counters.ROLES, set()),
             (6, owner_counters.ROLES[:2], set()),
             (5, (), set()),
         ):
-            self.asked(chosen, fits, room, unfit)
+            self.asked(chosen, fits, roles, unfit)
         # A role's events are one group, of which nothing fits beside two that CPUs have.
         self.asked(
             (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED),
@@ -457,12 +457,12 @@ class CrowdedTest(Counting):
             {'remote_cache'},
         )
 
-    def asked(self, chosen, fits, room, unfit):
+    def asked(self, chosen, fits, roles, unfit):
         with mock.patch.object(
             perf_event, 'fit_together', lambda events, cpu: len(events) <= fits
         ):
             source = self.source(*chosen)
-            self.assertEqual(room, source.room(0))
+            self.assertEqual(roles, source.roles_beside(0))
         for again in range(2):
             roles = {event.role for event in source._events}
             self.assertEqual({event.role for event in chosen} - unfit, roles)
@@ -476,23 +476,25 @@ class CrowdedTest(Counting):
     def test_by_control_group_the_kernel_takes_turns(self):
         source = guest_counters.GuestCounters(selecting(LOCAL), perf_event.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            self.assertEqual(owner_counters.ROLES, source.room(0))
+            self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
-        self.assertEqual(owner_counters.ROLES, source.room(0))
+        self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
         }
         with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=(starved, ())):
-            for room in (owner_counters.ROLES[:2], (), ()):
+            for roles in (owner_counters.ROLES[:2], (), ()):
                 self.assertEqual({}, source.sample(tick))
-                self.assertEqual(room, source.room(0))
+                self.assertEqual(roles, source.roles_beside(0))
         source.close()  # as the ladder does with a source that failed
-        self.assertEqual(owner_counters.ROLES, source.room(0))
+        self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
 
     def test_nothing_to_count_wants_nothing(self):
-        self.assertEqual(owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).room(0))
+        self.assertEqual(
+            owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).roles_beside(0)
+        )
