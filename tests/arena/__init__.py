@@ -8,9 +8,9 @@ it; ``doc/source/reference/arena.rst`` says what it models, what it doesn't, how
 What lives where, from the parts that know nothing of the others to those that use them:
 
 ``parameters.py``  every figure, each with its source or "assumed"; its hash is in the result
-``hosts.py``       shapes of hosts: cores, memory, distances; who has no agent, who lies
+``hosts.py``       shapes of hosts: cores, memory, distances; which have no agent, which lie
 ``recorded.py``    guests of a recorded trace, from a CSV file
-``loads.py``       a trace: who comes and leaves when, how large, what it wants over time
+``loads.py``       a trace: which guests come and leave when, how large, what they want over time
 ``losses.py``      what guests lose, by two models that share no code
 ``fleet.py``       a region's state in arrays: promises, figures of the agents, what Nova sees
 ``inside/``        which nodes of a host a guest is given: one function for each way

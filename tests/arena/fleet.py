@@ -231,7 +231,7 @@ class Fleet:
         :returns: how many there are, and how many of them had metrics to send anew
         """
         hosts, columns = self.hosts, self.columns
-        # All draw, whoever publishes: the same for each policy.
+        # All draw, even those that do not publish: the same for each policy.
         noise = 1 + p.NOISE * rng.standard_normal(hosts.cores.shape)
         at = np.flatnonzero(
             (hosts.phase == phase)
@@ -301,7 +301,7 @@ class View:
 
     :ivar at: the candidates
     :ivar now_s: when it was read
-    :ivar known: who has published figures
+    :ivar known: which hosts have published figures
     :ivar all_weights: a policy is to work out each host's weight, not only the best
     """
 
@@ -328,5 +328,5 @@ class View:
 
     @property
     def known(self):
-        """Return who has published figures."""
+        """Return which hosts have published figures."""
         return self.taken_s > -np.inf

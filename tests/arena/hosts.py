@@ -30,7 +30,7 @@ class Hosts:
     def __init__(self, shape, count, rng, without_agent=p.WITHOUT_AGENT):
         """Make so many of a shape.
 
-        :param rng: draws who has no agent, who is broken, when audits are
+        :param rng: draws which hosts have no agent, which are broken, when audits are
         :param without_agent: how many have none, as a part
         """
         kinds = {'generations': p.MIXED, 'subnuma': p.SUBNUMA}.get(shape, p.EQUAL)

@@ -78,7 +78,7 @@ def figures(results, hosts_count):
             'large': int(result.large),
             'large_placed': int(result.large_placed),
             'refused': result.refused,
-            # Who was given guests at all: the others may have room that nobody is offered.
+            # Hosts that were given guests at all: others may have room that is never offered.
             'hosts_given': len(given),
             'nova_cells_given': len(np.unique(given * p.REGION_CELLS // hosts_count)),
         }

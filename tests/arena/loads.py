@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: who comes and leaves when, how large, what it wants. The same for all policies."""
+"""Traces: guests that come and leave, how large, what they want. The same for all policies."""
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class Trace:
         self._demand(rng, cell, mean, end_s)
 
     def _sizes(self, rng, target_mib, cell, end_s, vcpus_max):
-        """Draw who comes when for how long; no flavor that fits nowhere."""
+        """Draw which guest comes when for how long; no flavor that fits nowhere."""
         weights = np.array([flavor[3] * (flavor[0] <= vcpus_max) for flavor in p.FLAVORS], float)
         chances = weights / weights.sum()
         memory = np.array([flavor[1] for flavor in p.FLAVORS])

@@ -53,7 +53,7 @@ def waiting(excess, sigma):
     """Return E[max(0, x + σZ)], x the excess: what waits for CPUs, bursts included [cores].
 
     This is h of pressure.md: there v² is waiting · idle of an interval, which for a normal
-    demand are these very means. It is 0 where nobody wants anything.
+    demand are these very means. It is 0 where no guest wants anything.
     """
     z = excess / np.maximum(sigma, 1e-12)
     clipped = np.clip(z, -8, 8)

@@ -3,7 +3,7 @@
 
 A worker reads Nova's database when it takes up a request and claims when it has decided;
 Nova's counts tell of the claim a while later, the host runs the guest when it is built, and its
-agent publishes what it wants at audits after that. Whoever decides meanwhile sees none of it.
+agent publishes what it wants at audits after that. A decision taken meanwhile sees none of it.
 """
 
 import collections

@@ -106,7 +106,7 @@ class Table:
     # ---- Duels ---------------------------------------------------------------------------
 
     def rivals(self, contender):
-        """List whom a contender meets: all but the oracle, itself and its variants."""
+        """List the rivals of a contender: all but the oracle, itself and its variants."""
         kin = registry.VARIANTS if contender in registry.VARIANTS else (contender,)
         return [name for name in self.policies if name != registry.ORACLE and name not in kin]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leave six busy guests five to one, and watch who brings them back to three to three.
+"""Leave six busy guests five to one, and watch what brings them back to three to three.
 
 In an emulated two-node machine the memory of five guests is brought to node 0 and of one to
 node 1, their CPUs go where the kernel likes; then, each on a machine thawed anew: nothing, the
@@ -69,7 +69,7 @@ class Host:
 
 
 def begin(way, host):
-    """Set going who is to balance; return our Agent if it is that."""
+    """Set going what is to balance; return our Agent if it is that."""
     host.run(f'sysctl -q kernel.numa_balancing={int(way == "kernel")}')
     if way == 'numad':
         host.run('rm -f /var/run/numad.pid; numad')
@@ -82,7 +82,7 @@ def begin(way, host):
 
 
 def numbers(host):
-    """Return (CPU ticks of who balances, system ticks of the guests, pages migrated)."""
+    """Return (CPU ticks of what balances, system ticks of the guests, pages migrated)."""
     done = host.run(f'{CPU_TIME}; {SYSTEM_TIME}; {MIGRATED}')
     return [int(word) for word in done.stdout.split()]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal hosts under bursts, in simulation: who would be chosen, and why?
+"""Equal hosts under bursts, in simulation: which would be chosen, and why?
 
 On each host eight guests of 4 vCPUs want all of them an eighth of the time and nothing between:
 of its 16 cores a quarter is wanted. By a snapshot of five seconds once a minute, and by the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three vCPUs to each core, in simulation: does anybody get less done because of us?
+"""Three vCPUs to each core, in simulation: does any guest get less done because of us?
 
 A third of the guests want all of their vCPUs, a third half of them, a third a tenth, on average:
 from second to second it varies by half. They start in ten shuffled orders and are held to the

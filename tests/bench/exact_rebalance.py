@@ -27,7 +27,7 @@ class Search:
         self.left = [
             sum(each.demand for each in self.guests[at:]) for at in range(len(self.guests) + 1)
         ]
-        # A node that has promised more than it has may keep that, whoever has it.
+        # A node that has promised more than it has may keep that, whichever guest has it.
         self.most = [
             max(capacity or 0, promised)
             for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)

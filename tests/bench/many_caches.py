@@ -169,7 +169,7 @@ def places(host):
 
 
 def highest(host, promises):
-    """Return the highest pressure of a cache; who may use several goes where it is calm."""
+    """Return the highest pressure of a cache; a guest with several goes where it is calm."""
     narrow, socket = [0.0] * len(host.nodes), [0.0] * SOCKETS
     for promise in promises:
         demand = 0.5 * promise.vcpus

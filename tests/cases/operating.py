@@ -25,7 +25,7 @@ class OperatingCase(RebalancingCase):
             self.hold(number, '0-3')
 
     def hold(self, number, cpus):
-        """Let a guest's cpuset be so, whoever has written it."""
+        """Let a guest's cpuset be so, as if any process had written it."""
         tree = self.kernel.memories[4000 + number].tree
         for directory in tree.children:
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)

@@ -46,7 +46,7 @@ class Lab:
         )
 
     def skew(self, node, mib):
-        """Take memory of a node that nobody of ours has promised, until ``unskew``."""
+        """Take memory of a node that is promised to no guest, until ``unskew``."""
         skew.take(self.machine, node, mib)
 
     def unskew(self, node):
@@ -56,7 +56,7 @@ class Lab:
     def start_at(self, specs, homes):
         """Start guests on {name: node}, whatever the hook would choose; return a report.
 
-        They are paused meanwhile: the machine is quick as long as nobody works in it.
+        They are paused meanwhile: the machine is quick as long as no guest works in it.
         """
         self.guests.start([{**spec, 'paused': True} for spec in specs])
         self.wait_for_hooks()

@@ -2,7 +2,7 @@
 """Start, stop, load and break at random in an emulated host where the agent rebalances.
 
 After each step the guests that have to run do; every few steps each is where it was promised,
-and nobody else is promised anything. At the end nothing is left of the guests, and the agent's
+and no other guest is promised anything. At the end nothing is left of the guests, and the agent's
 memory has not grown. The last line of output is one JSON object.
 
 examples:
@@ -30,7 +30,7 @@ GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
 MOVES_PER_HOUR = 20  # the option's default
 #: What all guests want at most [% of a CPU]. An emulated CPU waits in each TLB shootdown until the
 #: real ones have run all others: with more of them busy than there are real ones, 32 MiB take
-#: minutes to migrate, and whoever writes to a cgroup meanwhile waits for that.
+#: minutes to migrate, and a process that writes to a cgroup meanwhile waits for that.
 LOAD_MAX = 100
 #: What an engineer would look at first where something hangs.
 LOOK_AROUND = (
@@ -75,7 +75,7 @@ class Soak:
         self.agent.start(rebalance='on')
 
     def step(self, action=None):
-        """Do one thing, and see that nobody has ended of it.
+        """Do one thing, and see that no guest has ended of it.
 
         :param action: one of ``actions``, None: any
         """
@@ -200,12 +200,12 @@ class Soak:
         return self.rng.sample(names, min(len(names), self.rng.randint(1, most)))
 
     def see_running(self):
-        """The guests that were started and not ended run; nobody was killed for memory."""
+        """The guests that were started and not ended run; none was killed for memory."""
         assert self.lab.running() == sorted(self.expected)
         assert self.lab.oom_kills() == 0
 
     def look(self):
-        """Two intervals later each guest is where it was promised, and who is promised runs."""
+        """Two intervals later each guest is where it was promised, and each promised one runs."""
         self.lab.wait_for_hooks()
         self.agent.until(lambda: self.agent.show('ActiveState'), lambda found: found == 'active')
         self.agent.after(2)

@@ -18,7 +18,7 @@ NONE, NOT_EMPTY = 0, 2  # exit codes
 
 
 class Operator:
-    """Somebody at the machine's shell."""
+    """An operator at the machine's shell."""
 
     def __init__(self, lab):
         self.lab = lab
@@ -82,7 +82,7 @@ def test_apply_is_ended_by_a_signal(operator):
     """At a rate at which it takes long: what is in hand goes back, and nothing is lost."""
     lab = operator.lab
     lab.run("printf '[agent]\\nmove_mib_per_s = 1\\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
-    # It writes who it is into that file when it begins to move, and takes the signal then.
+    # It writes its name into that file when it begins to move, and takes the signal then.
     done = lab.run(
         'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & p=$!; '
         'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/moves && break; sleep 0.5; done;'
@@ -98,7 +98,7 @@ def test_apply_is_ended_by_a_signal(operator):
 
 
 def test_pinned_and_paused_beside_the_agent(operator, agent):
-    """Who is pinned stays, while paused nobody moves, then the others do."""
+    """A pinned guest stays, while paused none moves, then the others do."""
     lab = operator.lab
     names = sorted(lab.guests.report())
     for name in names[:2]:

@@ -54,7 +54,7 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
 
 
 def pools_of(agent):
-    """Return {node id: (cores, demand now)} of what is published, and who says which CPUs."""
+    """Return {node id: (cores, demand now)} of what is published, and what says which CPUs."""
     host = agent.after(2)
     print(host['pool_source'], host['pools'], host['nodes'])
     return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[

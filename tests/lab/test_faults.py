@@ -34,7 +34,7 @@ SPEC = {'memory_mib': 32, 'cmdline': 'duty=10'}
 
 
 def reconnected(host, *names):
-    """Return who runs once the daemon has come back to its guests: a query waits for that."""
+    """Return what runs once the daemon has come back to its guests: a query waits for that."""
     for name in names:
         host.run(f'virsh dommemstat {name}', timeout=100, check=False)
     return host.running()
@@ -58,7 +58,7 @@ IN_CI = ('interpreter missing', 'hook hangs')
     [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS],
 )
 def test_guests_live(host, fault):
-    """A start succeeds, and a daemon restarted, killed and reloaded loses nobody."""
+    """A start succeeds, and a daemon restarted, killed and reloaded loses no guest."""
     broken, mended = FAULTS[fault]
     pid = host.run('cat /run/libvirt/qemu/old.pid').stdout
     host.run(broken)

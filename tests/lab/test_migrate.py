@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running guest goes to another node: its bytes, its throughput, and who else waits.
+"""A running guest goes to another node: its bytes, its throughput, and what else waits.
 
 Where the bytes are comes from the kernel, throughput from perf. The figures are printed;
 run with -s to see them. A quarter of an hour: `make lab-full` runs them.
@@ -31,7 +31,7 @@ def guest_on_node_1(lab, memory_mib=192, **spec):
 
 
 def bring(lab, node):
-    """Bring the guest's memory to a node by its cpuset, as nobody of ours would."""
+    """Bring the guest's memory to a node by its cpuset, as neither hook nor agent would."""
     where = lab.run(
         'ls -d /sys/fs/cgroup/machine.slice/*w.scope '
         '/sys/fs/cgroup/cpuset/machine.slice/*w.scope 2>/dev/null',
@@ -223,7 +223,7 @@ def test_killed_in_the_middle_and_resumed(lab):
 
 
 def test_a_full_node(lab):
-    """A node with no room takes what leaves its reserve; nobody is killed; later it goes on."""
+    """A node with no room takes what leaves its reserve; no guest is killed; later it goes on."""
     guest_on_node_1(lab)
     room = (
         'import sys; from nova_numa_pmc.host.paging.node_room import available_bytes; '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent moves guests when it pays, and only then; nobody is killed for memory meanwhile.
+"""The agent moves guests when it pays, and only then; none is killed for memory meanwhile.
 
 Where guests are comes from the kernel, remote accesses from perf; what the agent says of a move
 is compared with it. A quarter of an hour: `make lab-full` runs them.
@@ -68,7 +68,7 @@ def test_five_to_one_becomes_three_to_three(agent):
         assert_paid(match, tick_s)
     counted = lab.guests.window(4)['guests']
     for name, guest in after.items():
-        # 3 to 4 MiB are QEMU's read-only pages. Those who stay may have QEMU's own where it began.
+        # 3 to 4 MiB are QEMU's read-only pages. What stays may have QEMU's own where it began.
         away = sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
         assert away <= (6 if name in gone else 26) << 20, (name, guest)
         assert counted[name]['remote'] < 0.01 * sum(

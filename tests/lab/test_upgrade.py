@@ -93,7 +93,7 @@ class Host:
 
         :param starting: guest whose ``start`` asks the version before, ``started`` the next
         :param without: guest that starts where no package is installed
-        :param placed: guest for whom the version before is called, and imports late what is gone
+        :param placed: guest for which the version before is called, and imports late what is gone
         :returns: what the hook has logged, a list of lines
         """
         before = len(self.lab.journal())
@@ -170,7 +170,7 @@ class Host:
         }
 
     def assert_as(self, before, step):
-        """Whoever had a place has it still: by promise, cpusets and memory; nobody was moved."""
+        """What had a place has it still, by promise, cpusets and memory: no guest was moved."""
         after = self.places()
         for name, place in before.items():
             assert place['cpus'] == [CPUS[place['home']]], (step, name, place)

@@ -209,7 +209,7 @@ class MonitorTest(base.NovaTest):
         self._run_periodics()
         self.assertEqual(2, self.warnings())
 
-    def test_reading_blocks_nothing_and_asks_nobody(self):
+    def test_reading_blocks_nothing_and_looks_up_no_compute_node(self):
         tracker = self.computes['one'].manager.rt
         with context.target_cell(
             context.get_admin_context(), self.host_mappings['one'].cell_mapping
@@ -360,7 +360,7 @@ def damages(path, good):
     )
     yield 'no JSON', write(os.urandom(4096))
     yield 'nested without end', write(b'[' * 100000)
-    yield 'a FIFO that nobody writes', replace(os.mkfifo)
+    yield 'a FIFO that no process writes', replace(os.mkfifo)
     yield 'a directory', replace(os.mkdir)
     yield 'a link elsewhere', replace(lambda at: os.symlink('/dev/zero', at))
     yield 'too large', lambda: os.truncate(path, 1 << 33)

@@ -166,7 +166,7 @@ class AbsoluteTest(SchedulerTest):
 
     def test_hosts_of_odd_figures_decide_for_none(self):
         for name, other in (
-            ('nobody', ()),
+            ('none', ()),
             ('absurd', (host_state('x', 900.0, 900.0),)),
             ('outlier', (host_state('x', 4.0, 4.0),)),
             ('idle', (host_state('x', 0.0, 0.0),)),

@@ -19,7 +19,7 @@ ram_weight_multiplier = 2.0
 [numa_pmc]
 max_pressure = 2
 """
-#: A weigher of somebody else's, which wants what rows don't tell.
+#: A weigher of another package, which wants what rows do not tell.
 ODD = """
 from nova.scheduler import weights
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
+"""What moves guests: nothing, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner

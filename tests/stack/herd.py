@@ -2,7 +2,7 @@
 """Many boots within seconds, several nova-schedulers, and whether they all go to the same host.
 
 Each scheduler reads hosts from the database, where a guest is counted once its nova-compute has
-claimed it: seconds after the decision. Whoever decides meanwhile doesn't know of it.
+claimed it: seconds after the decision. A scheduler that decides meanwhile does not know of it.
 """
 
 import collections

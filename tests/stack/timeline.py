@@ -23,7 +23,7 @@ class TimeLine:
     def tell(self, what, who='', **detail):
         """Add an event of now.
 
-        :param who: which host or service, '' the scenario itself
+        :param who: the host or service, '' the scenario itself
         """
         at_s = self.at_s()
         self._events.append({'at_s': at_s, 'who': who, 'what': what, **detail})

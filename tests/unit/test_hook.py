@@ -309,7 +309,7 @@ class SimultaneousStartsTest(HookTest):
                     os._exit(status)
             children.append(pid)
         self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
-        # The socket holds ten lines or so (net.unix.max_dgram_qlen); the hook waits for nobody.
+        # The socket holds ten lines or so (net.unix.max_dgram_qlen); the hook waits for no reader.
         for line in self.host.logged():
             self.assertIn('fits on one node', line)
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
@@ -434,7 +434,7 @@ class StartedTest(HookTest):
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 
-    def test_pin_of_somebody_else_is_left(self):
+    def test_a_pin_of_another_process_is_left(self):
         tree = self.host.launch(1)
         self.call('start', 1)
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
@@ -779,7 +779,7 @@ class BoundedTest(unittest.TestCase):
 
             def work():
                 links = {os.readlink('/proc/self/fd/%d' % number) for number in range(3)}
-                with open(gate, 'w') as stream:  # until somebody opens the other end
+                with open(gate, 'w') as stream:  # until another process opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
             hook_worker.leave_behind(work, print)

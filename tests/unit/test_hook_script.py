@@ -176,7 +176,7 @@ class HookScriptTest(unittest.TestCase):
         self.host.configure('[hook]\ntimeout_s = 0.2\n')
         control = os.path.join(self.tree.emulator, 'cpuset.cpus')
         os.unlink(control)
-        os.mkfifo(control)  # opening it sleeps until somebody opens the other end
+        os.mkfifo(control)  # opening it sleeps until another process opens the other end
         self.assert_lives(path, operations=('started',))
         self.assertIn('libvirt continues without it', self.host.logged()[-1])
         waker = os.open(control, os.O_RDWR | os.O_NONBLOCK)

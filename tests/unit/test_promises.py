@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises are made true: who has gone is dropped, who runs is counted."""
+"""The promises are made true: a guest that has gone is dropped, one that runs is counted."""
 
 import os
 import shutil
@@ -59,7 +59,7 @@ class ReconcileTest(unittest.TestCase):
         host = usable_cpus.host_with_pool_cpus(self.root)
         return promises.reconcile(record, host, options, self.root, starting, now_ns)
 
-    def test_who_runs_keeps_the_promise_as_it_is(self):
+    def test_a_guest_that_runs_keeps_its_promise_as_it_is(self):
         for number in (1, 2):
             self.host.launch(number)
         record = Draft(promise(1, 10**6, started=True), promise(2, 10**6))
@@ -67,7 +67,7 @@ class ReconcileTest(unittest.TestCase):
         self.assertEqual([], self.reconcile(record))
         self.assertEqual(before, record.promises)
 
-    def test_who_does_not_run_has_one_only_while_starting(self):
+    def test_a_guest_that_does_not_run_has_a_promise_only_while_starting(self):
         for age_s, started, kept in (
             (0, True, False),
             (0, False, True),
@@ -85,7 +85,7 @@ class ReconcileTest(unittest.TestCase):
         self.reconcile(record, now_ns=None)
         self.assertEqual({1}, record.numbers())
 
-    def test_who_runs_without_one_is_counted_where_it_is_held(self):
+    def test_a_guest_that_runs_without_a_promise_is_counted_where_it_is_held(self):
         self.host.launch(1).set_all('4-7')
         self.host.launch(2)
         record = Draft()
@@ -98,7 +98,7 @@ class ReconcileTest(unittest.TestCase):
                 (True, 2, 512 * hosts.MIB), (each.started, each.vcpus, each.memory_bytes)
             )
 
-    def test_who_floats_though_the_hook_was_there_was_missed(self):
+    def test_a_guest_that_floats_though_the_hook_was_there_was_missed(self):
         began_after = self.host.launch(1)
         self.host.launch(2, xml=hosts.domain_xml(2, extra=domains.OPTED_OUT))
         ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
@@ -115,7 +115,7 @@ class ReconcileTest(unittest.TestCase):
                 {number: record.promises[hosts.uuid_of(number)].missed for number in missed},
             )
 
-    def test_who_is_being_decided_on_is_not_counted(self):
+    def test_a_guest_that_is_being_decided_on_is_not_counted(self):
         for number in (1, 2):
             self.host.launch(number)
         record = Draft()
@@ -123,7 +123,7 @@ class ReconcileTest(unittest.TestCase):
         self.assertEqual([], self.reconcile(record, starting))
         self.assertEqual({2}, record.numbers())
 
-    def test_where_libvirt_has_no_directory_nobody_runs(self):
+    def test_without_libvirts_directory_no_guest_runs(self):
         shutil.rmtree(self.host.path(STATUS))
         record = Draft(promise(1, started=True), promise(2))
         self.assertEqual([], self.reconcile(record))
@@ -162,7 +162,7 @@ class ReconcileTest(unittest.TestCase):
         ),
         st.sets(st.integers(1, 6)),
     )
-    def test_promised_are_those_who_run_and_those_who_start(self, promised, running):
+    def test_promised_are_guests_that_run_and_guests_that_start(self, promised, running):
         for number in range(1, 7):
             self.host.end(number)
         for number in running:

@@ -99,7 +99,7 @@ class RecordTest(unittest.TestCase):
         self.assertFalse(hasattr(Named(3), '__dict__'))
 
     def test_annotations_that_are_not_text_are_refused(self):
-        # Python 3.14 puts a function into the class instead, for who may ask (PEP 649).
+        # Python 3.14 puts a function into the class instead, for code that asks (PEP 649).
         for name in ('__annotate__', '__annotate_func__'):
             with self.assertRaisesRegex(TypeError, 'Lazy: .*from __future__ import annotations'):
                 METACLASS('Lazy', (Record,), {name: lambda _: {'x': int}})

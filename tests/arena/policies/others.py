@@ -90,7 +90,7 @@ def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
 def oracle(view, asked):
     """Know what all guests will want on average, claims in flight included: the floor.
 
-    Source: none; nobody can have it.
+    Source: none; no scheduler can have it.
     Formula: − the loss that the guest adds: of waiting with bursts on the best node that has
     room, or on all and of their distance where none has; a hundredth of the host's pressure
     tells equals apart.

@@ -12,8 +12,8 @@ examples:
 arrangements: floating (the kernel's NUMA balancing off), balanced (on), numad (libvirt's
 placement='auto'), placed (our hook and agent), bound (with [hook] bind = true).
 
-leaves report.json, report.txt and report.png in the directory of --out. Whoever refreshes the
-picture that README.rst shows, with --picture, puts the figures in its text right, too.
+leaves report.json, report.txt and report.png in the directory of --out. Refresh the
+picture that README.rst shows with --picture, and put the figures in its text right, too.
 
 exit codes: 0 our guests are spread evenly and their remote accesses are at least 56 times
 fewer than floating's; 1 they are not: the report says which; 2 usage; 3 the lab failed.

@@ -66,7 +66,7 @@ class Guests:
 
     @contextlib.contextmanager
     def frozen(self):
-        """Let no guest work meanwhile (v2): where nobody does the machine is quick."""
+        """Let no guest work meanwhile (v2): where none does the machine is quick."""
         self.machine.run(f'echo 1 >{FREEZER}')
         try:
             yield

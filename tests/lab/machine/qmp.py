@@ -14,7 +14,7 @@ class Qmp:
     """A connection; use as a context manager."""
 
     def __init__(self, path, timeout_s=60):
-        """Connect and leave negotiation; raises OSError when nobody listens."""
+        """Connect and leave negotiation; raises OSError when no process listens."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(timeout_s)
         self._socket.connect(str(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a node that is taken by nobody of ours: a file on a tmpfs bound to it."""
+"""Memory of a node that is taken by none of our guests: a file on a tmpfs bound to it."""
 
 PLACE = '/run/skew'
 

@@ -328,7 +328,7 @@ class Machine:
             self.run(f'insmod {LAB_DIR}/numa_emu.ko')
 
     def _boot_id(self):
-        """Return the kernel's boot id; '' while nobody answers."""
+        """Return the kernel's boot id; '' while the machine does not answer."""
         try:
             return self.run('cat /proc/sys/kernel/random/boot_id', timeout=30, check=False).stdout
         except subprocess.TimeoutExpired:

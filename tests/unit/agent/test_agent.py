@@ -41,7 +41,7 @@ class PublishTest(AgentCase):
         self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to tell
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
-    def test_what_guests_wanted_is_told_to_whoever_expects_others(self):
+    def test_what_guests_wanted_is_told_to_the_scheduler_and_the_hook(self):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)

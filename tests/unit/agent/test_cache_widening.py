@@ -25,7 +25,7 @@ class CacheWideningTest(AgentCase):
             self.promise(number, 1, cpus=cpus)
 
     def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
-        """Let guests 1 to 3 wait for so many cores; return who is held to its cache then."""
+        """Let guests 1 to 3 wait for so many cores; return which are held to their cache then."""
         guests = tuple(
             model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
         )
@@ -51,7 +51,7 @@ class CacheWideningTest(AgentCase):
         self.assertEqual(self.promises(), after.host_promises.promises)
         return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}
 
-    def test_who_waits_most_is_widened_once_it_has_gone_on_for_a_while(self):
+    def test_the_guest_that_waits_most_is_widened_once_that_has_gone_on_for_a_while(self):
         self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
         self.assertEqual([{1}, {1}], [self.look((0.0, 0.5, 0.0)) for _ in range(2)])
 
@@ -66,7 +66,7 @@ class CacheWideningTest(AgentCase):
             for _ in range(99):
                 self.assertEqual({1, 2}, self.look(waits))
 
-    def test_who_has_all_of_its_node_does_not_wait_on_a_cache(self):
+    def test_a_guest_that_has_all_of_its_node_does_not_wait_on_a_cache(self):
         for _ in range(9):  # a vCPU was plugged, and the cache has too few CPUs for it
             self.assertEqual({1, 2}, self.look((9.0, 9.0, 0.0), vcpus=3))
         self.assertEqual({1}, self.look((2.0, 9.0, 0.0)))

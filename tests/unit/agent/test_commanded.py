@@ -114,7 +114,7 @@ class OverridesTest(CommandedCase):
         self.finish(made)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_list_that_can_not_be_trusted_moves_nobody(self):
+    def test_with_a_list_that_can_not_be_trusted_no_guest_is_moved(self):
         self.say(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:

@@ -135,7 +135,7 @@ class FileTest(RememberingCase):
         self.made.close()
         self.assertFalse(os.path.exists(self.file))
 
-    def test_who_does_not_publish_does_not_write(self):
+    def test_an_agent_that_does_not_publish_does_not_write(self):
         self.made = self.open(publish=False)
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})

@@ -19,7 +19,7 @@ YEARS = 10 * 365 * 24 * HOUR
 
 @contextlib.contextmanager
 def foreseen(case):
-    """Fail where the block logs an error that nobody foresaw; yield the messages."""
+    """Fail where the block logs an error that was not foreseen; yield the messages."""
     texts = []
     with case.assertLogs(LOG, 'INFO') as logs:
         logging.getLogger(LOG).info('begins')  # assertLogs wants one
@@ -73,7 +73,7 @@ class ClockTest(AgentCase):
 
 class SuspendedMoveTest(RebalancingCase):
     def test_sleep_is_no_regret(self):
-        """What nobody lost pays for no move: a suspended host's guests wait for nothing."""
+        """What no guest lost pays for no move: a suspended host's guests wait for nothing."""
         made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
@@ -86,7 +86,7 @@ class SuspendedMoveTest(RebalancingCase):
             self.assertIsNone(made.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_the_time_of_day_moves_nobody(self):
+    def test_the_time_of_day_moves_no_guest(self):
         moved = []
         for realtime_s in (0, YEARS):
             made = self.open(agent_conf.DRY_RUN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is heard of guests, and who has to be read although nothing was."""
+"""What is heard of guests, and which have to be read although nothing was."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WatchingTest(unittest.TestCase):
         return self.made
 
     def heard(self):
-        """Return the numbers of the guests of whom was heard since the last call."""
+        """Return the numbers of the guests of which was heard since the last call."""
         self.made.collect()
         names = self.made.pop_names()
         return [number for number in (1, 2, 3) if host.name_of(number) in names]
@@ -70,7 +70,7 @@ class WatchingTest(unittest.TestCase):
         tree = self.trees[number]
         tree.put(os.path.join(group or tree.target, name), '0-7\n')
 
-    def test_everybody_at_first_and_then_who_comes_changes_and_goes(self):
+    def test_all_guests_are_told_at_first_and_then_those_that_come_change_or_go(self):
         made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
         self.addCleanup(made.close)
         self.made = made
@@ -91,7 +91,7 @@ class WatchingTest(unittest.TestCase):
         os.rename(moved, self.host.path('run/libvirt/qemu'))
         self.assertEqual([1, 2], self.heard())
 
-    def test_groups_of_those_who_are_watched(self):
+    def test_writes_to_groups_of_watched_guests_are_told(self):
         self.open()
         self.write(1, None)
         self.assertEqual([], self.heard())
@@ -117,7 +117,7 @@ class WatchingTest(unittest.TestCase):
         self.write(2, plugged)
         self.assertEqual([2], self.heard())
 
-    def test_who_has_gone_is_watched_no_longer(self):
+    def test_a_guest_that_has_gone_is_watched_no_longer(self):
         self.open()
         self.watch()
         self.host.end(1)

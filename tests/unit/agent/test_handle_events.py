@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between two ticks: guests of whom something was heard are put right, and no others read."""
+"""Between two ticks: guests of which something was heard are put right, and no others read."""
 
 from __future__ import annotations
 
@@ -105,33 +105,33 @@ class HandleEventsTest(HandleEventsCase):
 
 
 class ReadScheduleTest(HandleEventsCase):
-    def test_a_tick_reads_those_of_whom_was_heard(self):
+    def test_a_tick_reads_the_guests_of_which_something_was_heard(self):
         for number, unheard in ((1, False), (2, True)):
             self.reset(number, unheard)
         self.tick(self.made, 5)
         self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
 
-    def test_everybody_now_and_then(self):
+    def test_every_guest_is_read_now_and_then(self):
         self.reset(2, unheard=True)
         self.tick(self.made, read_schedule.FULL_CHECK_S - 1)
         self.assertEqual('0-7', self.cpus(2))
         self.tick(self.made, read_schedule.FULL_CHECK_S)
         self.assertEqual('4-7', self.cpus(2))
 
-    def test_whoever_was_promised_another_place(self):
+    def test_a_guest_that_was_promised_another_place_is_read(self):
         self.reset(2, unheard=True)
         self.promise(2, 0)
         self.tick(self.made, 5)
         self.assertEqual('0-3', self.cpus(2))
 
-    def test_whoever_can_not_be_watched(self):
+    def test_a_guest_that_can_not_be_watched_is_read(self):
         self.made._guest_events._inotify.close()
         self.made._guest_events._inotify = None
         self.reset(2, unheard=True)
         self.tick(self.made, 5)
         self.assertEqual('4-7', self.cpus(2))
 
-    def test_whoever_failed(self):
+    def test_a_guest_that_failed_is_read_again(self):
         self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
         groups = self.made._reassertion._groups
         for key in list(groups):

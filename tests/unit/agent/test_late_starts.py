@@ -94,7 +94,7 @@ class PlaceTest(AgentCase):
                 with promises.locked(made.options.shared, self.root, 1.0) as record:
                     record.drop(host.uuid_of(1))
 
-    def test_not_whom_the_operator_ignores_nor_with_the_hook_off(self):
+    def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):
         for off in (False, True):
             self.host.configure('[hook]\nenabled = %s\n' % ('false' if off else 'true'))
             if not off:
@@ -177,7 +177,7 @@ class FetchTest(RebalancingCase):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promise)
 
-    def test_whom_it_leaves_where_it_is(self):
+    def test_memory_of_old_bound_starting_and_floating_guests_stays_where_it_is(self):
         for why, promised in (
             ('old', {'since_ns': START_NS - 10**12}),
             ('bound', {'bound': True}),

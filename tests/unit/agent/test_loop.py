@@ -60,7 +60,7 @@ class Agent:
 
 
 class Clock:
-    """Time that passes while somebody waits; signals come at their times."""
+    """Time that passes while a caller waits; signals come at their times."""
 
     def __init__(self, signals=(), early=1.0):
         self.now_s, self.signals, self.waits = 0.0, collections.deque(signals), []
@@ -118,7 +118,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1, 6], self.agent.ticks)
         self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
 
-    def test_those_who_were_heard_of_are_attended_to_when_it_is_time(self):
+    def test_guests_that_were_heard_of_are_attended_to_when_it_is_time(self):
         attended = []
 
         def handle_events():

@@ -46,7 +46,7 @@ class ReadTest(unittest.TestCase):
             file.flush()
             return agent_options.read(file.name, '/nonexistent/calibration')
 
-    def test_defaults_move_nobody(self):
+    def test_by_default_no_guest_is_moved(self):
         found, problems = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), found)
         self.assertEqual(

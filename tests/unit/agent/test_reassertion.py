@@ -70,7 +70,7 @@ class ReassertionTest(AgentCase):
                 tree.set_all(reset)
             self.tick(made, at_s)
             self.assertEqual('6-7', self.cpus(tree))
-        with self.subTest('moved, by somebody who was killed'):
+        with self.subTest('moved, by a process that was killed'):
             self.promise(1, 0)
             self.tick(self.open(), 0)
             self.assertEqual('0-3', self.cpus(tree))
@@ -100,7 +100,7 @@ class ReassertionTest(AgentCase):
             [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
         )
 
-    def test_whom_it_leaves_alone(self):
+    def test_it_leaves_pinned_and_floating_guests_alone(self):
         for why, more, promised in (
             (
                 'pinned',
@@ -124,7 +124,7 @@ class ReassertionTest(AgentCase):
         self.tick(made, 0)
         self.assertEqual('', self.cpus(tree))
 
-    def test_who_is_gone_and_who_fails_do_not_hinder_the_others(self):
+    def test_a_guest_that_is_gone_and_one_that_fails_do_not_hinder_the_others(self):
         made = self.open()
         for number in (1, 2, 3):
             self.promise(number, 1)
@@ -328,7 +328,7 @@ class BoundTest(AgentCase):
             ),
         )
 
-    def test_not_where_somebody_else_has_taken_the_memory(self):
+    def test_it_is_not_bound_where_others_have_taken_the_memory(self):
         made = self.open()
         self.tick(made, 0)
         # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.

@@ -33,7 +33,7 @@ class RebalancingTest(RebalancingCase):
             self.assertIsNone(made.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_dry_run_tells_a_plan_once_and_moves_nobody(self):
+    def test_a_dry_run_tells_a_plan_once_and_moves_no_guest(self):
         made = self.open(agent_conf.DRY_RUN)
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s in range(0, 60, 5):
@@ -130,7 +130,7 @@ class RebalancingTest(RebalancingCase):
                 self.assertIsNone(made.step())
                 self.assertEqual(kept, self.AWAY in self.places().values())
 
-    def test_whose_promise_was_changed_meanwhile_is_not_touched(self):
+    def test_a_guest_whose_promise_was_changed_meanwhile_is_not_touched(self):
         made = self.open()
         for turn in range(6):
             self.load(5 * turn)
@@ -168,7 +168,7 @@ class RebalancingTest(RebalancingCase):
 
 
 class JustPlacedTest(RebalancingCase):
-    def test_who_got_its_place_since_the_interval_began_is_left_there(self):
+    def test_a_guest_that_got_its_place_since_the_interval_began_is_left_there(self):
         made = self.open()
         for turn in range(6):
             for number in self.NUMBERS:  # all were placed while the last interval went on

@@ -31,7 +31,7 @@ FIRST, SECOND = (1, 0), (0, 1)
 
 
 class WaitingTest(unittest.TestCase):
-    def test_nobody_wants_nobody_waits(self):
+    def test_where_no_guest_wants_anything_none_waits(self):
         self.assertEqual(0.0, subject.waiting(np.array([-4.0]), np.array([0.0]))[0])
 
     def test_without_bursts_what_exceeds_waits(self):

@@ -99,7 +99,7 @@ class RecordedTest(unittest.TestCase):
         held = 0.72 * 4 * 512 / 64
         self.assertTrue(0.5 * held < len(found.vcpus) < 1.5 * held)
 
-    def test_who_fits_on_no_host_or_comes_too_late_is_left_out(self):
+    def test_a_guest_that_fits_on_no_host_or_comes_too_late_is_left_out(self):
         found = self.trace(
             ['0,,4,1024,\n', '0,,400,1024,\n', '0,,4,1048576,\n', '9000,,4,1024,\n']
         )

@@ -126,7 +126,7 @@ class FaultsTest(unittest.TestCase):
                 sent = fleet.publish(0, now_s, np.random.default_rng(1))
                 self.assertEqual((shape.count, expected), sent)
 
-    def test_who_has_no_agent_stays_unknown(self):
+    def test_a_host_that_has_no_agent_stays_unknown(self):
         ran = run(3, 'stock-1')
         self.assertFalse((ran.fleet.columns['taken_s'][~ran.hosts.agent] > 0).any())
 

@@ -91,7 +91,7 @@ class CrowdedTest(unittest.TestCase):
 
 
 class HerdTest(unittest.TestCase):
-    def test_whoever_decides_before_a_claim_is_counted_takes_the_same_host(self):
+    def test_schedulers_that_decide_before_a_claim_is_counted_take_the_same_host(self):
         with unittest.mock.patch.multiple(replicas, BOOTS=20, WITHIN_S=20.0):
             with replicas.other_parameters(VISIBLE_S=(200.0, 200.0)):
                 self.assertEqual(20, replicas.herd('stock-1', 2, (200.0, 200.0), 1.0, 1))

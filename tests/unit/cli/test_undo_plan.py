@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a move is taken back, and who is left alone."""
+"""What of a move is taken back, and which guests are left alone."""
 
 import unittest
 

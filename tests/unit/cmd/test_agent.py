@@ -76,7 +76,7 @@ class CommandTest(unittest.TestCase):
         self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
     def test_once_writes_no_cpuset(self):
-        """Neither CPUs nor memory: nobody would watch the nodes of whom it has bound."""
+        """Neither CPUs nor memory: nothing would watch the nodes of guests that it has bound."""
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.thread(4001, 5001, 0)
@@ -127,7 +127,7 @@ class CommandTest(unittest.TestCase):
                 self.run_it(*args)
             self.assertEqual(64, ended.exception.code)
 
-    def test_widen_without_anybody_bound(self):
+    def test_widen_without_a_bound_guest_succeeds_in_silence(self):
         self.assertEqual((0, ''), self.run_it('--widen')[:2])
 
     def test_lines_for_the_journal(self):

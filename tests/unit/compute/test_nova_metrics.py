@@ -140,7 +140,7 @@ class RoundTripTest(unittest.TestCase):
         ):
             self.assertEqual((left, 3), found.count_departed(there))
 
-    def test_nobody_was_counted_is_not_unknown(self):
+    def test_that_no_guest_was_counted_is_not_unknown(self):
         found = host_metrics.decode(listed(self.published, counted=nova_metrics.Counted(1.0, ())))
         self.assertEqual(
             (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)

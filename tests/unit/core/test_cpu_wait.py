@@ -25,7 +25,7 @@ class WaitedTest(unittest.TestCase):
             (0.25, 4.75, 4.65, 0.0),  # the quota is used up: nothing is left to wait for
             (0.25, 4.75, None, 0.0),  # likewise where the kernel tells of no throttling
             (0.10, 4.90, 4.80, 0.1),  # it got 0.1 of 0.25 s, and was held back for most
-            (0.10, 4.90, 4.95, 0.0),  # 6.1 counts throttling while nobody is queued
+            (0.10, 4.90, 4.95, 0.0),  # 6.1 counts throttling while no thread is queued
             (0.10, 0.05, 0.0, 0.05),  # never held back: it waited what it waited
             (0.26, 4.0, 0.0, 0.0),
         ):  # a period's quota more than the window's share

@@ -33,7 +33,7 @@ class QuartileTest(unittest.TestCase):
 
 
 class CompletedTest(unittest.TestCase):
-    def test_what_all_know_or_nobody_does_stays(self):
+    def test_what_all_nodes_know_or_none_does_stays(self):
         nodes = (node(0, demand_cores=1.0), node(1, demand_cores=2.0))
         self.assertEqual((nodes, ()), missing.fill_in(nodes))
 

@@ -70,7 +70,7 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual(model.HOST, node_memory.memory_of(first, said).kind, 'it has CPUs')
         self.assertEqual((model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, said))
 
-    def test_huge_pages_there_are_for_nobody(self):
+    def test_huge_pages_of_device_and_slow_memory_are_for_no_guest(self):
         pool = (model.HugePages(GIB, 8, 8),)
         found = host(DEVICE, SLOW)
         found = found._replace(nodes=tuple(n._replace(huge_pages=pool) for n in found.nodes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs guests share, and whom they load."""
+"""Which CPUs guests share, and which pools they load."""
 
 import unittest
 
@@ -112,7 +112,7 @@ class FloatingTest(unittest.TestCase):
         ):
             self.assertEqual(([*range(16)], 'kernel'), self.found(by_hand))
 
-    def test_cpus_that_several_are_pinned_to_are_nobodys_own(self):
+    def test_a_cpu_that_several_guests_are_pinned_to_stays_shared(self):
         found, _ = self.found(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
         self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], found)
 
@@ -154,7 +154,7 @@ class GuestsPoolTest(unittest.TestCase):
         self.assertEqual(list(NODES), [node.cpus for node in found.nodes])
         self.assertEqual(found, pools.with_floating_pool(host(), None))
 
-    def test_who_loads_none_of_the_floating_pool(self):
+    def test_a_guest_that_loads_none_of_the_floating_pool_is_apart(self):
         for one, apart in (
             (guest(), False),
             (guest(allowed=(1, 2)), False),

@@ -87,7 +87,7 @@ class ConfineTest(TreeTestCase):
                 # The threads are narrow before the group above them is wide.
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
-    def test_v2_a_set_that_holds_nobody_is_a_failed_commands(self):
+    def test_v2_a_set_without_effect_is_a_failed_commands(self):
         tree, groups = self.tree(2, MODERN)
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
@@ -106,7 +106,7 @@ class ConfineTest(TreeTestCase):
                 cpuset.confine(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
                 self.assertEqual('2-3 1 2-3', tree.held())
 
-    def test_early_only_while_there_are_no_vcpus_and_nobody_has_set_it(self):
+    def test_it_narrows_early_only_while_there_are_no_vcpus_and_the_set_is_empty(self):
         for version, vcpus, before, written in (
             (2, 0, '', True),
             (2, 1, '', False),
@@ -200,7 +200,7 @@ class ConfineTest(TreeTestCase):
                     )
                     self.assertEqual(((), []), (again.changes, self.log))
 
-    def test_undo_restores_the_tree_unless_somebody_else_wrote(self):
+    def test_undo_restores_the_tree_unless_another_process_wrote(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})

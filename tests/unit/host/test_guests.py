@@ -100,7 +100,7 @@ class NovaShapesTest(unittest.TestCase):
                 self.assertTrue(kept.isprintable() and len(kept) < 255)
                 self.assertEqual(1, len(extra_specs.parse(guest.extra_specs).problems))
 
-    def test_hints_in_another_namespace_are_nobodys(self):
+    def test_hints_in_another_namespace_are_not_taken(self):
         guest = guests.parse(
             domains.domain(
                 metadata=domains.nova_metadata(

@@ -43,7 +43,7 @@ class JournalTest(unittest.TestCase):
     def test_long_lines_are_cut(self):
         self.assertEqual([8192], list(map(len, self.log(journal.INFO, 'x' * 100000))))
 
-    def test_nobody_listens(self):
+    def test_without_a_journal_a_line_counts_as_lost(self):
         for root in (os.path.join(self.root, 'none'), '/nonexistent' + 'x' * 200):
             lines = journal.JournalLines(root)
             lines.log(journal.INFO, 'lost')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt tells, and that nobody waits for it: its own test driver, and a fake that hangs."""
+"""What libvirt tells, and that none waits for it: its own test driver, and a fake that hangs."""
 
 from __future__ import annotations
 

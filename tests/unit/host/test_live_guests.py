@@ -55,7 +55,7 @@ class LiveGuestsTest(unittest.TestCase):
         found, self.problems = self.made.read()
         return found[0] if found else None
 
-    def test_the_status_file_until_libvirt_has_answered_who_is_asked_once(self):
+    def test_the_status_file_counts_until_libvirt_answers_and_libvirt_is_asked_once(self):
         for _ in range(3):
             self.assertEqual(2, self.read().vcpus)
         self.assertEqual([NAME], self.asked)
@@ -101,7 +101,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.host.write('proc/4001/cmdline', 'another\0')  # the pid is used again
         self.assertIsNone(self.read())
 
-    def test_whoever_has_gone_is_forgotten(self):
+    def test_a_guest_that_has_gone_is_forgotten(self):
         self.tell(vcpus=4)
         self.host.end(1)
         self.assertIsNone(self.read())

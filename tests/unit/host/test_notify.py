@@ -20,7 +20,7 @@ class NotifyTest(unittest.TestCase):
                     )
                     self.assertEqual(b'READY=1\nSTATUS=x', manager.recv(100))
 
-    def test_nobody_listens(self):
+    def test_without_systemds_socket_nothing_is_sent(self):
         for environment in (
             {},
             {'NOTIFY_SOCKET': ''},

@@ -10,7 +10,7 @@ from nova_numa_pmc.host import signals
 
 
 class SignalsTest(unittest.TestCase):
-    def test_they_wait_for_whom_waits(self):
+    def test_signals_are_kept_until_they_are_waited_for(self):
         with signals.blocked() as wait:
             # To this thread: another one, of another test, would be ended by it.
             signal.pthread_kill(threading.get_ident(), signal.SIGHUP)

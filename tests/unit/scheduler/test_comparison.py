@@ -109,12 +109,12 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual(steps(found[0]), steps(found[1]))
         self.assertEqual(steps(found[0]), steps(found[3]))
 
-    def test_a_host_without_a_maximum_neither(self):
+    def test_a_host_without_a_maximum_is_not_better_for_that(self):
         known = node(0, 0.3, 0.9)
         found = pressures([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
         self.assertGreaterEqual(found[1], found[0])
 
-    def test_a_host_whose_cpus_are_not_measured_neither(self):
+    def test_a_host_whose_cpus_are_not_measured_is_not_the_best_for_that(self):
         found = pressures(
             [node(0, 0.7), node(1, 0.7)],
             [node(0, 0.6), node(1, 0.8)],
@@ -122,13 +122,13 @@ class ComparingTest(unittest.TestCase):
         )
         self.assertNotIn(2, best(found))
 
-    def test_a_host_without_links_neither(self):
+    def test_a_host_without_links_is_not_better_for_that(self):
         found = pressures(
             [node(0, 0.3, link=0.8), node(1, 0.3, link=0.8)], [node(0, 0.3), node(1, 0.3)]
         )
         self.assertEqual(found[0], found[1])
 
-    def test_what_nobody_knows_counts_for_nobody(self):
+    def test_what_is_known_of_no_host_counts_for_none(self):
         self.assertEqual([0.4, 0.5], pressures([node(0, 0.3)], [node(0, 0.4)]))
 
     def test_a_host_without_a_usable_core_is_the_last(self):

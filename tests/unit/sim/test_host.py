@@ -43,14 +43,14 @@ class SimHostTest(unittest.TestCase):
         self.assertAlmostEqual(0.5, far.useful, places=6)
         self.assertAlmostEqual(0.5 * 12.5e6, far.guests[0].remote, delta=10)
 
-    def test_a_saturated_memory_slows_those_who_use_it(self):
+    def test_a_saturated_memory_slows_the_guests_that_use_it(self):
         hot = host((2.0, 2e8, (0,)), (1.0, 0.0, (1,)))
         for _ in range(60):
             hot.reset()
             hot.step(1.0, {})
         self.assertLess(hot.guests[0].useful, 1.5)
         self.assertAlmostEqual(1.0, hot.guests[1].useful)
-        self.assertLess(hot.busy[0], 1.2)  # closed loop: nobody gets more than there is
+        self.assertLess(hot.busy[0], 1.2)  # closed loop: no guest gets more than there is
 
     def test_memory_follows_at_the_limited_rate(self):
         moving = host((1.0, 1e6, (0,)))

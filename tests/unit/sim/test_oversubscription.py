@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With three vCPUs to each core nobody gets less done because of us."""
+"""With three vCPUs to each core no guest gets less done because of us."""
 
 import unittest
 

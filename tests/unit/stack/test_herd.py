@@ -76,7 +76,7 @@ class CountedTest(unittest.TestCase):
     def test_under_way_is_what_was_decided_and_not_counted(self):
         decided = {'a': 0.5, 'b': 1.5, 'c': 2.5, 'd': 9.0}
         counted = {'a': 2.0, 'b': 3.0, 'c': 4.0}
-        # b finds a, c finds b, and d, which is never counted, nobody.
+        # b finds a, c finds b, and d, which is never counted, none.
         self.assertEqual([0, 1, 1, 0], figures.under_way(decided, counted))
 
     def test_what_is_never_counted_stays_under_way(self):

@@ -135,7 +135,7 @@ class PlacesTest(unittest.TestCase):
             ),
             ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
-            # Who was never seen to run was not seen to run on its node.
+            # A guest never seen to run was not seen to run on its node.
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]'),
         ]
         for promise, guest, ticks, words in cases:

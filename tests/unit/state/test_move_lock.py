@@ -37,7 +37,7 @@ class MoveLockTest(unittest.TestCase):
         with self.assertRaisesRegex(StateLocked, '^undo '):
             first.take()
 
-    def test_a_holder_that_did_not_say_who_it_is(self):
+    def test_a_holder_that_did_not_say_its_name_is_another_process(self):
         for text in (b'', b'\xff', b'a\x1b[2J'):
             first = self.lock()
             first.take()

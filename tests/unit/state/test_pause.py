@@ -33,7 +33,7 @@ class PausingTest(unittest.TestCase):
         self.assertTrue(pause.end(self.directory))
         self.assertIsNone(pause.read(self.directory))
 
-    def test_begin_tells_what_it_wrote_whoever_ends_it_then(self):
+    def test_begin_tells_what_it_wrote_even_after_the_end(self):
         begun = pause.begin(self.directory, 'firmware\x1b update', now_s=1000.7)
         self.assertEqual(begun, pause.read(self.directory))
         pause.end(self.directory)

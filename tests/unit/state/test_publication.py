@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that the agent publishes: whole, tolerant of newer writers, and of nobody else."""
+"""The file that the agent publishes: whole, tolerant of newer writers, and of no others."""
 
 import json
 import os
@@ -206,7 +206,7 @@ class FileTest(unittest.TestCase):
         self.assertEqual(7, publication.read(self.directory).taken_s)
         self.assertEqual([publication.FILE], os.listdir(self.directory))
 
-    def test_everybody_may_read_it_whatever_the_umask(self):
+    def test_every_user_may_read_it_whatever_the_umask(self):
         self.addCleanup(os.umask, os.umask(0o077))
         publication.write(self.directory, STATE)
         self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path).st_mode))

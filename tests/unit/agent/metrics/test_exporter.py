@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus gets to see, over real sockets; and that the agent does not mind who asks."""
+"""What Prometheus gets to see, over real sockets; and that no client disturbs the agent."""
 
 import http.client
 import json
@@ -340,7 +340,7 @@ class UnixTest(ExporterCase):
             self.assertIn('another process', logs.output[0])
             self.assertTrue(os.path.exists(self.path))
 
-    def test_who_took_the_path_meanwhile_keeps_it(self):
+    def test_a_file_that_took_the_path_meanwhile_is_kept(self):
         made = self.open(self.by_path)
         os.unlink(self.path)
         with open(self.path, 'w'):

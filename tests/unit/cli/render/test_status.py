@@ -32,7 +32,7 @@ class WhyTest(unittest.TestCase):
         self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
         self.assertEqual('no promise', why(None))
 
-    def test_who_has_placed_it_where_we_have_not(self):
+    def test_it_says_what_has_placed_a_guest_where_we_have_not(self):
         for origin, one, said in (
             (model.PINNED, None, 'placed by others'),
             (
@@ -62,7 +62,7 @@ class WhyTest(unittest.TestCase):
         for fixed in ('pinned', 'unknown'):
             self.assertEqual('placed 5 min ago', why(fixed=fixed))
 
-    def test_who_may_grow_beyond_its_promise(self):
+    def test_it_says_that_a_guest_may_grow_beyond_its_promise(self):
         self.assertEqual(
             'placed 5 min ago; promised 1.0G of the 4.0G that it may grow to',
             why(PROMISE, guest('g', 2, 4 * GIB)),

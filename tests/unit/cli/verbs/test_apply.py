@@ -51,7 +51,7 @@ class PlanTest(OperatingCase):
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_it('plan', 'instance-0000000x')
 
-    def test_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
+    def test_a_guest_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
         """The agent has widened it, or something has reset it."""
         for number in (1, 2):
             self.hold(number, '0-7')
@@ -67,7 +67,7 @@ class PlanTest(OperatingCase):
         self.run_it('plan')
         self.assertFalse(os.path.exists(self.directory))
 
-    def test_who_is_pinned_or_ignored_is_left(self):
+    def test_a_guest_that_is_pinned_or_ignored_is_left(self):
         for number, what in ((1, 'pin'), (2, 'ignore')):
             overrides.put(
                 overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
@@ -95,7 +95,7 @@ class ApplyTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('apply', terminal=True, answers=['y'])[0])
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
 
-    def test_nobody_to_ask(self):
+    def test_where_it_can_not_ask_it_demands_yes_before_anything_is_measured(self):
         for more in ([], ['--json']):
             code, _, err = self.run_it('apply', *more, terminal=bool(more))
             self.assertEqual(exits.USAGE, code)
@@ -191,7 +191,7 @@ class UndoTest(OperatingCase):
         self.assertEqual(there, self.places())
         self.assertEqual(['apply', 'undo', 'undo'], [each.who for each in self.entries()])
 
-    def test_who_has_ended_or_was_started_anew_is_left(self):
+    def test_a_guest_that_has_ended_or_was_started_anew_is_left(self):
         self.run_it('apply', '--yes')
         [number] = self.moved()
         self.promise(number, 1, since_ns=7)
@@ -204,7 +204,7 @@ class UndoTest(OperatingCase):
             (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, said['left_alone'])
         )
 
-    def test_who_is_pinned_by_now_is_left(self):
+    def test_a_guest_that_is_pinned_by_now_is_left(self):
         self.run_it('apply', '--yes')
         [number] = self.moved()
         self.run_it('pin', host.name_of(number))
@@ -240,7 +240,7 @@ class UndoTest(OperatingCase):
 
 
 class OverviewTest(OperatingCase):
-    def test_ends_after_the_plan_where_nobody_can_be_asked(self):
+    def test_without_a_terminal_it_ends_after_the_plan(self):
         code, out, _ = self.run_it('overview')
         self.assertEqual((exits.NOT_EMPTY, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)

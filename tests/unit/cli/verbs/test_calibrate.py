@@ -84,7 +84,7 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((SLIT,) * 3, result.sources[2])
 
     def test_memory_that_is_kept_from_guests_is_not_read(self):
-        """A GPU's: that could wake it, and nobody needs to know what it delivers."""
+        """A GPU's: that could wake it, and what it delivers is of no use."""
         machine, probe = host(3, memory_only=(2,)), Probe()
         gpu = machine.nodes[2]._replace(memory=model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0'))
         machine = machine._replace(nodes=(*machine.nodes[:2], gpu))
@@ -185,7 +185,7 @@ class TestCommand(unittest.TestCase):
         self.assertEqual((1, False), (code, os.path.exists(self.path)))
         self.assertIn('nothing is kept', err)
 
-    def test_nobody_to_ask(self):
+    def test_where_it_gets_no_answer_it_demands_yes(self):
         def ask(_question):
             raise EOFError
 

@@ -82,7 +82,7 @@ class UnpinTest(OperatingCase):
 
     def test_nothing_is_pinned(self):
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
-        self.hold(2, '0-7')  # somebody has reset it, or widened it
+        self.hold(2, '0-7')  # another process has reset it, or widened it
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
         self.assertEqual([], self.commands)
 
@@ -273,7 +273,7 @@ class StatusTest(OperatingCase):
         self.assertEqual(exits.OK, code)
         self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
 
-    def test_who_was_moved_and_why(self):
+    def test_it_says_what_moved_a_guest_and_why(self):
         self.run_it('apply', '--yes')
         [number] = self.moved()
         why = {guest['name']: guest['why'] for guest in self.json('status')[1]['guests']}
@@ -284,14 +284,14 @@ class StatusTest(OperatingCase):
         self.run_it('pin', host.name_of(1))
         self.assertIn('pinned by the operator', self.run_it('status')[1])
 
-    def test_a_cpuset_that_somebody_has_reset(self):
+    def test_it_says_of_a_cpuset_that_was_reset_that_its_guest_is_elsewhere(self):
         tree = self.kernel.memories[4001].tree
         tree.set_all('4-7')
         self.assertIn('not on node 0', self.run_it('status')[1])
 
 
 class HistoryTest(OperatingCase):
-    def test_who_moved_what(self):
+    def test_moves_are_listed_all_or_the_last_or_of_one_guest(self):
         self.assertIn('no moves in the history', self.run_it('history')[1])
         self.run_it('apply', '--yes')
         self.run_it('undo', '--yes')

@@ -30,7 +30,7 @@ BASE_S = 1700000000.0
 
 
 class Sampler:
-    """Give one prepared sample a call; the first is thrown away by who paces."""
+    """Give one prepared sample a call; the first is thrown away by what paces."""
 
     def __init__(self, prepared):
         self._prepared = iter(prepared)

@@ -120,7 +120,7 @@ class FeedTest(unittest.TestCase):
             {node: history.traffic.day.mean for node, history in self.histories.others.items()},
         )
 
-    def test_a_guest_on_cpus_of_its_own_is_in_nobodys_demand(self):
+    def test_what_a_guest_on_cpus_of_its_own_wants_is_not_taken_off_what_others_want(self):
         self.feed(one(2.0), promises=promised(vcpus=0))
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 

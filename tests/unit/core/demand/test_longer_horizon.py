@@ -385,7 +385,7 @@ class HorizonTest(TestCase):
         here.run(*(60.0,) * 60)
         self.assertGreater(here.demand()[0], 0.9 * 4)
 
-    def test_bursts_alone_raise_nobody(self):
+    def test_bursts_alone_do_not_raise_the_demand(self):
         here, rng, highest = Here(), random.Random(1), 0.0
         for at in range(8):
             here.add('g%d' % at, 0.0)

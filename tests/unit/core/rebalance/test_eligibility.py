@@ -92,7 +92,7 @@ class WhyNotTest(unittest.TestCase):
         for began_ns, code in ((None, ''), (6, 'starting'), (7, '')):
             self.assertEqual(code, eligibility.why_not(guest('g'), PROMISE, HOST, began_ns))
 
-    def test_now_it_is_only_who_has_it_in_hand(self):
+    def test_what_stands_against_a_touch_now_is_the_operator_a_job_or_a_pause(self):
         for code, one, _ in CASES[:4]:
             with self.subTest(code):
                 self.assertEqual(code, eligibility.why_not_now(one))
@@ -126,7 +126,7 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(codes, list(eligibility.TEXTS))
         self.assertEqual(len(codes), len(set(eligibility.TEXTS.values())))
 
-    def test_who_was_not_named_is_not_worth_a_word(self):
+    def test_a_guest_that_was_not_named_is_not_worth_a_word(self):
         self.assertEqual(
             [eligibility.NOT_NAMED], [code for code, text in eligibility.TEXTS.items() if not text]
         )

@@ -76,7 +76,7 @@ class GuestLoadTest(unittest.TestCase):
         found = told(sample(), held={'uuid-g': (0, 1)})
         self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
 
-    def test_who_must_not_be_touched(self):
+    def test_a_guest_that_is_paused_is_fixed(self):
         self.assertEqual('', told(sample(cores=1.0)).fixed)
         self.assertEqual('paused', told(sample(), guest('g', 2, GIB, state='paused')).fixed)
 

@@ -40,7 +40,7 @@ class MayTest(unittest.TestCase):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
             self.assertFalse(self.may_have(place, fixed='pinned'))
 
-    def test_memory_of_which_nobody_knows_where_it_lies_stays(self):
+    def test_memory_whose_place_is_unknown_stays(self):
         self.assertFalse(self.may_have(Place((1,), 1), lies=()))
         self.assertTrue(self.may_have(Place((1,), None), lies=()))
 

@@ -63,7 +63,7 @@ def laid_out(places):
 
 
 def lost(places):
-    """Sum core/pressure.py's definition, stalls bounded by who is stalled."""
+    """Sum core/pressure.py's definition, stalls bounded by what is stalled."""
     demand, lines, used, reaching, distance = laid_out(places)
     result = distance + sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
     for m in range(3):
@@ -116,7 +116,7 @@ class BalanceTest(unittest.TestCase):
         published = pressure.losses(demand, CORES, lines, LATENCIES, used)
         self.assertAlmostEqual(sum(map(sum, published)), self.host(guests).loss())
 
-    def test_nobody_loses_more_than_they_want_by_queueing(self):
+    def test_no_guest_loses_more_than_it_wants_by_queueing(self):
         host = self.host([(0, 0, 1.0, 2.0, 5e8, 64)] * 2)
         self.assertGreater(host.traffic[0], 5 * MAXIMA[0])
         self.assertTrue(3.0 < host.parts()[2] < 4.0, host.parts())

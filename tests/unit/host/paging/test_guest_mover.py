@@ -36,7 +36,7 @@ CPUS = frozenset({0, 1})
 
 
 class Clock:
-    """Time that passes only when somebody waits."""
+    """Time that passes only when a caller waits."""
 
     def __init__(self):
         self.now, self.slept = 100.0, []

@@ -95,7 +95,7 @@ class LadderTest(unittest.TestCase):
             found.evidence['a'],
         )
 
-    def test_nobody_tells(self):
+    def test_where_no_source_tells_anything_none_is_named(self):
         found = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
         self.assertEqual(({}, ('other: broken',), ''), tuple(found))
 
