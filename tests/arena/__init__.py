@@ -3,7 +3,7 @@
 
 Guests come, are given hosts by a policy, want CPU and memory, are measured by their hosts'
 agents, and what is measured is what the policy sees at the next request. ``make arena`` runs
-it; ``doc/source/reference/arena.rst`` says what it models, what it doesn't, how to read it.
+it; ``doc/source/reference/arena.rst`` says what it models, what it does not, how to read it.
 
 What lives where, from the parts that know nothing of the others to those that use them:
 
@@ -20,7 +20,7 @@ What lives where, from the parts that know nothing of the others to those that u
 ``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
 ``sweeps.py``      what is told of cells in which one thing is swept
 ``ways.py``        what is told of ways inside of hosts, with the host's choice fixed
-``large.py``       a region so large that Placement doesn't offer all of its hosts
+``large.py``       a region so large that Placement does not offer all of its hosts
 ``fits.py``        the figures that parameters.py takes from recorded traces, run by hand
 ``replicas.py``    small regions that repeat what was measured: bench-crowded, the stack
 ``validity.py``    what these say, compared with what was measured or published

@@ -103,7 +103,7 @@ def sensitivity():
 
 
 def region(randomized):
-    """Return the large region: so many hosts that Placement doesn't offer all."""
+    """Return the large region: so many hosts that Placement does not offer all."""
     cell = Cell(
         100, 'equal', 'mixed', 'other', 'region', workers=p.REGION_WORKERS, randomized=randomized
     )

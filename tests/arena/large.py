@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region so large that Placement doesn't offer all of its hosts: a run for each of few policies.
+"""A region so large that Placement does not offer all hosts: a run for each of few policies.
 
 Of its Nova cells nothing is modelled but their names, as they change no decision while all
 answer: a request reads the candidates' counts from all of them at once and lists their hosts in

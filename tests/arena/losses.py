@@ -2,7 +2,7 @@
 """What guests lose to waiting and to distance, by two models that share no code.
 
 Both take the running guests as pairs (guest, node, part), a node being a position among all
-nodes of all hosts, and return for each guest what it wanted and couldn't use [cores].
+nodes of all hosts, and return for each guest what it wanted and could not use [cores].
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ class Running:
     :ivar pairs: (position in ``guests``, node, part) of their CPUs, three arrays
     :ivar memory: likewise of their memory
     :ivar want: what each wants [cores]
-    :ivar waits: whether it shares its CPUs; a dedicated one doesn't wait
+    :ivar waits: whether it shares its CPUs; a dedicated one does not wait
     """
 
     def __init__(self, fleet, trace, guests, want):

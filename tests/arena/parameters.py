@@ -14,7 +14,7 @@ bitbrains
 Azure
     Cortez et al.: Resource Central (SOSP 2017), its public trace (CC-BY) as sizes, batches and
     lifetimes of 1.2 million guests in https://github.com/huaweicloud/trace_generation_rnn
-    (fa856db); by ``tests.arena.fits``. The packing trace of 2020 isn't fitted yet.
+    (fa856db); by ``tests.arena.fits``. The packing trace of 2020 is not fitted yet.
 SURF
     a week of the Lisa cluster's jobs, surf_week of OpenDC; by ``tests.arena.fits``.
 pressure.md
@@ -136,7 +136,7 @@ STORM_GUESTS_PER_HOST = 0.67  # assumed: a hundred on 150 hosts, within a minute
 #: that, as SAP tells, most guests use little, while some hosts are saturated.
 LOADS = {'calm': (0.60, 0.09), 'mixed': (0.72, 0.24), 'hot': (0.80, 0.32)}
 #: Spread of a guest's mean cores per vCPU (of its logarithm): where load follows allocation
-#: (assumed), and where it doesn't: 1.53 among guests that aren't idle (bitbrains). All but a few
+#: (assumed), and where it does not: 1.53 among guests that are not idle (bitbrains). All but a few
 #: are then below 70 % of use, as 100 % are there; SAP tells of more than 80 %.
 SIGMA = {'allocation': 0.25, 'other': 1.5}
 #: It falls with the size, as vCPUs ** −this: a large guest is many processes. Assumed.
@@ -165,7 +165,7 @@ SENSITIVITY_FACTORS = 0.5, 1.5
 
 # ---- Statistics --------------------------------------------------------------------------
 
-#: A rival within this of the mean loss hasn't won, nor is a loss of large flavors less.
+#: A rival within this of the mean loss has not won, nor is a loss of large flavors less.
 MARGIN = 0.05
 #: Where stock and the oracle are nearer than this part of stock's loss, there is no gap to close.
 LEAST_GAP = 0.03

@@ -43,7 +43,7 @@ class Recorded:
 def read(path):
     """Return the guests of a file.
 
-    :raises BadTraceError: it can't be read, or a line of it
+    :raises BadTraceError: it cannot be read, or a line of it
     """
     found, names = [], None
     try:

@@ -155,7 +155,7 @@ class Handlers:
 
 
 def disagrees(record, name, weights):
-    """Return how the arrays' decision differs from Nova's, '' if it doesn't."""
+    """Return how the arrays' decision differs from Nova's, '' if it does not."""
     scores = record['scores'][name]
     hosts = [f'host{host}' for host in record['at']]
     theirs = np.array([weights[host] for host in hosts])

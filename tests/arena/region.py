@@ -234,7 +234,7 @@ def choose(scores, policy, rng):
     """
     ties = rng.random(len(scores)) if policy.ties == 'random' else np.arange(len(scores))
     first = p.ALTERNATES + policy.subset
-    if len(scores) > first:  # the others needn't be sorted
+    if len(scores) > first:  # the others need not be sorted
         at = np.flatnonzero(scores >= np.partition(scores, -first)[-first])
     else:
         at = np.arange(len(scores))

@@ -21,7 +21,7 @@ from tests.arena import (
 #: As tests/bench/bench_crowded.py: duties of its guests [%], the seed of its orders.
 DUTIES, ORDERS_SEED = (100,) * 4 + (50,) * 4 + (10,) * 4, 1
 MODELS = 'pressure', 'processor sharing'
-#: Draws of the second model, and positions in which a guest is busy or isn't.
+#: Draws of the second model, and positions in which a guest is busy or is not.
 TICKS, POSITIONS = 200, 40
 SEED = 1001
 
@@ -172,7 +172,7 @@ def _round(policy, workers, lag_s, seed):
     cell = cells.Cell(0, 'equal', 'mixed', 'other', workers=workers)
     cell.shortened(COMPUTES, SETTLED_S, SETTLED_S)
     shape = equal_hosts(COMPUTES, CORES, THREADS, NODE_MIB)
-    # What the hosts do beside: a guest on each node that Nova doesn't count.
+    # What the hosts do beside: a guest on each node that Nova does not count.
     residents = COMPUTES * shape.nodes
     asked = SETTLED_S + np.arange(BOOTS) * WITHIN_S / BOOTS
     load = PRESSURE * CORES / CORES_PER_VCPU

@@ -43,14 +43,14 @@ class Row:
 
     :ivar known: what was measured or published
     :ivar error: what the arena says less that; None of a choice
-    :ivar stated: how large it may be; None: a choice is the same or isn't
-    :ivar within: whether it isn't larger
+    :ivar stated: how large it may be; None: a choice is the same or is not
+    :ivar within: whether it is not larger
     """
 
     def __init__(self, quantity, source, known, says, stated=None, least=False):
         """Compare.
 
-        :param least: ``known`` is exceeded, by how much isn't published
+        :param least: ``known`` is exceeded, by how much is not published
         """
         self.quantity, self.source, self.known, self.says = quantity, source, known, says
         self.stated, self.least = stated, least

@@ -7,7 +7,7 @@ cores per vCPU, as the decision assumes; in the other half 0.1 to 1.0, which the
 decision sees only as each node's sum after the start. Compared after every sixth event;
 the figures that count are those after the last one, when departures have done their
 worst. The search knows every demand and may move every guest, the decision places
-each once and doesn't know what comes; both give a guest the fewest nodes that hold it.
+each once and does not know what comes; both give a guest the fewest nodes that hold it.
 A search that gives up after 40,000 steps is replaced by a lower bound and counted as
 not proven.
 
@@ -134,7 +134,7 @@ class Sequence:
             for _, kept, cores in self.running.values()
         )
         guests = [(cores, one.memory_bytes, one.vcpus) for one, _, cores in self.running.values()]
-        # Where a guest found no memory the search needn't find it either.
+        # Where a guest found no memory the search need not find it either.
         fits = all(kept.mem_nodes for _, kept, _ in self.running.values())
         for_pressure, for_loss = (Search(host, guests, fits) for _ in range(2))
         best, least = for_pressure.pressures(ours), for_loss.loss(lost)

@@ -49,7 +49,7 @@ class Rotation:
     def __init__(self, sets: Iterable[Sequence[Event]], target: perf_event.Target) -> None:
         """Open all sets, none counting; :meth:`step` starts.
 
-        :raises CounterError: a set that can't be opened; nothing stays open
+        :raises CounterError: a set that cannot be opened; nothing stays open
         """
         self._groups: list[perf_event.EventGroup] = []
         self._current = -1

@@ -188,14 +188,14 @@ def pytest_terminal_summary(terminalreporter):
 
 
 class Machines:
-    """The session's machines by shape; two at a time: two cores don't hold more."""
+    """The session's machines by shape; two at a time: two cores do not hold more."""
 
     def __init__(self):
         """Begin without any."""
         self._up = {}
 
     def get(self, fresh=False, **options):
-        """Return the Lab of a shape, thawing it when it isn't up or is to be fresh."""
+        """Return the Lab of a shape, thawing it when it is not up or is to be fresh."""
         shape = Shape(**options)
         if fresh and shape in self._up:
             self.discard(self._up[shape])
@@ -216,7 +216,7 @@ class Machines:
         return found
 
     def give_back(self, lab, clean):
-        """Clean a machine for the next test; end it if it is not to be, or can't be."""
+        """Clean a machine for the next test; end it if it is not to be, or cannot be."""
         with contextlib.ExitStack() as ending:
             ending.callback(self.discard, lab)
             if clean:

@@ -99,7 +99,7 @@ def test_a_place_outlasts_the_daemon(host):
 
 
 def test_too_slow_a_hook(host):
-    """A start that the hook can't serve in time goes on, and the journal says so."""
+    """A start that the hook cannot serve in time goes on, and the journal says so."""
     host.run("sed -i 's/timeout_s = .*/timeout_s = 0.1/' /etc/nova-numa-pmc/nova-numa-pmc.conf")
     host.guests.start([dict(SPEC, name='new')])
     host.wait_for_hooks()
@@ -114,7 +114,7 @@ def test_too_slow_a_hook(host):
 
 
 def test_what_the_script_guards_against(host):
-    """A hook that can't be executed does kill guests when the daemon restarts."""
+    """A hook that cannot be executed does kill guests when the daemon restarts."""
     host.run(
         r"printf '#!/nonexistent/python\n' >/etc/libvirt/hooks/qemu; "
         'chmod 755 /etc/libvirt/hooks/qemu'

@@ -68,7 +68,7 @@ def test_no_such_machine():
     ],
 )
 def test_impossible_shapes(words, message):
-    """A shape that can't be is refused before anything is built."""
+    """A shape that cannot be is refused before anything is built."""
     done = numalab('up', *words)
     assert done.returncode in (1, 2) and message in done.stderr
 

@@ -73,7 +73,7 @@ def test_four_nodes(lab_of, each):
 
 @pytest.mark.full
 def test_clusters_of_a_socket(lab_of):
-    """A guest with more vCPUs than a node spans two of one socket and is told so; others don't."""
+    """A guest with more vCPUs than a node spans two of a socket and is told so; others do not."""
     lab = lab_of(**CLUSTERS)
     print(
         lab.run(

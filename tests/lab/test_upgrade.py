@@ -143,7 +143,7 @@ class Host:
         assert sorted(found) == sorted(promised) == self.lab.running()
         print({name: (guest['bytes'], guest['cpus']) for name, guest in found.items()})
         cpusets = self.lab.cpusets()
-        # Of one that isn't placed, where its memory is.
+        # Of one that is not placed, where its memory is.
         homes = {
             name: next(iter(promised[name]['cpu_nodes']), home(guest))
             for name, guest in found.items()

@@ -3,7 +3,7 @@
 
 ``python -m tests.nova.upstream [MODULE or test id ...]`` in an environment of
 ``tools/setup nova34``. With us means: in every test, our monitor in each compute, our filter
-after those that the test enables, our weigher beside Nova's where the test doesn't choose
+after those that the test enables, our weigher beside Nova's where the test does not choose
 weighers itself, and a publication as of the agent. Fails when a test fails
 with us that does not fail without.
 """

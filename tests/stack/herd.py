@@ -35,7 +35,7 @@ START_S, HOSTS_S, GONE_S, ACTIVE_S = 240, 420, 420, 300
 LOOK_S, DELETED_AT_ONCE = 0.2, 8
 #: How often it is told how far a wait is [s].
 TOLD_S = 15
-#: So many guests are built at a time on a host; the next isn't claimed before one of them runs
+#: So many guests are built at a time on a host; the next is not claimed before one of them runs
 #: (Nova's max_concurrent_builds).
 BUILDS_AT_ONCE = 10
 _READY = 'Join ServiceGroup membership for this service scheduler'

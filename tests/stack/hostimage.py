@@ -17,7 +17,7 @@ KEPT_WHEELS = """oslo.config oslo_config oslo.i18n oslo_i18n pip setuptools whee
 stevedore rfc3986 pyyaml requests urllib3 idna certifi charset_normalizer typing_extensions
 debtcollector wrapt""".split()
 # Runs in a mount namespace of its own: nothing stays mounted when it fails. In a plain chroot / is
-# no mount point and can't be made private; mounts are seen outside then, and taken back.
+# no mount point and cannot be made private; mounts are seen outside then, and taken back.
 SCRIPT = f"""set -eu
 work=$1 requirements=$2 pip=$3
 mount --make-rprivate / || trap 'umount --recursive $work/root || :' EXIT

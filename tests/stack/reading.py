@@ -35,7 +35,7 @@ def journal(text, names):
     for line in text.splitlines():
         entry = json.loads(line)
         what = entry.get('MESSAGE')
-        # What isn't UTF-8 is a list of bytes there.
+        # What is not UTF-8 is a list of bytes there.
         what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
         found.append(
             {

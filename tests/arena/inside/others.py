@@ -60,7 +60,7 @@ def numad_daemon(fleet, guests):
     counts as free there, memory 5/4 fold; they move if the answer is another or more than 10 % of
     their memory is elsewhere.
     Deviations: no move is made before five minutes are over; guests that are within 20 % of
-    each other are not ordered by when they moved; libvirt's cpusets don't hold numad back.
+    each other are not ordered by when they moved; libvirt's cpusets do not hold numad back.
     """
     for host in np.unique(fleet.host[guests]):
         there = nodes.shared_guests(fleet, host)
@@ -172,7 +172,7 @@ def incus_balanced(fleet, host, guest):
     ``balanceNUMANodes``.
     Formula: nodes by how many instances have them, the first of them; of a guest with more
     vCPUs than a node has CPUs the first ⌈vCPUs / CPUs of a node⌉.
-    Deviations: memory for which the node has no room lies elsewhere, as Incus doesn't look at
+    Deviations: memory for which the node has no room lies elsewhere, as Incus does not look at
     memory and QEMU is bound; stopped instances, which Incus counts, are none here.
     """
     there = nodes.shared_guests(fleet, host)
@@ -193,7 +193,7 @@ def katalyst_like(fleet, host, guest):
     with most CPUs available, the first of equals.
     Deviations: Katalyst binds pods and refuses where none fits, here the guest floats; a vCPU
     requests 1 / ``cpu_allocation_ratio`` CPU; requests of guests that float count by their parts.
-    Its ``dedicated_cores``, advisor and evictions aren't modelled.
+    Its ``dedicated_cores``, advisor and evictions are not modelled.
     """
     there = nodes.shared_guests(fleet, host)
     requested = fleet.trace.vcpus[there] @ fleet.cpu_parts[there]

@@ -17,7 +17,7 @@ def placed(fleet, host, guest):
 
     Source: this repository, nova_numa_pmc/core/scheduling/outcome.py.
     Formula: doc/source/reference/rebalance.rst and pressure.rst.
-    Deviations: the figures are of this moment; guests aren't widened while a node is crowded.
+    Deviations: the figures are of this moment; guests are not widened while a node is crowded.
     """
     trace, hosts = fleet.trace, fleet.hosts
     placement = outcome(

@@ -20,7 +20,7 @@ def ranked(view, asked):
     Formula: stock + 1.0 · stretched weight, which orders hosts by digits: the highest pressure
     that the guest would leave, whether on one node, the means; a blind host has the mean.
     Deviations: the guest's demand is a median over hosts as today's, what is implausible is
-    unknown, dedicated guests take no shared core; vCPUs that came don't tell equals apart.
+    unknown, dedicated guests take no shared core; vCPUs that came do not tell equals apart.
     """
     at = our_weigher.usable(view)
     found = np.zeros(len(view.at))

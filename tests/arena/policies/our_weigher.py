@@ -113,7 +113,7 @@ class Places:
     It depends on what the host has published and on what came since, and is kept with both.
 
     :ivar demand, traffic: of the host's nodes, what came since charged, hosts × nodes; −∞ on
-        those that the guest wouldn't use
+        those that the guest would not use
     :ivar host_demand, host_traffic: of all its nodes
     :ivar cpus, memory: parts of the guest there
     :ivar rate: as :class:`Known`
@@ -149,7 +149,7 @@ class Places:
         self._state[:, known.at], self.rate[known.at] = state[:, changed], known.rate
         told = known.only(slice(None))
         charged, parts = _charge(told, asked), told.cores / told.cores.sum(1)[:, None]
-        if asked.dedicated:  # Nova pins it: on which nodes isn't known, so on all
+        if asked.dedicated:  # Nova pins it: on which nodes is not known, so on all
             self._keep(told, charged, parts, 1 / known.nodes)
         else:
             best, fits = best_nodes(told, asked.vcpus, asked.memory_mib)

@@ -15,7 +15,7 @@ CPU = 'max,la57=off,erms=off,fsrm=off'
 
 
 class ShapeError(Exception):
-    """A machine that can't be built: says which option and why."""
+    """A machine that cannot be built: says which option and why."""
 
 
 def mebibytes(text):
@@ -52,7 +52,7 @@ class Shape:
     sockets: int = 0
 
     def __post_init__(self):
-        """Refuse a shape that QEMU or the counters' layout can't hold."""
+        """Refuse a shape that QEMU or the counters' layout cannot hold."""
         cpu_nodes = self.nodes - self.memory_only
         checks = [
             (1 <= self.nodes <= MAX_NODES, f'--nodes: 1 to {MAX_NODES}'),
@@ -113,7 +113,7 @@ class Shape:
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
         sockets = self.sockets or self.nodes - self.memory_only
         cores = self.cpus // sockets // self.threads
-        # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
+        # TCG cannot show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
         cpu = CPU + (',vendor=GenuineIntel' if self.threads > 1 else '')
         args = [
             '-machine',

@@ -319,7 +319,7 @@ class StateDirectoryTest(AgentCase):
                     at_s += 1
 
     def test_one_that_can_not_be_written(self):
-        """As on a full file system: the temporary file can't be made."""
+        """As on a full file system: the temporary file cannot be made."""
         with foreseen(self) as told:
             for name in ('host', 'promises', 'ledger'):
                 os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))

@@ -14,7 +14,7 @@ STAY = 'floating', 'numad-advice', 'xen', 'incus-balanced', 'katalyst-like'
 
 
 class Guest:
-    """A guest on a node of the only host; None: it isn't there yet."""
+    """A guest on a node of the only host; None: it is not there yet."""
 
     def __init__(self, node, vcpus, gib, wanted=0.0, dedicated=False):
         self.node, self.vcpus, self.gib = node, vcpus, gib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into Nova's metrics comes out again, fits in, and can't hurt."""
+"""What goes into Nova's metrics comes out again, fits in, and cannot hurt."""
 
 import json
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding a guest's groups: the shapes libvirt makes, and everything that isn't one."""
+"""Finding a guest's groups: the shapes libvirt makes, and everything that is not one."""
 
 import os
 import shutil

@@ -467,7 +467,7 @@ class FaultTest(TreeTestCase):
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each shape and each of its writes.
 
-        :param fresh: each time a new tree, as the test doesn't leave it as it was
+        :param fresh: each time a new tree, as the test does not leave it as it was
         """
         for version, shape in SHAPES:
             for self.bound in (False, True):

@@ -101,7 +101,7 @@ def best(found):
 
 class ComparingTest(unittest.TestCase):
     def test_a_host_without_uncore_counters_is_not_the_best_for_that(self):
-        # All have their bandwidth at 0.95 on both nodes; one can't measure it.
+        # All have their bandwidth at 0.95 on both nodes; one cannot measure it.
         known = [node(at, 0.3, 0.95) for at in range(2)]
         blind = [node(at, 0.3, None, None) for at in range(2)]
         busier = [node(at, 0.4, 0.95) for at in range(2)]

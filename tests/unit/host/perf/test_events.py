@@ -330,7 +330,7 @@ class TestThisMachine(Machine):
         self.add_pmu('uncore_imc_2', dict(IMC, **{'events/cas_count_read.scale': 'nan'}))
         self.add_pmu('uncore_imc_3', dict(IMC, **{'events/cas_count_read': 'event=?'}))
         roles = self.roles()
-        self.assertNotIn('remote_dram', roles)  # its umask can't be laid out
+        self.assertNotIn('remote_dram', roles)  # its umask cannot be laid out
         self.assertIn('cycles', roles)
         self.assertEqual(
             [('uncore_imc_2', 64)], [(e.pmu, e.bytes_per_count) for e in roles['mem_read']]
