@@ -23,7 +23,7 @@ else:
     _PROPERTIES = []
 
     class _RecordType(type):
-        """Turn the annotations of a record's class into its fields, and drop the annotations.
+        """Turns the annotations of a record's class into its fields, and drops the annotations.
 
         They could not be evaluated at run time, as most types are imported for type checkers only.
         """

@@ -123,7 +123,8 @@ class PoolSample(Record):
 
     :param cpus: its CPUs, ascending
     :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
-    :param stolen_by_node: (node id, cores that another host took of them, None: unknown)
+    :param stolen_by_node: (node id, cores of them that the host's own hypervisor gave to others,
+        None: unknown)
     """
 
     cpus: tuple[int, ...]

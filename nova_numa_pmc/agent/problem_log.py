@@ -18,7 +18,7 @@ _KEPT = 1000
 
 
 class ProblemLog:
-    """Logs problems when they begin, and hourly while they last.
+    """Logs when a stage begins to fail and when it works again; other problems hourly at most.
 
     :param clock: returns seconds that never go back
     """

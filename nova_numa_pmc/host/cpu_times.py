@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: user, nice, system, irq, softirq: fields of /proc/stat (Documentation/filesystems/proc.rst).
-#: Guests' time is in user and nice already; iowait is idle; stolen time was another host's.
+#: Guests' time is in user and nice already; iowait is idle; stolen time went to others.
 _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STEAL_FIELD = 7
 

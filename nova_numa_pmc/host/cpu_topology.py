@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _CPU = 'sys/devices/system/cpu/cpu%d/'
 _L3 = 'cache/index3/'
-#: By memory controllers AMD makes at most four nodes of a socket: on hosts with fewer nodes the
-#: vendor does not matter.
+#: By memory controllers AMD makes at most four nodes of a socket: on hosts with no more nodes than
+#: that, the vendor does not matter.
 _MANY_NODES = 4
 #: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
 _CPUINFO_BYTES = 4096

@@ -108,7 +108,7 @@ def identity(path: str) -> Identity:
 def start_ticks(stat: str) -> int:
     """Return the start of a process or thread [ticks since boot], from the text of its stat.
 
-    Field 22 of proc(5)'s; the second, a name, may contain blanks and brackets.
+    Field 22 of proc(5)'s; the second, a name, may contain spaces and parentheses.
 
     :raises ValueError, IndexError: it has none
     """

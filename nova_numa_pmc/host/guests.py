@@ -5,7 +5,7 @@ Two sources: the XML that libvirt hands to its hook on stdin, and the status
 files that libvirt's QEMU driver keeps for every active domain in
 ``/run/libvirt/qemu`` (``<domstatus state= pid=>`` around the live ``<domain>``,
 written by virDomainObjFormat in src/conf/domain_conf.c and replaced by
-rename), so that the hook never has to call libvirt, which would dead-lock.
+rename), so that the hook never has to call libvirt, which would deadlock.
 
 The XML is not trusted: a guest that is hostile or unlike libvirt's raises
 :class:`DomainError` and is left alone. Element by element:

@@ -128,7 +128,7 @@ class MoveExecutor:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Cancel the move in progress if libvirt works on its guest; update widened guests."""
+        """Cancel the move of a guest that must not be touched now; update the widened guests."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.step.uuid in busy for part in self._parts):
             self._cancel()

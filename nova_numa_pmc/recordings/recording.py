@@ -221,7 +221,7 @@ def _load(name: str) -> bytes:
 
 
 class RecordingWriter:
-    """Append samples to a recording; a torn sample at its end is cut off first.
+    """Appends samples to a recording; a torn sample at its end is cut off first.
 
     :param path: the file; full ones are renamed to ``path.1``, ``path.2``, the oldest last
     :param max_bytes: a part's size, at most :data:`PART_MAX_BYTES`

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute a host's penalty from the pressure that a guest would leave on it.
 
-A penalty depends only on its host and the guest: 0 where the nodes have room, at most 1. Nova adds
-it to its other weighers' values. If it were normalised over the hosts, as Nova does with other
-weights, one host with odd values would decide for all.
+A penalty is a function of one host's pressure: 0 where the nodes have room, at most 1. Nova
+subtracts it, times the multiplier, from the host's weight. If it were normalised over the hosts,
+as Nova does with other weights, one host with odd values would decide for all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def penalty(pressure: float, options: PenaltyOptions) -> float:
     floor, step, _ = options
     if not pressure < floor + 1.0:  # NaN as well
         return 1.0
-    # Both 1e-9: what rounding may take off a whole step, or leave of nothing.
+    # 1e-9 and nine digits: a rounding error neither costs a whole step nor leaves a penalty.
     return min(1.0, max(0.0, round(int(pressure / step + 1e-9) * step - floor, 9)))
 
 

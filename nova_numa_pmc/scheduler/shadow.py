@@ -29,7 +29,7 @@ class ShadowHost(Record):
 
     :param others: weight that Nova's weighers before ours have given it
     :param share: weight that ours would add, 0 or below; ``counted``: weight that it does add
-    :param pressure: the highest on the nodes that the guest would use, None: unknown
+    :param pressure: as of :func:`comparison.pressures`, None: unknown
     :param age_s: of its metrics, None: it has none
     """
 

@@ -29,7 +29,7 @@ scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
-    """Take a penalty off hosts whose nodes the guest would leave under pressure."""
+    """Takes a penalty off the weight of hosts that the guest would leave under pressure."""
 
     #: Fixed bounds keep Nova from normalising the weights to their range, by which a small
     #: difference between two hosts would count as much as saturation.

@@ -38,7 +38,7 @@ _NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 _LIMITS = ('pressure_floor', 'pressure_step')
 #: Before 1.3 nodes nearer than this were one domain, unless ``limits`` had another.
 _DOMAIN_DISTANCE = 'domain_distance'
-#: Members of a node that are numbers; those of the second line may be unknown (null).
+#: Members of a node that are numbers; the optional ones may be unknown (null).
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
 _OPTIONAL = (
     'demand_cores',
@@ -129,7 +129,8 @@ def floating_pool(
 ) -> model.PoolLoad:
     """Return the load of the pool that a view describes.
 
-    :param stolen: by node id, cores that another host took of them; None: not reported
+    :param stolen: by node id, cores that the host's own hypervisor gave to others; None: not
+        reported
     """
     stolen = stolen or {}
     return model.PoolLoad(

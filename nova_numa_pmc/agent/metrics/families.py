@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn a tick into families of metrics.
 
-Needs prometheus_client. Names and units are Prometheus' own conventions (base units, _total,
+Needs prometheus_client. Names and units follow Prometheus' own conventions (base units, _total,
 _ratio, _info). What is unknown is absent, never 0.
 """
 

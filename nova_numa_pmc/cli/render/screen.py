@@ -34,7 +34,7 @@ _ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
 
 
 class PlainScreen:
-    """Redraw a terminal with nothing but text."""
+    """Redraws a terminal with nothing but text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -60,7 +60,7 @@ class PlainScreen:
 
 
 class RichScreen:
-    """Redraw a terminal with colours, by rich."""
+    """Redraws a terminal with colours, by rich."""
 
     def __init__(self, stream: TextIO) -> None:
         self._live = rich.live.Live(

@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
 def new_guest(args: argparse.Namespace) -> model.Guest:
     """Return the guest that the options describe.
 
-    :raises FlavorError: its size is not reported, or the flavor's file cannot be used
+    :raises FlavorError: its size is not given, or the flavor's file cannot be used
     """
     flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
     vcpus = args.vcpus or flavor.get('vcpus')

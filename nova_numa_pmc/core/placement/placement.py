@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide which nodes of a host a guest's CPUs and memory belong on: the one decision.
 
-The hook, the weigher, the filter, the rebalancer and the simulator all ask
-:func:`place`. Imported by the libvirt hook at every guest start: light modules only.
+The hook, the agent for the starts that it finishes, and ``explain`` ask :func:`place`. For the
+weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide` or faster. The
+rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook at every
+guest start: light modules only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ under SELinux: the loops are functions that libc has, called without Python's lo
 * Latency: ``tfind(3)`` down a tree whose every node has a right child only. A tree's node is
   {key, left, right}, in glibc and musl alike (:func:`_check_tree` makes sure of it), so a tree
   of our own making is a list of pointers in random order, each in a line of its own that was
-  read never before: what Intel's Memory Latency Checker and lmbench's lat_mem_rd chase.
+  never read before: what Intel's Memory Latency Checker and lmbench's lat_mem_rd chase.
   The comparison is ``abs(3)`` of the key 1, always positive, and reads no memory.
 
 Memory is put on its node by mbind(2) with MPOL_PREFERRED, as MPOL_BIND would have the OOM
@@ -49,7 +49,7 @@ _MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
 _MADV_HUGEPAGE = 14
 
 LINE_BYTES = 64
-#: A chain has this many lines, each read once a pass: 15 ms at 100 ns.
+#: A chain has this many lines, each read once a pass: 13 ms at 100 ns.
 CHAIN_LINES = 1 << 17
 #: Lines are visited in random order within such a window, then in the next: few enough pages
 #: for the TLB where huge pages are off.

@@ -130,4 +130,4 @@ class CpuShare:
         return evidence
 
     def close(self) -> None:
-        """Nothing is open: the counters are the sampler's."""
+        """Do nothing: the counters are the sampler's."""

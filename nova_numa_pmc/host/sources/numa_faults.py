@@ -76,7 +76,7 @@ class NumaFaults:
         return local, sum(by_node.values()) - local
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def is_balancing(root: str = '/') -> bool:

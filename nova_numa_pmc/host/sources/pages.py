@@ -30,7 +30,7 @@ class Pages:
         return evidence
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def remote_ratio(
