@@ -200,7 +200,7 @@ class Agent:
 
     def _hold(self, tick: Tick, may_move: bool) -> None:
         if not may_move:
-            self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_widen=True)
+            self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_unbind=True)
             return
         assert tick.host_promises is not None
         # Only groups of guests that we placed are read or written.

@@ -71,7 +71,7 @@ class Reassertion:
         tick: Tick,
         places: Mapping[str, tuple[int, ...]] | None = None,
         covered: Set[int] | None = None,
-        only_widen: bool = False,
+        only_unbind: bool = False,
         due: Container[str] | None = None,
     ) -> set[str]:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
@@ -80,7 +80,7 @@ class Reassertion:
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
-        :param only_widen: hold no guest, as a command is moving guests; only unbind guests whose
+        :param only_unbind: hold no guest, as a command is moving guests; only unbind guests whose
             nodes become too small
         :param due: uuids of the guests whose groups are read; None: all
         :returns: uuids of the guests for which this failed, or was suspended for a while
@@ -108,11 +108,11 @@ class Reassertion:
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
-                    if only_widen or self._hold(
+                    if only_unbind or self._hold(
                         guest, promise, nodes, cpus, tick.now, tick.host, online
                     ):
                         failed.discard(guest.uuid)
-                    self._check_bound_memory(guest, promise, cpus, covered, room, only_widen)
+                    self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made again elsewhere
         return failed
@@ -262,7 +262,7 @@ class Reassertion:
         cpus: frozenset[int],
         covered: Set[int] | None,
         room: _Room,
-        only_widen: bool,
+        only_unbind: bool,
     ) -> None:
         """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
@@ -275,7 +275,7 @@ class Reassertion:
         else:
             why = room.take(promise, cgroups.memory_by_node(groups) or {})
         if not why:
-            if not only_widen and any(own.mems != mems for own in own_sets(groups)):
+            if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
                 if applied.changes:
                     self._log.info(

@@ -263,7 +263,7 @@ def _guest_status(
     )
 
 
-def unknown_overrides(
+def overrides_of_absent(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
     """Return overrides of guests that do not run.

@@ -38,7 +38,7 @@ MIB, MB = 1 << 20, 10**6
 _UNMEASURED = model.NodeLoad()
 #: The least share of a capacity that stolen time leaves: without cores a node would count as
 #: memory only.
-_RATIO_MIN = 0.05
+_MIN_RATIO = 0.05
 
 
 def view(
@@ -325,12 +325,12 @@ def capacity_cores(host: model.Topology, limits: model.Limits) -> list[float]:
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less the stolen cores, but never less than :data:`_RATIO_MIN` of it.
+    """Return a capacity less the stolen cores, but never less than :data:`_MIN_RATIO` of it.
 
     :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
         as 0
     """
-    return max(_RATIO_MIN * cores, cores - (stolen_cores or 0.0))
+    return max(_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
 def _sum_promises(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WRAP, _HALF = 1 << 64, 1 << 63
 #: Below this share of a CPU its CPI says nothing: what little ran was mostly
 #: kernel housekeeping (eBay's KVM tuning deck, 2013).
-CPI_MIN_BUSY = 0.05
+BUSY_MIN_RATIO = 0.05
 
 
 class CounterReading(Record):
@@ -129,10 +129,10 @@ def cycles_per_instruction(
     """Return (CPI, whether it can be relied on).
 
     :param busy_ratio: share of the time that its CPUs were busy; None: unknown.
-        Below :data:`CPI_MIN_BUSY` the CPI is given but not to be relied on.
+        Below :data:`BUSY_MIN_RATIO` the CPI is given but not to be relied on.
     """
     cpi = ratio(cycles, instructions)
-    return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= CPI_MIN_BUSY
+    return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= BUSY_MIN_RATIO
 
 
 def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:

@@ -29,7 +29,7 @@ def situation(
     limits: model.Limits,
     root: str,
     places: Mapping[str, tuple[int, ...]] | None = None,
-    began_ns: int | None = None,
+    measured_since_ns: int | None = None,
     now_ns: int | None = None,
 ) -> plan_records.Situation:
     """Return the rebalancer's input from what was measured and observed.
@@ -38,8 +38,8 @@ def situation(
 
     :param sampler: took the sample
     :param places: {uuid: node ids} of guests that are held to more nodes than were promised
-    :param began_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since then
-        is left where it is. None: all guests are considered
+    :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
+        then is left where it is. None: all guests are considered
     :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
     """
     promised = host_promises.promises
@@ -53,7 +53,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample.guests, running, promised, view, places, now_ns, host, began_ns
+        sample.guests, running, promised, view, places, now_ns, host, measured_since_ns
     )
     free = []
     for node in host.nodes:

@@ -18,7 +18,7 @@ from nova_numa_pmc.scheduler import request, saved_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
+_AMOUNT_MAX, _MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
 class WhatIfRequest(Record):
@@ -57,7 +57,7 @@ class WhatIfHost:
     @staticmethod
     def _ratio(row: Any, name: str) -> float:
         value = row.get(name + '_allocation_ratio')
-        ratio = checked.number(value, _RATIO_MAX) if value else 0.0
+        ratio = checked.number(value, _MAX_RATIO) if value else 0.0
         return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create: WhatIfRequest) -> bool:

@@ -103,7 +103,7 @@ def _collect(
         agent,
         host_status.nodes(command, observed, published if agent.fresh else None),
         guests,
-        host_status.unknown_overrides(command, observed),
+        host_status.overrides_of_absent(command, observed),
         (*observed.problems, *problems),
         published.pool_source if published and observed.pool.source == pools.AGENT else '',
     )

@@ -23,7 +23,7 @@ _LOG_GROWTH = math.log(_GROWTH)
 #: Weights are scaled back before they come near the largest float.
 _SCALE_MAX = 1e100
 #: Bins with a smaller part of a stream's weight are forgotten when it is scaled or written.
-_RATIO_MIN = 1e-4
+_MIN_RATIO = 1e-4
 
 
 class Horizon:
@@ -122,7 +122,7 @@ class Stream:
         self._bins = {
             index: weight * factor
             for index, weight in self._bins.items()
-            if weight * factor > _RATIO_MIN * self.weight
+            if weight * factor > _MIN_RATIO * self.weight
         }
 
     def bins(self) -> list[tuple[int, float]]:
@@ -130,7 +130,7 @@ class Stream:
         return [
             (index, weight / self.weight)
             for index, weight in sorted(self._bins.items())
-            if weight > _RATIO_MIN * self.weight
+            if weight > _MIN_RATIO * self.weight
         ]
 
 

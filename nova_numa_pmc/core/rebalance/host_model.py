@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096
 #: A move may use this share of the bandwidth that either end has left, or this rate if more.
-SPARE_RATIO, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
+SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 
 
 class Place:
@@ -87,7 +87,7 @@ class HostModel(Layout):
                 far += share * (row[at] - row[place.cpus[0]])
                 away += share
                 rate = min(rate, self._spare(at))
-        rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
+        rate = max(min(rate, self._spare(target)), RATE_MIN_BYTES_PER_SEC)
         remote = min(guest.demand, guest.stalls_per_ns * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_s + changed
 

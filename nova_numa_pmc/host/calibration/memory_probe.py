@@ -29,6 +29,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.record import Record
 
@@ -48,7 +49,6 @@ _SYSCALLS = {
 _MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
 _MADV_HUGEPAGE = 14
 
-LINE_BYTES = 64
 #: A chain has this many lines, each read once a pass: 13 ms at 100 ns.
 CHAIN_LINES = 1 << 17
 #: Lines are visited in random order within such a window, then in the next: few enough pages

@@ -39,7 +39,7 @@ FAILED = 'failed'  # an error was raised
 
 _WALKS_MAX = 3  # most passes over a guest's memory; ends before if a pass moves nothing
 _FEW_RATIO = 0.01  # refused share that is ignored: QEMU and libvirt share a page or two
-_UNSEEN_RATIO_MIN = 0.25  # of what was to move: more than a QEMU's own read-only pages
+_UNSEEN_MIN_RATIO = 0.25  # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
@@ -185,7 +185,7 @@ class GuestMove:
         """Return whether much memory stayed that no walk has seen, and so was not refused."""
         self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
-        return left_bytes > _UNSEEN_RATIO_MIN * (left_bytes + self.progress.brought_bytes)
+        return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.brought_bytes)
 
     def _hold_cpus(self) -> None:
         if self._cpus:
