@@ -328,16 +328,16 @@ def children(base: str) -> tuple[str, ...]:
     except OSError as error:
         raise GuestGone('%s: %s' % (base, error.strerror)) from None
     for name in names:
-        digits = (
-            name[4:]
-            if name.startswith('vcpu')
-            else name[8:]
-            if name.startswith('iothread')
-            else ''
-        )
-        if (name == 'emulator' or digits.isdigit()) and _has_cpuset(os.path.join(base, name)):
+        if _holds_threads(name) and _has_cpuset(os.path.join(base, name)):
             groups.append(os.path.join(base, name))
     return tuple(groups)
+
+
+def _holds_threads(name: str) -> bool:
+    for kind in ('vcpu', 'iothread'):
+        if name.startswith(kind):
+            return name[len(kind) :].isdigit()
+    return name == 'emulator'
 
 
 def _has_cpuset(directory: str) -> bool:

@@ -227,13 +227,7 @@ def _to_sample(
             problems['perf stat: %s is not supported there' % row.event] = None
         if role is None:
             continue
-        node = (
-            row.id
-            if row.scope == NODE_SCOPE
-            else node_of_cpu.get(row.id)
-            if row.scope == CPU_SCOPE and row.id is not None
-            else None
-        )
+        node = _node_of(row, node_of_cpu)
         if row.cgroup in ('', '/') and node is None:
             problems['perf stat: nodes are not distinguished: everything is put on node 0'] = None
         owner = (
@@ -251,6 +245,14 @@ def _to_sample(
         tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
         tuple(problems),
     )
+
+
+def _node_of(row: PerfStatLine, node_of_cpu: Mapping[int, int]) -> int | None:
+    if row.scope == NODE_SCOPE:
+        return row.id
+    if row.scope == CPU_SCOPE and row.id is not None:
+        return node_of_cpu.get(row.id)
+    return None
 
 
 def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:
