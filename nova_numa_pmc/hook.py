@@ -36,7 +36,7 @@ import time
 
 from nova_numa_pmc import hook_worker, model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.cpulist import format_cpulist, format_nodes
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_xml, files, guests, journal
 
@@ -201,7 +201,7 @@ class HookCall:
             line += '; CPUs %s%s; memory on %s%s' % (
                 before,
                 format_cpulist(decision.cpus or ()),
-                format_nodes(promise.mem_nodes) or 'any node',
+                name_nodes(promise.mem_nodes),
                 after,
             )
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))

@@ -191,5 +191,5 @@ def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> plan_r
         guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
     )
     return plan_records.requested_move(
-        plan_records.FETCH, (step,), 'its memory was there when the guest started'
+        plan_records.FETCH, (step,), 'its memory lay on other nodes at its start'
     )

@@ -161,7 +161,7 @@ def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
             "the daemon's confinement (%s) does not let the hook run: %s"
             % (trial.label, trial.message),
             'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
-            'module in etc/selinux; then install again',
+            'module in share/nova-numa-pmc/selinux; then install again',
         )
 
 

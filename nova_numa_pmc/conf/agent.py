@@ -58,8 +58,10 @@ def list_opts() -> list[cfg.Opt]:
             'reassert',
             default=default.reassert,
             help=(
-                'Restore the cpusets of guests when something (a reload of systemd, a restart of '
-                'libvirt) has reset them, and extend them to CPUs that come online.'
+                'Hold guests to their places: restore cpusets that something (a reload of '
+                'systemd, a restart of libvirt) has reset, extend them to CPUs that come online, '
+                'finish starts that the hook could not, and let bound memory spill before its '
+                'node is full.'
             ),
         ),
         cfg.StrOpt(

@@ -143,7 +143,8 @@ def _estimate_cached(
     age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as one that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:
-        return HostEstimate(None, 'metrics are %.0f s old' % age_s)
+        when = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
+        return HostEstimate(None, 'metrics are ' + when % abs(age_s))
     if not _is_plausible(decoded.aggregates, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0

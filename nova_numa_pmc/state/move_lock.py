@@ -93,7 +93,7 @@ class AgentMoveLock:
             self._move_lock.take()
         except StateLocked as error:
             if not self._waiting:
-                self._log.info('%s: until then the agent neither holds nor moves guests', error)
+                self._log.info('%s: the agent neither holds nor moves guests meanwhile', error)
             self._waiting = True
             return False
         except StateError:

@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='file with the flavor, as "openstack flavor show NAME -f json" prints it',
     )
     size.add_argument(
-        '--guest', metavar='NAME', help='running guest of this host, by name or uuid'
+        '--guest', metavar='GUEST', help='running guest of this host: name, uuid or libvirt id'
     )
     parser.add_argument(
         '--hosts', metavar='FILE', help='file with rows of compute_nodes as JSON: choose a host'

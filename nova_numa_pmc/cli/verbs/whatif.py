@@ -13,7 +13,8 @@ examples:
 
 requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
 object a line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
-guide's "What each decision was made of", with the columns stats, local_gb and local_gb_used.
+guide's "What each decision was made of", with the columns memory_mb, stats, local_gb and
+local_gb_used.
 
 exit codes: 0 shown; 1 a problem; 64 usage error
 """
