@@ -4,7 +4,7 @@ import sys
 import setuptools
 
 # One module goes into Nova's own package, without an __init__.py beside it: shim/ says why.
-# An editable install, which leaves the modules in the checkout, can't put it there.
+# An editable install, which leaves the modules in the checkout, cannot put it there.
 SHIM = (
     {}
     if 'editable_wheel' in sys.argv
