@@ -19,6 +19,7 @@ What lives where, from the parts that know nothing of the others to those that u
 ``cells.py``       shape × load × what load follows, and what is swept
 ``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
 ``sweeps.py``      what is told of cells in which one thing is swept
+``tuning.py``      the policies' own settings, and what is told of them
 ``ways.py``        what is told of ways inside of hosts, with the host's choice fixed
 ``large.py``       a region so large that Placement does not offer all of its hosts
 ``fits.py``        the figures that parameters.py takes from recorded traces, run by hand

@@ -29,6 +29,7 @@ from tests.arena import (
     sampling,
     statistics,
     sweeps,
+    tuning,
     ways,
 )
 
@@ -59,6 +60,11 @@ def arguments(args):
         help='what guests want, bursts and builds ± 50 %%, on a few cells',
     )
     parser.add_argument('--inside', action='store_true', help='ways inside of hosts, few cells')
+    parser.add_argument(
+        '--tune',
+        action='store_true',
+        help="the policies' own settings, on tuning seeds, few cells",
+    )
     parser.add_argument('--region', action='store_true', help='10,000 hosts for a day, one seed')
     parser.add_argument(
         '--randomize',
@@ -108,8 +114,10 @@ def seeds(options):
     """Return the seeds to run."""
     first = options.first_seed
     if first is None:
-        first = p.SEEDS_TUNING[0] if options.tuning else p.SEEDS_TABLE[0]
-    return range(first, first + (options.seeds or (2 if options.quick else len(p.SEEDS_TABLE))))
+        tuned = options.tuning or options.tune
+        first = p.SEEDS_TUNING[0] if tuned else p.SEEDS_TABLE[0]
+    usual = tuning.SEEDS if options.tune else len(p.SEEDS_TABLE)
+    return range(first, first + (options.seeds or (2 if options.quick else usual)))
 
 
 def chosen_cells(options):
@@ -118,11 +126,13 @@ def chosen_cells(options):
         found = [conditions.region(options.randomize)]
     elif options.inside:
         found = ways.cells()
+    elif options.tune:
+        found = tuning.cells()
     else:
         found = sweeps.CELLS.get(options.sweep, conditions.cells)()
     found = [cell for cell in found if any(at in cell.name for at in options.cells.split(','))]
     if options.quick:
-        if not (options.region or options.inside or options.sweep):
+        if not (options.region or options.inside or options.tune or options.sweep):
             found = [cell for cell in found if cell.number in QUICK_CELLS]
         found = [cell.shortened(*QUICK) for cell in found]
     for cell in found:
@@ -269,12 +279,14 @@ def main(args=None):
     tasks = planned(options)
     if not tasks:
         sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
-    work = ways.run if options.inside else run
+    work = ways.run if options.inside else tuning.run if options.tune else run
     kept = sampling.read(out / RUNS) if options.kept else None
     runs = kept or run_all(tasks, options.processes, out, work)
     table = statistics.Table(runs)
     if options.inside:
         return finished(ways.figures(table), out)
+    if options.tune:
+        return finished(tuning.figures(table), out)
     show(table, options.contender)
     figures = table.figures(options.contender)
     if options.sweep:

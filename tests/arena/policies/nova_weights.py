@@ -53,7 +53,7 @@ def pack(view, asked):
     return stock(view, asked, ram_multiplier=-1.0)
 
 
-def metrics(view, asked):
+def metrics(view, asked, multiplier=1.0):
     """Weigh as Nova 34 with MetricsWeigher by ``weight_setting = cpu.percent=-1.0``.
 
     Source: nova 34.0.0, nova/scheduler/weights/metrics.py,
@@ -65,4 +65,4 @@ def metrics(view, asked):
     """
     percent = np.floor(np.rint(100 * view.busy_ratio) / 100 * 100)
     raw = np.where(view.known, -percent, UNAVAILABLE)
-    return stock(view, asked) + normalized(raw)
+    return stock(view, asked) + multiplier * normalized(raw)

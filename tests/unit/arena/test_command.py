@@ -12,11 +12,15 @@ import numpy as np
 from tests.arena import (
     __main__ as subject,
     fits,
+    fleet as fleets,
+    hosts,
     inside,
+    loads,
     parameters as p,
     policies,
     statistics,
     sweeps,
+    tuning,
     ways,
 )
 
@@ -102,6 +106,36 @@ class CommandTest(unittest.TestCase):
 
     def test_tuning_never_sees_the_tables_seeds(self):
         self.assertFalse(set(p.SEEDS_TUNING) & set(p.SEEDS_TABLE))
+
+
+class TuningTest(unittest.TestCase):
+    def test_the_last_line(self):
+        with unittest.mock.patch.object(subject, 'QUICK', (6, 900, 900)):
+            last = json.loads(last_line('--tune', '--seeds', '1', '--cells', 'equal hot'))
+        self.assertEqual([1, 1], [last['cells'], last['runs']])
+        self.assertEqual(list(tuning.SETTINGS), list(last['settings']))
+        self.assertEqual(1.0, last['settings']['metrics']['multiplier 1'])
+        self.assertEqual([], last['better'])  # a single run decides nothing
+
+    def test_each_policy_has_as_many_settings_and_first_that_of_the_table(self):
+        self.assertEqual({3}, {len(settings) for settings in tuning.SETTINGS.values()})
+        rng = np.random.default_rng(3)
+        cell = next(cell for cell in subject.chosen_cells(subject.arguments(['--quick'])))
+        shape = hosts.Hosts(cell.shape, 6, rng, cell.without_agent)
+        trace = loads.Trace(cell.shortened(6, 900, 900), shape, 1)
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        view = fleets.View(fleet, np.arange(6), 0.0)
+        for name, (first, *_) in (
+            (name, [*row.values()]) for name, row in tuning.SETTINGS.items()
+        ):
+            usual = policies.POLICIES[name]
+            self.assertEqual((usual.subset, usual.ties), (first.subset, first.ties), name)
+            one, other = (policy.scores(view, trace, 0) for policy in (usual, first))
+            self.assertEqual(one.tolist(), other.tolist(), name)
+
+    def test_it_takes_tuning_seeds(self):
+        options = subject.arguments(['--tune'])
+        self.assertEqual(range(1, 1 + tuning.SEEDS), subject.seeds(options))
 
 
 class InsideTest(unittest.TestCase):
