@@ -216,6 +216,7 @@ class Herd:
             )
         found = self._found(answers, watch, _since(log, before), with_package)
         say(f'round {number}: most on a host {found["most"]}: {found["counts"]}')
+        say(f'  by Placement, where each has room for {found["room"]}: {found["promised"]}')
         self._wait(
             lambda: watch.look() or watch.active | watch.failed | watch.refused >= servers,
             ACTIVE_S + builds_s,
@@ -256,11 +257,17 @@ class Herd:
         counted = figures.counted_at(watch.claims, watch.looks, FLAVOR['vcpus'])
         hosts = {server: host for server, (_, host) in watch.claims.items()}
         counts = collections.Counter(hosts.values())
+        promised = self.database.promised()
         sent = [each['sent_s'] for each in answers]
         errors = [each['error'] for each in answers if each['error']]
         return {
             'most': max(counts.values(), default=0),
             'counts': sorted((counts[host] for host in self.hosts), reverse=True),
+            'promised': sorted(
+                (promised.get(host, (0, 0))[0] // FLAVOR['ram'] for host in self.hosts),
+                reverse=True,
+            ),
+            'room': max((most // FLAVOR['ram'] for _, most in promised.values()), default=None),
             'placed': len(hosts),
             'refused': len(watch.refused),
             'not_accepted': len(errors),

@@ -45,6 +45,24 @@ class Database:
         """Return hosts: host, vcpus_used, metrics."""
         return self._rows('SELECT host, vcpus_used, metrics FROM compute_nodes WHERE deleted = 0')
 
+    def promised(self):
+        """Return what Placement has promised of each host's memory, and may promise [MiB].
+
+        :returns: {host: (promised, at most)}
+        """
+        memory_mb = 1  # Placement's number of that resource class, the second of the standard ones
+        return {
+            row['name']: (int(row['used'] or 0), int(row['most']))
+            for row in self._rows(
+                'SELECT p.name, (i.total - i.reserved) * i.allocation_ratio AS most, '
+                '(SELECT SUM(a.used) FROM placement.allocations a '
+                'WHERE a.resource_provider_id = p.id AND a.resource_class_id = '
+                f'{memory_mb}) AS used FROM placement.resource_providers p '
+                'JOIN placement.inventories i ON i.resource_provider_id = p.id '
+                f'WHERE i.resource_class_id = {memory_mb}'
+            )
+        }
+
     def faults(self):
         """Return what Nova says of servers that failed, a list of texts."""
         return [
