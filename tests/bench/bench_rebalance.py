@@ -200,7 +200,7 @@ def against_exact(hosts, seed=1):
             plans, _ = host.run(FREE, ticks, tick_s)
             ends.append(
                 (
-                    sum(HostModel(host.situation(), FREE).host_loss.parts()),
+                    sum(HostModel(host.situation(), FREE).host_loss.by_cause()),
                     sum(move.bytes for plan in plans for move in plan.moves),
                 )
             )

@@ -70,7 +70,7 @@ class Search:
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
         if at == len(self.guests):
-            self.best = sum(self.host_loss.parts())
+            self.best = sum(self.host_loss.by_cause())
             return
         for option in self._cheapest_first(at):
             if self._take(option):
@@ -116,7 +116,7 @@ class Search:
 
     def _bound(self, at):
         """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
-        waiting, distance, queueing, crowding = self.host_loss.parts()
+        waiting, distance, queueing, crowding = self.host_loss.by_cause()
         idle = sum(
             max(0.0, cores - demand)
             for cores, demand in zip(self.host_loss.cores, self.host_loss.demand)

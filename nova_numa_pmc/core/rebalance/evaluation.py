@@ -50,7 +50,7 @@ class MoveCandidate:
             sorted((guest.load.uuid, place.cpus) for guest, place in steps),
         )
 
-    def shares(self, other: MoveCandidate) -> bool:
+    def overlaps(self, other: MoveCandidate) -> bool:
         """Return whether another candidate moves a guest that this one moves."""
         return any(mine is theirs for mine, _ in self.steps for theirs, _ in other.steps)
 
@@ -114,7 +114,7 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     spared = [
         now - then
         for now, then in zip(
-            host_model.host_loss.parts(), host_model.host_loss.parts(removed, added)
+            host_model.host_loss.by_cause(), host_model.host_loss.by_cause(removed, added)
         )
     ]
     spared.append(candidate.gain - sum(spared))
@@ -234,5 +234,5 @@ def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gai
             return 0.0
     if gain < 0:
         return gain
-    away = sum(part for n, part in guest.cpu_shares if n not in place.cpus)
+    away = sum(share for n, share in guest.cpu_shares if n not in place.cpus)
     return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.core.rebalance import plan_records
-    from nova_numa_pmc.core.rebalance.layout import GuestModel, Parts
+    from nova_numa_pmc.core.rebalance.layout import GuestModel
 
     #: Guests and where they go.
     Steps = Sequence[tuple[GuestModel, 'Place']]
@@ -164,7 +164,7 @@ class HostModel(Layout):
             self.host_loss.put(then)
 
     def effect_with_memory(
-        self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: Parts
+        self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: losses.Shares
     ) -> losses.Effect:
         """Return a guest's effect at a place with these shares of its memory by node."""
         return losses.effect(
@@ -199,7 +199,7 @@ class HostModel(Layout):
         left = maximum - self.host_loss.traffic[n]
         return SPARE_RATIO * max(0.0, left)
 
-    def _cpu_shares(self, guest: GuestModel, cpus: tuple[int, ...]) -> Parts:
+    def _cpu_shares(self, guest: GuestModel, cpus: tuple[int, ...]) -> losses.Shares:
         """Return where its CPU time goes: over several nodes, in proportion to their cores.
 
         The kernel's load balancer ignores where a guest's memory lies: a guest widened for the

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import Place
     from nova_numa_pmc.model import HostView
 
-    #: (position, part) pairs.
-    Parts = tuple[tuple[int, float], ...]
     _Amount = TypeVar('_Amount', int, float)
 
 #: The accesses of a guest that waits for CPUs are scaled up to its demand, at most by this factor.
@@ -69,8 +67,8 @@ class GuestModel:
     load: plan_records.GuestLoad
     at: tuple[int, ...]
     home: tuple[int, ...]
-    cpu_shares: Parts
-    mem_shares: Parts
+    cpu_shares: losses.Shares
+    mem_shares: losses.Shares
     bytes: dict[int, int] | None
     promise: dict[int, int]
     demand: float
@@ -137,9 +135,9 @@ class Layout:
         """Turn positions into an ascending tuple of node ids."""
         return tuple(sorted(node for n in positions for node in self.ids[n]))
 
-    def by_cores(self, cpus: Iterable[int]) -> Parts:
+    def by_cores(self, cpus: Iterable[int]) -> losses.Shares:
         """Divide CPU time over positions in proportion to their cores."""
-        return parts({n: self.nodes[n].cores for n in cpus})
+        return shares_of({n: self.nodes[n].cores for n in cpus})
 
     def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> GuestModel:
         """Return the model of one guest at its present place."""
@@ -170,7 +168,9 @@ class Layout:
         guest.stalls_per_ns = lines * more * 1e-9 / mlp
         guest.traffic = (load.bandwidth_bytes_per_sec or 0.0) * more
         ran = self._sum_by_position(load.cores_by_node)
-        guest.cpu_shares = parts({n: ran.get(n, 0.0) for n in guest.at}) or self.by_cores(guest.at)
+        guest.cpu_shares = shares_of({n: ran.get(n, 0.0) for n in guest.at}) or self.by_cores(
+            guest.at
+        )
         guest.mem_shares = self._mem_shares(guest, lies, load.remote_ratio)
         guest.effect = losses.effect(
             guest.at,
@@ -187,14 +187,16 @@ class Layout:
 
     def _mem_shares(
         self, guest: GuestModel, lies: Mapping[int, int], remote_ratio: float | None
-    ) -> Parts:
+    ) -> losses.Shares:
         """Return where a guest's accesses go: as its pages lie, corrected by the remote ratio."""
-        shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in guest.cpu_shares)
+        shares = shares_of(lies) or tuple(
+            (self.memory_at[n], share) for n, share in guest.cpu_shares
+        )
         local = self.memory_at[guest.at[0]]
         elsewhere = {n: size for n, size in lies.items() if n != local and size > 0}
         if remote_ratio is None or len(guest.at) > 1 or not elsewhere:
             return shares
-        away = tuple((n, remote_ratio * part) for n, part in parts(elsewhere))
+        away = tuple((n, remote_ratio * share) for n, share in shares_of(elsewhere))
         return ((local, 1 - remote_ratio), *away)
 
     def _promise(self, guest: plan_records.GuestLoad) -> dict[int, int]:
@@ -207,7 +209,7 @@ class Layout:
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
         weights = {n: self.capacity[n] or 0 for n in positions or self.all}
-        return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
+        return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Lay out the load that is not the guests': all that was measured, less theirs."""
@@ -230,11 +232,11 @@ class Layout:
             for n in self.all
         ]
         for guest in self.guests.values():
-            for n, part in guest.cpu_shares:
-                demand[n] = max(0.0, demand[n] - part * guest.demand)
-            for m, part in guest.mem_shares:
+            for n, share in guest.cpu_shares:
+                demand[n] = max(0.0, demand[n] - share * guest.demand)
+            for m, share in guest.mem_shares:
                 traffic[m] = max(
-                    0.0, traffic[m] - part * (guest.load.bandwidth_bytes_per_sec or 0.0)
+                    0.0, traffic[m] - share * (guest.load.bandwidth_bytes_per_sec or 0.0)
                 )
         return losses.HostLoss([node.cores for node in nodes], maxima, demand, traffic, bursts)
 
@@ -254,8 +256,8 @@ class Layout:
         return sums
 
 
-def parts(amounts: Mapping[int, float]) -> Parts:
-    """Turn {position: amount} into (position, part) pairs; empty when all are 0."""
+def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
+    """Turn {position: amount} into (position, share) pairs; empty when all are 0."""
     total = sum(amounts.values())
     return (
         tuple((at, amount / total) for at, amount in amounts.items() if amount > 0)

@@ -26,7 +26,7 @@ from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    #: Positions and parts of a guest's CPU time, or of its accesses.
+    #: (position, share of a guest's CPU time, or of its accesses) pairs.
     Shares = Sequence[tuple[int, float]]
     Column = tuple[int, float, float, float, float]
 
@@ -61,8 +61,8 @@ def effect(
 ) -> Effect:
     """Compute what a guest adds.
 
-    :param cpu_shares, mem_shares: (position, part of its CPU time or of its accesses), each adding
-        up to 1
+    :param cpu_shares, mem_shares: (position, share of its CPU time or of its accesses), each
+        adding up to 1
     :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that a product with
         nanoseconds is in cores
     :param traffic: bytes per second
@@ -71,7 +71,7 @@ def effect(
     """
     columns, lost = [], 0.0
     for m, share in mem_shares:
-        away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
+        away = sum(ran * (latencies_ns[n][m] - latencies_ns[n][n]) for n, ran in cpu_shares)
         lines = share * stalls_per_ns
         lost += lines * away
         columns.append(
@@ -182,7 +182,7 @@ class HostLoss:
         """Start with the load that is not the guests'.
 
         :param cores: C by position
-        :param bandwidth_max: B by position; None: the part is left out
+        :param bandwidth_max: B by position; None: queueing is left out
         :param demand, traffic: D and W of all but the guests, by position
         :param bursts: v by position
         """
@@ -208,7 +208,7 @@ class HostLoss:
             self.traffic[m] += sign * traffic
             self.reaching[m] += sign * reaching
 
-    def parts(
+    def by_cause(
         self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
     ) -> tuple[float, float, float, float]:
         """Return (waiting, distance, queueing, crowding) after exchanging effects [cores].
@@ -233,7 +233,7 @@ class HostLoss:
 
     def loss(self) -> float:
         """Return the host's loss [cores]."""
-        return sum(self.parts()[:3])
+        return sum(self.by_cause()[:3])
 
     def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
         """Return the loss and the crowding now − those with these effects exchanged [cores]."""

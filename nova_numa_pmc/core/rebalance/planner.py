@@ -82,7 +82,7 @@ def plan(
         chosen.append(to_move(host_model, best))
         memory = with_move_recorded(memory, chosen[-1], trial(host_model, best, now_s), now_s)
         host_model.apply(best.steps)
-        candidates = [candidate for candidate in candidates if not best.shares(candidate)]
+        candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]

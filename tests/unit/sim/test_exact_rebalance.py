@@ -35,7 +35,7 @@ def enumerate_all(situation):
         if all(host_model.may_have(*step) for step in steps) and host_model.fits(steps):
             size = sum(host_model.bytes_to_move(*step) for step in steps)
             host_model.apply(steps)
-            yield sum(host_model.host_loss.parts()), size
+            yield sum(host_model.host_loss.by_cause()), size
 
 
 class ExactRebalanceTest(unittest.TestCase):

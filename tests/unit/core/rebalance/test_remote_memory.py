@@ -124,7 +124,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         guest = host_model.guests['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
             now, then = (
-                host_model.host_loss.parts(),
-                host_model.host_loss.parts((guest.effect,), (host_model.effect(guest, place),)),
+                host_model.host_loss.by_cause(),
+                host_model.host_loss.by_cause((guest.effect,), (host_model.effect(guest, place),)),
             )
             self.assertLessEqual(now[1] - then[1], served + 1e-9)
