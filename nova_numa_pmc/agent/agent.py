@@ -320,7 +320,7 @@ class Agent:
         return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next part of the moves in progress; nothing is raised.
+        """Do the next step of the moves in progress; nothing is raised.
 
         :returns: seconds after which to call it again; None: no move is in progress
         """

@@ -187,9 +187,9 @@ class LateStarts:
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> plan_records.Move:
-    step = plan_records.Step(
+    part = plan_records.PlanPart(
         guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
     )
     return plan_records.requested_move(
-        plan_records.FETCH, (step,), 'its memory lay on other nodes at its start'
+        plan_records.FETCH, (part,), 'its memory lay on other nodes at its start'
     )

@@ -104,7 +104,7 @@ class Rebalancer:
     def _log_plan(self, plan: plan_records.Plan) -> None:
         """Log a plan, unless it was the last one logged."""
         logged = tuple(
-            (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
+            (move.kind, tuple((part.uuid, part.to_nodes, part.mem_nodes) for part in move.parts))
             for move in plan.moves
         )
         if logged == self._logged:

@@ -78,7 +78,7 @@ def plan(
     planned, left = [], []
     targets: dict[str, model.Promise] = {}
     for entry in reversed(entries):
-        steps = []
+        parts = []
         for part in entry.parts:
             promise = promised.get(part.uuid)
             why = _why_left(part, guests.get(part.uuid), promise)
@@ -86,9 +86,9 @@ def plan(
                 left.append((part.name, why or 'it has already been taken back'))
                 continue
             targets[part.uuid] = promise._replace(**part.before._asdict())
-            steps.append(_step(part))
-        if steps:
-            planned.append(_move(entry, tuple(steps)))
+            parts.append(_reversed(part))
+        if parts:
+            planned.append(_move(entry, tuple(parts)))
     return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
 
 
@@ -109,10 +109,10 @@ def _why_left(
     return ''
 
 
-def _step(part: history.HistoryPart) -> plan_records.Step:
+def _reversed(part: history.HistoryPart) -> plan_records.PlanPart:
     before, after = part.before, part.after
     brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
-    return plan_records.Step(
+    return plan_records.PlanPart(
         part.uuid,
         part.name,
         after.cpu_nodes,
@@ -122,10 +122,12 @@ def _step(part: history.HistoryPart) -> plan_records.Step:
     )
 
 
-def _move(entry: history.HistoryEntry, steps: tuple[plan_records.Step, ...]) -> plan_records.Move:
+def _move(
+    entry: history.HistoryEntry, parts: tuple[plan_records.PlanPart, ...]
+) -> plan_records.Move:
     kind = plan_records.MOVE
-    if entry.kind == plan_records.SWAP and len(steps) == len(entry.parts):
+    if entry.kind == plan_records.SWAP and len(parts) == len(entry.parts):
         kind = plan_records.SWAP
-    elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
+    elif all(part.from_nodes == part.to_nodes and part.mem_nodes for part in parts):
         kind = plan_records.FETCH
-    return plan_records.requested_move(kind, steps, 'as before move %s' % entry.id)
+    return plan_records.requested_move(kind, parts, 'as before move %s' % entry.id)

@@ -106,7 +106,7 @@ class MoveExecutor:
     @property
     def in_hand(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
         """Return ((a guest's name, its progress), …) of the move in progress."""
-        return tuple((part.step.name, part.guest_move.progress) for part in self._parts)
+        return tuple((part.planned.name, part.guest_move.progress) for part in self._parts)
 
     def _count(self, result: str, parts: Iterable[MovePart]) -> None:
         key = self._move.kind, result
@@ -130,12 +130,12 @@ class MoveExecutor:
     ) -> None:
         """Cancel the move of a guest that must not be touched now; update the widened guests."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
-        if any(part.step.uuid in busy for part in self._parts):
+        if any(part.planned.uuid in busy for part in self._parts):
             self._cancel()
         self.widened.observe(running, promised)
 
     def step(self) -> float | None:
-        """Do the next part.
+        """Do the next step.
 
         :returns: after how many seconds to do the next one; None: all is done
         """
@@ -204,7 +204,7 @@ class MoveExecutor:
         left = [part for part in self._parts if not has_followed(part.guest_move.progress)]
         if left:
             words = ', '.join(
-                '%s: %s' % (part.step.name, progress_text(part.guest_move.progress))
+                '%s: %s' % (part.planned.name, progress_text(part.guest_move.progress))
                 for part in left
             )
             self._give_up(PageMoveError('most of its memory stays where it was (%s)' % words))
@@ -213,10 +213,10 @@ class MoveExecutor:
             progress = part.guest_move.progress
             self._log.info(
                 'guest %s: %s: from %s to %s, %d MiB in %.0f ms%s; %s',
-                part.step.name,
+                part.planned.name,
                 self._move.kind,
-                name_nodes(part.step.from_nodes),
-                name_nodes(part.step.to_nodes),
+                name_nodes(part.planned.from_nodes),
+                name_nodes(part.planned.to_nodes),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
                 '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
@@ -242,18 +242,18 @@ class MoveExecutor:
         place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
-        self.failed.update(step.uuid for step in self._move.steps)
+        self.failed.update(part.uuid for part in self._move.parts)
         unknown = not isinstance(cause, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
                 self.move_promises.take_back(part)
                 part.guest_move.undo_cpus()
-                self.widened.restore(part.step.uuid)
+                self.widened.restore(part.planned.uuid)
             except GuestGone:
                 pass
             except NumaPmcError as error:
-                self._log.warning('guest %s: %s', part.step.name, error)
+                self._log.warning('guest %s: %s', part.planned.name, error)
                 result = history.PARTLY
         self._count(MADE if result == history.PARTLY else result, parts)
         if isinstance(cause, GuestGone):
@@ -272,8 +272,8 @@ class MoveExecutor:
                 self._move,
                 [
                     history.HistoryPart(
-                        part.step.uuid,
-                        part.step.name,
+                        part.planned.uuid,
+                        part.planned.name,
                         part.before.since_ns,
                         history.place_of(part.before),
                         history.place_of(part.after),
@@ -291,4 +291,4 @@ class MoveExecutor:
 
 
 def _names(move: plan_records.Move) -> str:
-    return ', '.join(step.name for step in move.steps)
+    return ', '.join(part.name for part in move.parts)

@@ -73,33 +73,33 @@ class MovePromises:
             running, _ = overrides.with_overrides(running, self._root)
         by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
-        for step in move.steps:
-            guest = by_uuid.get(step.uuid)
+        for plan_part in move.parts:
+            guest = by_uuid.get(plan_part.uuid)
             if guest is None:
-                raise GuestGone('guest %s: ended before it was moved' % step.name)
+                raise GuestGone('guest %s: ended before it was moved' % plan_part.name)
             why_not = eligibility.why_not_now(guest)
             if why_not:
                 state = guest.job or guest.state
                 raise MoveRefused(
                     'guest %s: %s'
-                    % (step.name, eligibility.TEXTS[why_not] if guest.override else state)
+                    % (plan_part.name, eligibility.TEXTS[why_not] if guest.override else state)
                 )
-            before = promised.get(step.uuid)
+            before = promised.get(plan_part.uuid)
             if before is None:
-                raise MoveRefused('guest %s: it has no promise' % step.name)
-            after = targets.get(step.uuid) or promise_after(move, step, before)
+                raise MoveRefused('guest %s: it has no promise' % plan_part.name)
+            after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
             if after.cpu_nodes != before.cpu_nodes:
-                others = {**promised, **{part.step.uuid: part.after for part in parts}}
-                del others[step.uuid]
+                others = {**promised, **{part.planned.uuid: part.after for part in parts}}
+                del others[plan_part.uuid]
                 after = within_l3(
                     after, guest, host, list(others.values()), self.options.shared.limits
                 )
             parts.append(
                 MovePart(
-                    step,
+                    plan_part,
                     before,
                     after,
-                    self._guest_move(move, step, guest, host, after),
+                    self._guest_move(move, plan_part, guest, host, after),
                     self._clock(),
                 )
             )
@@ -112,21 +112,23 @@ class MovePromises:
         """
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
             for part in parts:
-                if host_promises.promises.get(part.step.uuid) != part.before:
-                    raise MoveRefused('guest %s: its promise has changed since' % part.step.name)
+                if host_promises.promises.get(part.planned.uuid) != part.before:
+                    raise MoveRefused(
+                        'guest %s: its promise has changed since' % part.planned.name
+                    )
                 host_promises.put(part.after)
             self._check_room(parts, host_promises, host)
 
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
-            if host_promises.promises.get(part.step.uuid) == part.after:
+            if host_promises.promises.get(part.planned.uuid) == part.after:
                 host_promises.put(part.before)
 
     def _guest_move(
         self,
         move: plan_records.Move,
-        step: plan_records.Step,
+        plan_part: plan_records.PlanPart,
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
@@ -137,23 +139,24 @@ class MovePromises:
         """
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
-        if move.kind != plan_records.FETCH and step.to_nodes:
+        if move.kind != plan_records.FETCH and plan_part.to_nodes:
             cpus = (
                 pools.cpus_held(after, host, guest)
-                if tuple(step.to_nodes) == after.cpu_nodes
-                else pools.cpus_on(step.to_nodes, host, guest)
+                if tuple(plan_part.to_nodes) == after.cpu_nodes
+                else pools.cpus_on(plan_part.to_nodes, host, guest)
             )
             if not cpus:
                 raise MoveRefused(
-                    'guest %s: none of the CPUs allowed to it is on these nodes now' % step.name
+                    'guest %s: none of the CPUs allowed to it is on these nodes now'
+                    % plan_part.name
                 )
-        if not step.mem_nodes:
+        if not plan_part.mem_nodes:
             return CpuMove(groups, cpus, self._port)
-        count = sum(1 for planned_step in move.steps if planned_step.mem_nodes)
+        count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
-            step.mem_nodes,
+            plan_part.mem_nodes,
             cpus,
             ours=our_set(groups),
             root=self._root,
@@ -173,10 +176,10 @@ class MovePromises:
         It is raised under the lock, so that nothing is recorded.
         """
         view = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
-        wanted = {node for part in parts for node in part.step.mem_nodes}
+        wanted = {node for part in parts for node in part.planned.mem_nodes}
         for node in view.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:
                 raise MoveRefused(
                     'node %d has no room left for %s'
-                    % (node.id, ', '.join(part.step.name for part in parts))
+                    % (node.id, ', '.join(part.planned.name for part in parts))
                 )

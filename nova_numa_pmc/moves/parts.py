@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 class MovePart(Record):
     """One guest's part of a move in progress.
 
+    :param planned: the same part in the plan
+    :param before, after: its guest's promise before the move and after it
     :param guest_move: moves its CPUs and its memory, or only the CPUs if no memory has to follow
     """
 
-    step: plan_records.Step
+    planned: plan_records.PlanPart
     before: model.Promise
     after: model.Promise
     guest_move: guest_mover.GuestMove | CpuMove
@@ -66,16 +68,16 @@ class CpuMove:
 
 
 def promise_after(
-    move: plan_records.Move, step: plan_records.Step, before: model.Promise
+    move: plan_records.Move, plan_part: plan_records.PlanPart, before: model.Promise
 ) -> model.Promise:
     """Return a guest's promise once a move is made."""
     if move.kind == plan_records.WIDEN:
         return before
     after = before
     if move.kind != plan_records.FETCH:
-        after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
-    if step.mem_nodes:
-        after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
+        after = after._replace(cpu_nodes=tuple(plan_part.to_nodes), origin=model.PLACED)
+    if plan_part.mem_nodes:
+        after = after._replace(mem_nodes=tuple(plan_part.mem_nodes), mem_bytes=())
     return after
 
 

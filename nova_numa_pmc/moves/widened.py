@@ -53,9 +53,9 @@ class Widened:
 
         :param kind: of :data:`plan_records.KINDS`
         """
-        uuid = part.step.uuid
+        uuid = part.planned.uuid
         if kind == plan_records.WIDEN:
-            self._held[uuid] = tuple(part.step.to_nodes), part.after
+            self._held[uuid] = tuple(part.planned.to_nodes), part.after
         elif kind != plan_records.FETCH and uuid in self._held:
             self._narrowed[uuid] = self._held.pop(uuid)
 

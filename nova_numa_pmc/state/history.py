@@ -59,7 +59,7 @@ class PromisedPlace(Record):
 
 
 class HistoryPart(Record):
-    """Part of a move: what happened to one guest.
+    """Part of a recorded move: what happened to one guest.
 
     :param since_ns: of its promise, which distinguishes one start of a guest from the next
     :param before, after: where it was and is; of a move not begun, where it was to be
@@ -317,13 +317,13 @@ def entry(
     """
     parts = tuple(parts) or tuple(
         HistoryPart(
-            step.uuid,
-            step.name,
+            part.uuid,
+            part.name,
             0,
-            PromisedPlace(tuple(step.from_nodes)),
-            PromisedPlace(tuple(step.to_nodes), tuple(step.mem_nodes)),
+            PromisedPlace(tuple(part.from_nodes)),
+            PromisedPlace(tuple(part.to_nodes), tuple(part.mem_nodes)),
         )
-        for step in move.steps
+        for part in move.parts
     )
     return HistoryEntry(
         entry_id,

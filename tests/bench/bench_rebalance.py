@@ -129,7 +129,7 @@ def thousand(ticks=40):
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)
         size += host.make(plan)
-        made += sum(len(move.steps) for move in plan.moves)
+        made += sum(len(move.parts) for move in plan.moves)
     least = bound(host)
     print(
         f'1,000 guests on 8 nodes: a plan takes {statistics.median(cpu_ms):.0f} ms of CPU '

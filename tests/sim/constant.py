@@ -87,9 +87,9 @@ class Constant:
 
     def make(self, plan):
         """Make a plan's moves; returns the bytes."""
-        for step in (step for move in plan.moves for step in move.steps):
+        for part in (part for move in plan.moves for part in move.parts):
             self.guests = [
-                self._moved(guest, step) if guest.uuid == step.uuid else guest
+                self._moved(guest, part) if guest.uuid == part.uuid else guest
                 for guest in self.guests
             ]
         return sum(move.bytes for move in plan.moves)
@@ -110,14 +110,14 @@ class Constant:
         return plans, memory
 
     @staticmethod
-    def _moved(guest, step):
-        if not step.mem_nodes:
-            return guest._replace(cpu_nodes=step.to_nodes)
+    def _moved(guest, part):
+        if not part.mem_nodes:
+            return guest._replace(cpu_nodes=part.to_nodes)
         total = sum(size for _, size in guest.bytes_by_node)
-        at = step.mem_nodes[:1]
+        at = part.mem_nodes[:1]
         return guest._replace(
-            cpu_nodes=step.to_nodes,
-            home_nodes=step.to_nodes,
+            cpu_nodes=part.to_nodes,
+            home_nodes=part.to_nodes,
             mem_nodes=at,
             mem_bytes=(),
             bytes_by_node=((at[0], total),),

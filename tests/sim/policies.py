@@ -124,9 +124,9 @@ class Planned:
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:
             self.kinds[move.kind] = self.kinds.get(move.kind, 0) + 1
-            for step in move.steps:
+            for part in move.parts:
                 host.change(
-                    by_name[step.uuid],
-                    step.to_nodes,
-                    step.mem_nodes[0] if step.mem_nodes else None,
+                    by_name[part.uuid],
+                    part.to_nodes,
+                    part.mem_nodes[0] if part.mem_nodes else None,
                 )

@@ -73,12 +73,17 @@ def to_data(
         'loss_cores': plan.loss_cores,
         'loss_after_cores': plan.loss_after_cores,
         'moves': [
-            dict(
-                move._asdict(),
-                steps=[step._asdict() for step in move.steps],
-                reasons={reason.code: dict(reason.values) for reason in move.reasons},
-                text=explain_move(move),
-            )
+            {
+                'kind': move.kind,
+                # The member is older than the name of what it holds.
+                'steps': [part._asdict() for part in move.parts],
+                'gain_cores': move.gain_cores,
+                'cost_core_sec': move.cost_core_sec,
+                'regret_core_sec': move.regret_core_sec,
+                'bytes': move.bytes,
+                'reasons': {reason.code: dict(reason.values) for reason in move.reasons},
+                'text': explain_move(move),
+            }
             for move in plan.moves
         ],
         'remarks': [explain_remark(reason) for reason in plan.reasons],

@@ -125,8 +125,8 @@ def _move_to_node(
         raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[fixed])
         )
-    step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
-    move = plan_records.requested_move(plan_records.MOVE, (step,), 'pinned there')
+    part = plan_records.PlanPart(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    move = plan_records.requested_move(plan_records.MOVE, (part,), 'pinned there')
     return run_moves.make_moves(
         command, plan_records.Plan((move,)), observed.host_promises.promises, history.PIN, wait_s
     )

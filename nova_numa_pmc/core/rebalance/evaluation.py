@@ -31,44 +31,45 @@ TAKEN_UP_RATIO = 0.25
 class MoveCandidate:
     """A candidate change with its gain and cost.
 
+    :ivar change: of each guest, its model and where it goes
     :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
     :ivar fresh: whether the gain is up to date with the moves applied to the model
     """
 
-    __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
+    __slots__ = ('change', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
 
-    def __init__(self, host_model: HostModel, steps: Change, gain: float) -> None:
-        self.steps, self.kind, self.gain = steps, kind(steps), gain
-        self.cost = sum([host_model.cost(guest, place) for guest, place in steps])
-        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in steps])
+    def __init__(self, host_model: HostModel, change: Change, gain: float) -> None:
+        self.change, self.kind, self.gain = change, kind(change), gain
+        self.cost = sum([host_model.cost(guest, place) for guest, place in change])
+        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in change])
         self.regret, self.fresh = 0.0, True
         # Among equals the emptiest target comes first; names decide last.
         self._order = (
             self.bytes,
-            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in steps), 6),
-            sorted((guest.load.uuid, place.cpus) for guest, place in steps),
+            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in change), 6),
+            sorted((guest.load.uuid, place.cpus) for guest, place in change),
         )
 
     def overlaps(self, other: MoveCandidate) -> bool:
         """Return whether another candidate moves a guest that this one moves."""
-        return any(mine is theirs for mine, _ in self.steps for theirs, _ in other.steps)
+        return any(mine is theirs for mine, _ in self.change for theirs, _ in other.change)
 
     def order(self, horizon_s: float) -> tuple[object, ...]:
         """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
         return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
 
 
-def gain(host_model: HostModel, steps: Change) -> float:
-    """Return the gain of some steps [cores]."""
+def gain(host_model: HostModel, change: Change) -> float:
+    """Return the gain of a change [cores]."""
     gain_cores = host_model.host_loss.gain(
-        [guest.effect for guest, _ in steps],
-        [host_model.effect(guest, place) for guest, place in steps],
+        [guest.effect for guest, _ in change],
+        [host_model.effect(guest, place) for guest, place in change],
     )
-    return _adjust_gain(host_model, *steps[0], gain_cores) if len(steps) == 1 else gain_cores
+    return _adjust_gain(host_model, *change[0], gain_cores) if len(change) == 1 else gain_cores
 
 
-def key(host_model: HostModel, steps: Change) -> Key:
+def key(host_model: HostModel, change: Change) -> Key:
     """Return a key of a change that is stable across ticks."""
     return tuple(
         sorted(
@@ -77,30 +78,30 @@ def key(host_model: HostModel, steps: Change) -> Key:
                 host_model.node_ids(place.cpus),
                 () if place.memory is None else host_model.ids[place.memory],
             )
-            for guest, place in steps
+            for guest, place in change
         )
     )
 
 
 def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
-    """Return {identity: steps} of the changes of all sequences."""
+    """Return {identity: change} of the changes of all sequences."""
     changes = {}
     for sequence in sequences:
-        for steps in sequence:
+        for change in sequence:
             identity = tuple(
-                [(guest.load.uuid, place.cpus, place.memory) for guest, place in steps]
+                [(guest.load.uuid, place.cpus, place.memory) for guest, place in change]
             )
             if len(identity) > 1 and not identity[0] < identity[1]:
                 identity = identity[::-1]
-            changes[identity] = steps
+            changes[identity] = change
     return changes
 
 
-def kind(steps: Change) -> str:
+def kind(change: Change) -> str:
     """Return the kind of a change, of :data:`plan_records.KINDS`."""
-    if len(steps) > 1:
+    if len(change) > 1:
         return plan_records.SWAP
-    ((guest, place),) = steps
+    ((guest, place),) = change
     at, to = set(guest.at), set(place.cpus)
     if at == to:
         return plan_records.FETCH
@@ -109,8 +110,8 @@ def kind(steps: Change) -> str:
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
-    removed = [guest.effect for guest, _ in candidate.steps]
-    added = [host_model.effect(guest, place) for guest, place in candidate.steps]
+    removed = [guest.effect for guest, _ in candidate.change]
+    added = [host_model.effect(guest, place) for guest, place in candidate.change]
     spared = [
         now - then
         for now, then in zip(
@@ -121,14 +122,14 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     reasons = sorted(
         zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')), reverse=True
     )
-    counted = all(guest.counted for guest, _ in candidate.steps)
+    counted = all(guest.counted for guest, _ in candidate.change)
     ends = (
-        ('from', host_model.node_ids(candidate.steps[0][0].at)),
-        ('to', host_model.node_ids(candidate.steps[0][1].cpus)),
+        ('from', host_model.node_ids(candidate.change[0][0].at)),
+        ('to', host_model.node_ids(candidate.change[0][1].cpus)),
     )
     return plan_records.Move(
         candidate.kind,
-        tuple(_step(host_model, *step) for step in candidate.steps),
+        tuple(_part(host_model, guest, place) for guest, place in candidate.change),
         candidate.gain,
         candidate.cost,
         candidate.regret,
@@ -162,7 +163,7 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
                 tuple((host_model.ids[at][0], share) for at, share in guest.mem_shares),
                 host_model.node_ids(place.cpus),
             )
-            for guest, place in candidate.steps
+            for guest, place in candidate.change
         ),
         candidate.cost,
         0.0,
@@ -170,8 +171,8 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
     )
 
 
-def _step(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.Step:
-    return plan_records.Step(
+def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_records.PlanPart:
+    return plan_records.PlanPart(
         guest.load.uuid,
         guest.load.name,
         tuple(guest.load.cpu_nodes),

@@ -35,7 +35,7 @@ def explain_move(move: plan_records.Move) -> str:
     :returns: a line without its end, e.g. ``web moves from node 0 to node 1 (1.0 GiB): gains 4
         cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
     """
-    where = '; '.join(_step(move.kind, step) for step in move.steps)
+    where = '; '.join(_part(move.kind, part) for part in move.parts)
     return '%s: %s' % (where, explain_why(move))
 
 
@@ -79,24 +79,24 @@ def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has
     return dict(reason.values)
 
 
-def _step(kind: str, step: plan_records.Step) -> str:
-    size = ' (%s)' % _size(step.bytes) if step.bytes else ''
+def _part(kind: str, part: plan_records.PlanPart) -> str:
+    size = ' (%s)' % _size(part.bytes) if part.bytes else ''
     if kind == plan_records.FETCH:
-        return '%s fetches its memory%s to %s' % (step.name, size, _nodes(step.mem_nodes))
+        return '%s fetches its memory%s to %s' % (part.name, size, _nodes(part.mem_nodes))
     if kind == plan_records.WIDEN:
         return '%s widens from %s to %s' % (
-            step.name,
-            _nodes(step.from_nodes),
-            _nodes(step.to_nodes),
+            part.name,
+            _nodes(part.from_nodes),
+            _nodes(part.to_nodes),
         )
     if kind == plan_records.NARROW:
-        return '%s narrows to %s%s' % (step.name, _nodes(step.to_nodes), size)
+        return '%s narrows to %s%s' % (part.name, _nodes(part.to_nodes), size)
     verb = 'swaps' if kind == plan_records.SWAP else 'moves'
     return '%s %s from %s to %s%s' % (
-        step.name,
+        part.name,
         verb,
-        _nodes(step.from_nodes),
-        _nodes(step.to_nodes),
+        _nodes(part.from_nodes),
+        _nodes(part.to_nodes),
         size,
     )
 

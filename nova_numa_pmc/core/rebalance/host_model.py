@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-    #: Guests and where they go.
-    Steps = Sequence[tuple[GuestModel, 'Place']]
+    #: Of each guest of a change: its model, and where it goes.
+    Parts = Sequence[tuple[GuestModel, 'Place']]
 
 PAGE_BYTES = 4096
 #: A move may use this share of the bandwidth that either end has left, or this rate if more.
@@ -116,12 +116,12 @@ class HostModel(Layout):
             return True  # it is there, goes home, or may run elsewhere, too
         return self._order.prefers(guest, cpus[0])
 
-    def fits(self, steps: Steps) -> bool:
+    def fits(self, parts: Parts) -> bool:
         """Return whether promises and free memory hold the guests at their new places together."""
         promised: dict[int, int] = {}
         arriving: dict[int, int] = {}
         targets = set()
-        for guest, place in steps:
+        for guest, place in parts:
             target = place.memory
             if target is None:
                 continue
@@ -152,9 +152,9 @@ class HostModel(Layout):
             )
         )
 
-    def apply(self, steps: Steps) -> None:
-        """Change the model as if the steps were made."""
-        for guest, place in steps:
+    def apply(self, parts: Parts) -> None:
+        """Change the model as if a change was made."""
+        for guest, place in parts:
             self.host_loss.put(guest.effect, -1)
             then = self.effect(guest, place)
             if place.memory is not None:

@@ -122,8 +122,8 @@ class RebalanceOptions(Record):
     widen: bool = True
 
 
-class Step(Record):
-    """Part of a move: the new place of one guest.
+class PlanPart(Record):
+    """Part of a planned move: the new place of one guest.
 
     :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
     :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
@@ -139,20 +139,20 @@ class Step(Record):
 
 
 class Move(Record):
-    """One change: all of its steps are made, or none.
+    """One change: all of its parts are made, or none.
 
     :param kind: one of :data:`KINDS`
-    :param steps: of each guest; those of a swap are done together
+    :param parts: one for each guest; those of a swap are done together
     :param gain_cores: loss and crowding now − after (``core/rebalance/losses.py``)
     :param cost_core_sec: its one-time cost [core-seconds]
     :param regret_core_sec: loss so far from not having made it [core-seconds]
-    :param reasons: the largest part of the gain first:
+    :param reasons: the largest contribution to the gain first:
         'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
         'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
     """
 
     kind: str
-    steps: tuple[Step, ...]
+    parts: tuple[PlanPart, ...]
     gain_cores: float
     cost_core_sec: float
     regret_core_sec: float
@@ -160,10 +160,10 @@ class Move(Record):
     reasons: tuple[Reason, ...] = ()
 
 
-def requested_move(kind: str, steps: tuple[Step, ...], why: str) -> Move:
+def requested_move(kind: str, parts: tuple[PlanPart, ...], why: str) -> Move:
     """Return a requested move: nothing was weighed."""
-    size_bytes = sum(step.bytes for step in steps)
-    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
+    size_bytes = sum(part.bytes for part in parts)
+    return Move(kind, parts, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
 
 class Plan(Record):

@@ -81,14 +81,14 @@ def plan(
             break
         chosen.append(to_move(host_model, best))
         memory = with_move_recorded(memory, chosen[-1], trial(host_model, best, now_s), now_s)
-        host_model.apply(best.steps)
+        host_model.apply(best.change)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
     memory = memory._replace(
         regrets=tuple(
-            Regret(key(host_model, candidate.steps), candidate.regret) for candidate in candidates
+            Regret(key(host_model, candidate.change), candidate.regret) for candidate in candidates
         )
     )
     return plan_records.Plan(
@@ -114,9 +114,9 @@ def propose(
     chosen_uuids: set[str] = set()
     while len(chosen) < PROPOSED_MAX:
         candidates = [
-            MoveCandidate(host_model, steps, gain(host_model, steps))
-            for steps in distinct(proposals(host_model)).values()
-            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in steps)
+            MoveCandidate(host_model, change, gain(host_model, change))
+            for change in distinct(proposals(host_model)).values()
+            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in change)
         ]
         paying = [
             candidate
@@ -133,8 +133,8 @@ def propose(
         if best is None:
             break
         chosen.append(to_move(host_model, best))
-        chosen_uuids.update(guest.load.uuid for guest, _ in best.steps)
-        host_model.apply(best.steps)
+        chosen_uuids.update(guest.load.uuid for guest, _ in best.change)
+        host_model.apply(best.change)
     return plan_records.Plan(
         tuple(chosen),
         before,
@@ -149,11 +149,11 @@ def _with_regrets(
     """Weigh the proposals and the changes with regrets; keep those nearest to being due."""
     recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in memory.regrets]
     known = {}
-    for steps, core_sec in recalled:
-        if steps:
-            (identity,) = distinct((steps,))
+    for change, core_sec in recalled:
+        if change:
+            (identity,) = distinct((change,))
             known[identity] = core_sec
-    remembered = [steps for steps, _ in recalled if steps]
+    remembered = [change for change, _ in recalled if change]
     candidates = _weigh(host_model, distinct(proposals(host_model), remembered), known, elapsed_s)
     candidates.sort(
         key=lambda candidate: (
@@ -172,18 +172,18 @@ def _weigh(
 ) -> list[MoveCandidate]:
     """Weigh changes and add the interval's regret to the known one; drop those without any."""
     candidates = []
-    for identity, steps in changes.items():
-        now = gain(host_model, steps)
+    for identity, change in changes.items():
+        now = gain(host_model, change)
         regret = known.get(identity, 0.0) + (now - host_model.min_gain) * elapsed_s
         if regret > 0:
-            candidates.append(MoveCandidate(host_model, steps, now))
+            candidates.append(MoveCandidate(host_model, change, now))
             candidates[-1].regret = regret
     return candidates
 
 
 def _recall(host_model: HostModel, named: Key) -> Change | None:
-    """Turn a regret's key into steps; None: no longer possible."""
-    steps = []
+    """Turn a regret's key into a change; None: no longer possible."""
+    parts = []
     for uuid, cpu_nodes, mem_nodes in named:
         guest = host_model.guests.get(uuid)
         known = all(node in host_model.position for node in cpu_nodes + mem_nodes)
@@ -197,8 +197,8 @@ def _recall(host_model: HostModel, named: Key) -> Change | None:
             place.cpus == guest.at and not host_model.bytes_to_move(guest, place)
         ):
             return None
-        steps.append((guest, place))
-    return tuple(steps) if host_model.fits(steps) else None
+        parts.append((guest, place))
+    return tuple(parts) if host_model.fits(parts) else None
 
 
 def _best_due(
@@ -240,7 +240,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
-        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.steps)
+        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.change)
         - candidate.regret
     )
 
@@ -264,7 +264,7 @@ def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, 
     best: dict[tuple[int, ...], float] = {}
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
-            for guest, _ in candidate.steps:
+            for guest, _ in candidate.change:
                 best[guest.at] = max(candidate.gain, best.get(guest.at, 0.0))
     return best
 
@@ -273,7 +273,7 @@ def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], flo
     """Return whether it is a widening, and a move due soon gains at least half as much."""
     if candidate.kind != plan_records.WIDEN:
         return False
-    ((guest, _),) = candidate.steps
+    ((guest, _),) = candidate.change
     return soon.get(guest.at, 0.0) >= candidate.gain / 2
 
 
@@ -281,7 +281,7 @@ def _budget_exceeded(
     candidate: MoveCandidate, memory: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty: none."""
-    count = len(candidate.steps)
+    count = len(candidate.change)
     if not candidate.bytes:
         return (
             'changes_per_hour' if len(memory.changed_s) + count > options.changes_per_hour else ''
@@ -300,10 +300,10 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
     :returns: whether it is still to be considered
     """
     if not candidate.fresh:
-        if not host_model.fits(candidate.steps):
+        if not host_model.fits(candidate.change):
             return False
         before = candidate.gain
-        candidate.gain, candidate.fresh = gain(host_model, candidate.steps), True
+        candidate.gain, candidate.fresh = gain(host_model, candidate.change), True
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0

@@ -118,14 +118,17 @@ def _swaps(
                 )
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
-                    steps = ((guest, _place(host_model, other)), (partner, _place(host_model, at)))
+                    change = (
+                        (guest, _place(host_model, other)),
+                        (partner, _place(host_model, at)),
+                    )
                     if (
                         pair not in seen
-                        and host_model.may_have(*steps[1])
-                        and host_model.fits(steps)
+                        and host_model.may_have(*change[1])
+                        and host_model.fits(change)
                     ):
                         seen.add(pair)
-                        yield steps
+                        yield change
 
 
 def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
     Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
-    TrialStep = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
+    TrialPart = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
 #: Upper bound of a caution factor.
@@ -41,12 +41,12 @@ class Regret(Record):
 class Trial(Record):
     """A move that was made and has yet to prove itself.
 
-    :param steps: (uuid, node ids it was on, ((node id, share of accesses), …),
+    :param parts: of each guest: (uuid, node ids it was on, ((node id, share of accesses), …),
         node ids it went to)
     :param credit_core_sec: loss that it has spared so far; it has paid when this covers the cost
     """
 
-    steps: tuple[TrialStep, ...]
+    parts: tuple[TrialPart, ...]
     cost_core_sec: float
     credit_core_sec: float
     since_s: float
@@ -100,7 +100,7 @@ def after_interval(
         if trial.credit_core_sec < trial.cost_core_sec:
             trials.append(trial)
             continue
-        for uuid, *_ in trial.steps:
+        for uuid, *_ in trial.parts:
             if uuid in cautions:
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
     return memory._replace(
@@ -128,11 +128,11 @@ def with_move_recorded(
     :param trial: the trial of the move
     """
     factors = {caution.uuid: caution for caution in memory.cautions}
-    uuids = {step.uuid for step in made.steps}
+    uuids = {part.uuid for part in made.parts}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
         factors[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * before), now_s)
-    count = (now_s,) * len(made.steps)
+    count = (now_s,) * len(made.parts)
     return memory._replace(
         regrets=tuple(
             regret
@@ -143,7 +143,7 @@ def with_move_recorded(
             *tuple(
                 opened
                 for opened in memory.trials
-                if not uuids.intersection(uuid for uuid, *_ in opened.steps)
+                if not uuids.intersection(uuid for uuid, *_ in opened.parts)
             ),
             trial,
         ),
@@ -165,7 +165,7 @@ def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMe
             if uuids.isdisjoint(uuid for uuid, *_ in regret.key)
         ),
         trials=tuple(
-            trial for trial in memory.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.steps)
+            trial for trial in memory.trials if uuids.isdisjoint(uuid for uuid, *_ in trial.parts)
         ),
     )
 
@@ -173,7 +173,7 @@ def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMe
 def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
     """Return what reversing the move would lose now [cores]; None: it is no longer in force."""
     removed, added = [], []
-    for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
+    for uuid, from_nodes, mem_shares, to_nodes in trial.parts:
         guest = host_model.guests.get(uuid)
         if guest is None or guest.at != host_model.positions(to_nodes):
             return None

@@ -12,25 +12,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nova_numa_pmc.core.rebalance.rebalance_memory import TrialStep
+    from nova_numa_pmc.core.rebalance.rebalance_memory import TrialPart
 
 #: Incremented when the meaning of a field changes; older readers ignore new fields.
 VERSION = 1
+#: Member with the parts of a trial: older than their name, and in files of hosts.
+_PARTS = 'steps'
 
 
 def to_data(memory: RebalanceMemory) -> dict[str, Any]:
     """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
-    data = {
-        field: [record._asdict() for record in getattr(memory, field)]
-        for field in ('regrets', 'trials', 'cautions')
-    }
     return dict(
-        data,
+        regrets=[regret._asdict() for regret in memory.regrets],
+        trials=[_trial_data(trial) for trial in memory.trials],
+        cautions=[caution._asdict() for caution in memory.cautions],
         version=VERSION,
         moved_s=list(memory.moved_s),
         changed_s=list(memory.changed_s),
         owed_bytes=memory.owed_bytes,
     )
+
+
+def _trial_data(trial: Trial) -> dict[str, Any]:
+    data = trial._asdict()
+    return {_PARTS: data.pop('parts'), **data}
 
 
 def from_data(data: Any) -> RebalanceMemory:
@@ -49,7 +54,7 @@ def from_data(data: Any) -> RebalanceMemory:
             ),
             tuple(
                 Trial(
-                    tuple(_step(*step) for step in trial['steps']),
+                    tuple(_part(*part) for part in trial[_PARTS]),
                     _number(trial['cost_core_sec']),
                     _number(trial['credit_core_sec']),
                     _number(trial['since_s']),
@@ -76,9 +81,9 @@ def _key(
     return str(uuid), _nodes(cpu_nodes), _nodes(mem_nodes)
 
 
-def _step(
+def _part(
     uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any], to_nodes: Iterable[Any]
-) -> TrialStep:
+) -> TrialPart:
     return (
         str(uuid),
         _nodes(from_nodes),

@@ -45,10 +45,12 @@ def options():
 def move(promised):
     """Move the guest to the other node, until the end or until killed."""
     node = 1 - promised.cpu_nodes[0]
-    step = plan_records.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
+    part = plan_records.PlanPart(
+        promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0
+    )
     mover = executor.MoveExecutor(options(), '/', logging.getLogger('labkill'))
     mover.begin(
-        plan_records.Plan((plan_records.Move(plan_records.MOVE, (step,), 1.0, 0.0, 0.0, 0),)),
+        plan_records.Plan((plan_records.Move(plan_records.MOVE, (part,), 1.0, 0.0, 0.0, 0),)),
         {promised.uuid: promised},
     )
     while True:

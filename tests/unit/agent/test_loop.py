@@ -190,7 +190,7 @@ class StopTest(RebalancingCase):
                     plan_records.Move(
                         plan_records.MOVE,
                         (
-                            plan_records.Step(
+                            plan_records.PlanPart(
                                 host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0
                             ),
                         ),

@@ -69,10 +69,10 @@ class PlanTest(unittest.TestCase):
             with self.subTest(before=before, after=after):
                 found = plan([entry((1, before, after))], promise(1, after))
                 [move] = found.plan.moves
-                [step] = move.steps
+                [part] = move.parts
                 self.assertEqual(
                     (kind, after.cpu_nodes, before.cpu_nodes, mem_nodes),
-                    (move.kind, step.from_nodes, step.to_nodes, step.mem_nodes),
+                    (move.kind, part.from_nodes, part.to_nodes, part.mem_nodes),
                 )
                 self.assertEqual({'u1': promise(1, before)}, found.targets)
                 self.assertEqual((), found.left)
@@ -112,7 +112,7 @@ class PlanTest(unittest.TestCase):
             promise(1, AWAY),
             promise(2, AWAY),
         )
-        self.assertEqual(['g2', 'g1'], [move.steps[0].name for move in found.plan.moves])
+        self.assertEqual(['g2', 'g1'], [move.parts[0].name for move in found.plan.moves])
 
 
 class ChosenTest(unittest.TestCase):

@@ -182,7 +182,7 @@ class DomainTest(unittest.TestCase):
 class RebalanceTest(unittest.TestCase):
     def plans(self, host):
         made, _ = host.run(plan_records.RebalanceOptions(), 240, 60.0)
-        return [step for plan in made for move in plan.moves for step in move.steps]
+        return [part for plan in made for move in plan.moves for part in move.parts]
 
     def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):
         guests = [
@@ -199,9 +199,9 @@ class RebalanceTest(unittest.TestCase):
             *(load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3)),
         ]
         host = Constant((8, 8, 0, 0), (32 * GIB, 32 * GIB, 0, 0), guests, distances=FAR)
-        steps = self.plans(host)
-        self.assertTrue(steps)
-        self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 1})
+        parts = self.plans(host)
+        self.assertTrue(parts)
+        self.assertLessEqual({node for part in parts for node in part.mem_nodes}, {0, 1})
         self.assertEqual(
             {0, 1}, {node for guest in host.guests for node, _ in guest.bytes_by_node}
         )
@@ -215,6 +215,6 @@ class RebalanceTest(unittest.TestCase):
             distances=hosts.two_level(4, 2, near=11),
             domains=(0, 0, 2, 2),
         )
-        steps = self.plans(host)
-        self.assertTrue(steps)
-        self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 2})
+        parts = self.plans(host)
+        self.assertTrue(parts)
+        self.assertLessEqual({node for part in parts for node in part.mem_nodes}, {0, 2})

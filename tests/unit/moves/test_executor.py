@@ -32,18 +32,18 @@ class MovingTest(RebalancingCase):
         )
         self.tick(self.open(agent_conf.OFF), 0)  # holds each to its place
 
-    def step_of(self, number, before, after, memory=True):
-        return plan_records.Step(
+    def part_of(self, number, before, after, memory=True):
+        return plan_records.PlanPart(
             host.uuid_of(number), host.name_of(number), before, after, after if memory else (), 0
         )
 
-    def begin(self, kind, *steps):
+    def begin(self, kind, *parts):
         self.moving.begin(
-            plan_records.Plan((plan_records.Move(kind, steps, 1.0, 1.0, 1.0, 0),)), self.promises()
+            plan_records.Plan((plan_records.Move(kind, parts, 1.0, 1.0, 1.0, 0),)), self.promises()
         )
 
-    def make(self, kind, *steps):
-        self.begin(kind, *steps)
+    def make(self, kind, *parts):
+        self.begin(kind, *parts)
         return self.end()
 
     def end(self):
@@ -57,7 +57,7 @@ class MovingTest(RebalancingCase):
 
     def swap(self):
         return self.make(
-            plan_records.SWAP, self.step_of(1, (0,), (1,)), self.step_of(2, (1,), (0,))
+            plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,))
         )
 
     def test_swap(self):
@@ -70,17 +70,17 @@ class MovingTest(RebalancingCase):
     def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         self.promise(1, 0, cpus=(2, 3))
-        found = self.make(plan_records.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual('0-7', found[1][1])
-        found = self.make(plan_records.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        found = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         self.assertEqual('2-3', found[1][1])
         self.promise(2, 1, cpus=(4, 5))
-        found = self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+        found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertEqual(((1,), '6-7', {1}), found[1])
         self.assertEqual((6, 7), self.promises()[host.uuid_of(1)].cpus)
 
     def test_a_move_is_written_down_before_anything_else_is(self):
-        self.begin(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         (begun,), _ = history.read(self.root)
         self.assertEqual(
@@ -108,14 +108,14 @@ class MovingTest(RebalancingCase):
             on_history_entry=record,
             port=self.kernel,
         )
-        self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+        self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         (first, begun), (second, ended) = kept
         self.assertEqual((first, history.BEGUN, history.DONE), (second, begun, ended))
 
     def test_a_move_that_is_refused_ends_with_a_line_of_its_id(self):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING'):
-            self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+            self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         with open(os.path.join(self.root, history.DIRECTORY, history.FILE), 'rb') as file:
             begun, refused = map(history.decode, file)
         self.assertEqual(
@@ -125,7 +125,7 @@ class MovingTest(RebalancingCase):
 
     def test_where_the_promise_can_not_be_had_back_the_cpus_stay_with_it(self):
         self.kernel.memories[4001].pinned = set(range(PAGES))
-        self.begin(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
         with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
             found = self.end()
@@ -139,8 +139,8 @@ class MovingTest(RebalancingCase):
         self.assertEqual('4-7', self.places()[1][1])
 
     def test_what_waits_can_be_given_up_and_what_is_in_hand_goes_on(self):
-        self.begin(plan_records.MOVE, self.step_of(1, (0,), (1,)))
-        self.begin(plan_records.MOVE, self.step_of(3, (0,), (1,)))
+        self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
+        self.begin(plan_records.MOVE, self.part_of(3, (0,), (1,)))
         self.moving.step()
         self.moving.clear_queue()
         self.assertEqual((True, 0), (self.moving.busy, self.moving.waiting))
@@ -174,22 +174,22 @@ class MovingTest(RebalancingCase):
     def test_room_that_a_start_has_taken(self):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            found = self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+            found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('no room left', logs.output[0])
         self.assertEqual(executor.MoveTotals({('move', 'refused'): 1}), self.moving.totals)
         self.assertEqual(self.HOME, found[1])
 
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
-        found = self.make(plan_records.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual(((0,), '0-7', {0}), found[1])
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
-        found = self.make(plan_records.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        found = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         self.assertEqual((self.HOME, {}), (found[1], self.moving.widened.places))
 
     def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
-        self.make(plan_records.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.kernel.memories[4001].pinned = set(range(PAGES))
-        self.begin(plan_records.MOVE, self.step_of(1, (0, 1), (1,)))
+        self.begin(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
         self.moving.step()
         self.assertEqual({}, self.moving.widened.places)
         with self.assertLogs(LOG, 'WARNING'):
@@ -199,17 +199,17 @@ class MovingTest(RebalancingCase):
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
 
     def test_a_guest_that_went_home_stays_there_when_its_next_move_can_not_begin(self):
-        self.make(plan_records.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
-        self.make(plan_records.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
+        self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         tree = self.kernel.memories[4001].tree
         tree.put(tree.vcpus[0] + '/cpuset.cpus', '2\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+            self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
         self.assertEqual({}, self.moving.widened.places)
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
-        self.make(plan_records.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.moving.observe((), self.promises())
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
         self.promise(1, 1, since_ns=START_NS)
@@ -219,7 +219,7 @@ class MovingTest(RebalancingCase):
     def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
         for steps in (0, 1):
             domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
-            self.begin(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+            self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             for _ in range(steps):
                 self.moving.step()
             domains.write_status(
@@ -240,7 +240,7 @@ class MovingTest(RebalancingCase):
         self.kernel.memories[4001].tell()
         found = self.make(
             plan_records.FETCH,
-            plan_records.Step(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0),
+            plan_records.PlanPart(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0),
         )
         self.assertEqual(self.HOME, found[1])
 
@@ -256,7 +256,7 @@ class MovingTest(RebalancingCase):
             self.kernel.memories[4001].pinned = set(range(pinned))
             self.kernel.memories[4001].tell()
             with self.assertLogs(LOG, 'INFO'):
-                found = self.make(plan_records.MOVE, self.step_of(1, (0,), (1,)))
+                found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
             self.assertEqual(kept, found[1][:2] == self.AWAY[:2])
             if kept:
                 self.promise(1, 0)

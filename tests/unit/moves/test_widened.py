@@ -13,8 +13,8 @@ PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 
 
 def part(to_nodes):
-    step = plan_records.Step('uuid-g', 'g', (0,), to_nodes, (), 0)
-    return MovePart(step, PROMISE, PROMISE, CpuMove(None, None, None), 0.0)
+    part = plan_records.PlanPart('uuid-g', 'g', (0,), to_nodes, (), 0)
+    return MovePart(part, PROMISE, PROMISE, CpuMove(None, None, None), 0.0)
 
 
 class WidenedTest(unittest.TestCase):

@@ -46,7 +46,20 @@ class PlanTest(OperatingCase):
     def test_only_of_guests_that_are_named(self):
         _, said = self.json('plan', host.name_of(3))
         self.assertEqual(
-            [host.name_of(3)], [step['name'] for move in said['moves'] for step in move['steps']]
+            [host.name_of(3)], [part['name'] for move in said['moves'] for part in move['steps']]
+        )
+        self.assertEqual(
+            [
+                'kind',
+                'steps',
+                'gain_cores',
+                'cost_core_sec',
+                'regret_core_sec',
+                'bytes',
+                'reasons',
+                'text',
+            ],
+            list(said['moves'][0]),
         )
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_it('plan', 'instance-0000000x')

@@ -42,10 +42,10 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 
     def test_each_kind_has_words(self):
-        step = plan_records.Step('u', 'g', (), (0, 1), (0,), 1 << 20)
+        part = plan_records.PlanPart('u', 'g', (), (0, 1), (0,), 1 << 20)
         for kind in plan_records.KINDS:
             with self.subTest(kind):
-                line = explain_move(plan_records.Move(kind, (step,), 0.5, 1.0, 2.0, 1 << 20))
+                line = explain_move(plan_records.Move(kind, (part,), 0.5, 1.0, 2.0, 1 << 20))
                 self.assertTrue(line.startswith('g '), line)
                 self.assertIn('gains 0.5 cores, costs 1.0 core-seconds', line)
 

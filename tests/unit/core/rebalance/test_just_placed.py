@@ -156,4 +156,4 @@ class JustPlacedTest(unittest.TestCase):
             )
         )
         plan = planner.propose(calmer, plan_records.RebalanceOptions(widen=False))
-        self.assertEqual([(1,)], [move.steps[0].to_nodes for move in plan.moves])
+        self.assertEqual([(1,)], [move.parts[0].to_nodes for move in plan.moves])

@@ -361,7 +361,7 @@ class RegretsTest(unittest.TestCase):
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()
         plans, memory = host.run(TERMS, 1)
-        moved = {step.uuid for move in plans[0].moves for step in move.steps}
+        moved = {part.uuid for move in plans[0].moves for part in move.parts}
         self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(memory))
         # The load goes: what was moved spares nothing any more.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
@@ -375,7 +375,7 @@ class RegretsTest(unittest.TestCase):
 
     def test_what_failed_can_be_forgotten(self):
         plans, memory = skewed().run(TERMS, 1)
-        moved = [step.uuid for move in plans[0].moves for step in move.steps]
+        moved = [part.uuid for move in plans[0].moves for part in move.parts]
         self.assertEqual((), without_guests(memory, moved).trials)
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):

@@ -152,7 +152,7 @@ class PropertyTest(unittest.TestCase):
         for move in made(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
-            sum(len(move.steps) for move in made(plans) if move.bytes), max(2, len(host.guests))
+            sum(len(move.parts) for move in made(plans) if move.bytes), max(2, len(host.guests))
         )
         self.assertLessEqual(len(made(plans)), 20)
 
@@ -179,10 +179,10 @@ class PropertyTest(unittest.TestCase):
             if len(set(drawn[0])) == len(drawn[0]):  # no two nodes are equals
                 self.assertEqual(
                     {
-                        step.name: tuple(renamed[node] for node in step.to_nodes)
-                        for step in ours.moves[0].steps
+                        part.name: tuple(renamed[node] for node in part.to_nodes)
+                        for part in ours.moves[0].parts
                     },
-                    {step.name: step.to_nodes for step in theirs.moves[0].steps},
+                    {part.name: part.to_nodes for part in theirs.moves[0].parts},
                 )
 
     @settings(max_examples=100, deadline=None)
@@ -210,9 +210,9 @@ class PropertyTest(unittest.TestCase):
             rebalance_memory_format.from_data(rebalance_memory_format.to_data(memory))
             for move in plan.moves:
                 explain_move(move)
-                self.assertTrue(all(step.to_nodes for step in move.steps))
-                for step in move.steps:
-                    guest = situation.guests[int(step.uuid[1:])]
+                self.assertTrue(all(part.to_nodes for part in move.parts))
+                for part in move.parts:
+                    guest = situation.guests[int(part.uuid[1:])]
                     self.assertEqual('', guest.fixed)
                     self.assertIsNotNone(guest.demand_cores)
         planner.propose(situation, UNBOUNDED)

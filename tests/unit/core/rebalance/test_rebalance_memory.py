@@ -33,8 +33,8 @@ def settled(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
 
 
 def move(*uuids, size=0):
-    steps = tuple(plan_records.Step(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
-    return plan_records.Move(plan_records.MOVE, steps, 1.0, 0.5, 0.6, size * len(uuids))
+    parts = tuple(plan_records.PlanPart(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
+    return plan_records.Move(plan_records.MOVE, parts, 1.0, 0.5, 0.6, size * len(uuids))
 
 
 def trial(*uuids):
@@ -60,7 +60,7 @@ class TrialTest(unittest.TestCase):
         )
 
     def test_a_move_that_proves_wrong_is_debited(self):
-        wrong = TRIAL._replace(steps=(('d', (1,), ((1, 1.0),), (0,)),))
+        wrong = TRIAL._replace(parts=(('d', (1,), ((1, 1.0),), (0,)),))
         self.assertAlmostEqual(
             -self.credit(settled(RebalanceMemory(trials=(TRIAL,)))),
             self.credit(settled(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
@@ -94,9 +94,9 @@ class TrialTest(unittest.TestCase):
                 self.assertEqual(kept, bool(known.trials))
 
     def test_memory_of_a_node_that_is_no_more_is_left_out(self):
-        steps = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
+        parts = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
         kept, cut = (
-            RebalanceMemory(trials=(each,)) for each in (TRIAL, TRIAL._replace(steps=steps))
+            RebalanceMemory(trials=(each,)) for each in (TRIAL, TRIAL._replace(parts=parts))
         )
         self.assertEqual(self.credit(settled(kept)), self.credit(settled(cut)))
 
@@ -194,7 +194,7 @@ class PropertyTest(unittest.TestCase):
     @given(BOOKED)
     def test_a_guest_is_in_one_trial_at_most(self, made):
         known = after_moves(made)
-        on_trial = [uuid for each in known.trials for uuid, *_ in each.steps]
+        on_trial = [uuid for each in known.trials for uuid, *_ in each.parts]
         self.assertEqual(len(on_trial), len(set(on_trial)))
         self.assertEqual(
             {uuid for uuids, _ in made for uuid in uuids},
@@ -208,7 +208,7 @@ class PropertyTest(unittest.TestCase):
         after = rebalance_memory.without_guests(known, iter(failed))
         for before, kept, guests in (
             (known.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
-            (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
+            (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.parts}),
         ):
             self.assertEqual([each for each in before if not guests(each) & set(failed)], [*kept])
         # What it has cost, and that these guests were moved, remains.
