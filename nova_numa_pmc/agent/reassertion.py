@@ -264,7 +264,7 @@ class Reassertion:
         room: _Room,
         only_unbind: bool,
     ) -> None:
-        """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
+        """Keep a bound guest bound while its nodes hold what it is promised, else unbind it."""
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
@@ -369,8 +369,8 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     )
 
 
-def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
-    """Let the memory of all bound guests spill: their nodes are no longer watched.
+def unbind_all(options: HostOptions, root: str, log: logging.Logger) -> None:
+    """Unbind the memory of all bound guests, as their nodes are no longer watched.
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """

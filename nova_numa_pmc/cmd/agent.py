@@ -94,11 +94,13 @@ def build_parser() -> argparse.ArgumentParser:
         help='read the options, report what is wrong with them and exit',
     )
     modes.add_argument(
-        '--widen',
+        '--unbind',
         action='store_true',
         help='let the memory of bound guests spill and exit; the unit does this when the agent '
         'ends, because nothing watches their nodes then',
     )
+    # The former name, which installed units of older releases have.
+    modes.add_argument('--widen', dest='unbind', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'
     )
@@ -124,8 +126,8 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         for problem in problems:
             LOG.warning('%s', problem)
         directory = options.shared.state_path(args.root)
-        if args.widen:
-            reassertion.widen_bound(options.shared, args.root, LOG)
+        if args.unbind:
+            reassertion.unbind_all(options.shared, args.root, LOG)
             return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)

@@ -92,7 +92,7 @@ def confine(
     :param mems: node ids, not empty, or None: leave memory alone; nodes without
         memory among them are left out, which v1 and older v2 refuse (EINVAL)
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
-    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
+    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of making it wide again
     :param ours: what an earlier call left; what holds exactly this may be
         changed, any other set that does not contain the requested one is a pin by others
     :param huge_by_node: {node id: bytes} of its huge pages, which the groups do not count; None:
@@ -139,13 +139,13 @@ def confine(
 def release_memory(
     groups: Groups, mems: frozenset[int], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
+    """Unbind the memory of a guest that :func:`confine` left bound to ``mems``.
 
     Groups that hold another set are left alone.
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _widening_steps(groups, read_held(groups), mems), write)
+    return writes.run(groups.scope, _unbinding_steps(groups, read_held(groups), mems), write)
 
 
 def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
@@ -252,7 +252,7 @@ def _cpu_steps(
 def _handover_steps(
     groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
-    """Return steps that widen ``libvirt/`` if we narrowed it before it had groups below (v2).
+    """Return steps that undo our narrowing of ``libvirt/`` before it had groups below (v2).
 
     Any other set there was made by others, as was any of the scope.
     """
@@ -315,8 +315,8 @@ def _memory_steps(
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
     if groups.main not in held:
         raise GuestGone('%s: the guest is ending' % groups.main)
-    # A guest bound elsewhere is widened first: a child cannot have what its parent lacks.
-    steps = [] if ours == mems else _widening_steps(groups, held, ours)
+    # A guest bound elsewhere is unbound first: a child cannot have what its parent lacks.
+    steps = [] if ours == mems else _unbinding_steps(groups, held, ours)
     main = file_of(groups.main, 'mems')
     planned = dict(steps)
     rest = planned[main] if main in planned else _rest(groups, held)
@@ -404,12 +404,12 @@ def _off_bytes(
 
 
 def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
-    """Return the text that widens the memory of a group below the guest's own."""
+    """Return the text by which the memory of a group below the guest's own is wide."""
     return _wide_mems(groups) if groups.version == 2 else format_cpulist(held[groups.target].mems)
 
 
-def _widening_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
-    """Return steps that widen each group bound to exactly ``mems``, from the top down."""
+def _unbinding_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
+    """Return steps that unbind each group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
     above = _handover_steps(groups, held, (mems,), 'mems')
     return above + [

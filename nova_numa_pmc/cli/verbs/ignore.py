@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     options.add_guest(parser)
-    parser.add_argument('--release', action='store_true', help='widen it now')
+    parser.add_argument('--release', action='store_true', help='release its CPUs and memory now')
     options.add_wait(parser, 'with --release: ')
 
 

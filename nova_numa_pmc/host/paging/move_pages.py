@@ -40,7 +40,7 @@ UNREPORTED = -(1 << 31)
 
 _REMEDIES = {
     errno.EPERM: 'it needs CAP_SYS_NICE and CAP_SYS_PTRACE',
-    errno.EACCES: 'the node is not in the cpuset.mems of the guest: widen it',
+    errno.EACCES: 'the node is not in the cpuset.mems of the guest: add it there',
     errno.ENODEV: 'there is no such node with memory',
     errno.ENOSYS: 'this kernel or a seccomp filter has no move_pages',
 }

@@ -292,11 +292,11 @@ class BoundTest(AgentCase):
     def mems(self):
         return self.tree.held('mems')
 
-    def test_bound_again_and_widened_when_the_agent_ends(self):
+    def test_bound_again_and_unbound_when_the_agent_ends(self):
         self.tick(self.open(), 0)
         self.assertEqual('1', self.mems())
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        reassertion.widen_bound(shared, self.root, logging.getLogger(LOG))
+        reassertion.unbind_all(shared, self.root, logging.getLogger(LOG))
         self.assertEqual('0-1', self.mems())
         self.assertTrue(self.promises()[host.uuid_of(1)].bound)
         self.tick(self.open(), 5)

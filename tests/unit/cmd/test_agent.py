@@ -127,8 +127,11 @@ class CommandTest(unittest.TestCase):
                 self.run_it(*args)
             self.assertEqual(64, ended.exception.code)
 
-    def test_widen_without_a_bound_guest_succeeds_in_silence(self):
-        self.assertEqual((0, ''), self.run_it('--widen')[:2])
+    def test_unbind_without_a_bound_guest_succeeds_in_silence(self):
+        for option in ('--unbind', '--widen'):  # the former name, in units of older releases
+            with self.subTest(option):
+                self.assertEqual((0, ''), self.run_it(option)[:2])
+        self.assertNotIn('--widen', agent.build_parser().format_help())
 
     def test_lines_for_the_journal(self):
         formatter = agent.JournalFormatter('%(message)s')
@@ -241,7 +244,7 @@ class UnitTest(unittest.TestCase):
             'Type=notify',
             'RuntimeDirectoryPreserve=yes',
             'ProtectControlGroups=no',
-            'ExecStopPost=nova-numa-agent --widen',
+            'ExecStopPost=nova-numa-agent --unbind',
             'NoNewPrivileges=yes',
         ):
             self.assertIn(line, self.lines)

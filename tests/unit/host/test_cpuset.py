@@ -246,7 +246,7 @@ class ConfineTest(TreeTestCase):
             directory: tree.read(directory, name) for directory in [tree.target, *tree.children]
         }
 
-    def test_a_bind_lapses_and_a_move_without_it_widens(self):
+    def test_a_bind_lapses_and_a_move_without_it_unbinds(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})

@@ -303,7 +303,7 @@ class MigrateTest(unittest.TestCase):
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
-    def test_a_bound_guest_is_widened(self):
+    def test_a_bound_guest_is_unbound(self):
         self.guest([AWAY] * 40)
         ours = Held(frozenset({2, 3}), frozenset({AWAY}))
         cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)

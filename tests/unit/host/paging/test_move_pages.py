@@ -136,7 +136,7 @@ class RefusalTest(unittest.TestCase):
         pages = array('Q', [PAGE_BYTES])
         for code, kind, said in (
             (errno.EPERM, PageMoveRefused, 'CAP_SYS_NICE'),
-            (errno.EACCES, PageMoveRefused, 'widen'),
+            (errno.EACCES, PageMoveRefused, 'cpuset.mems'),
             (errno.ENOSYS, PageMoveRefused, 'seccomp'),
             (errno.ESRCH, GuestGone, 'process 5'),
             (errno.EINVAL, GuestGone, 'process 5'),
