@@ -116,7 +116,7 @@ def make_moves(
     with (
         hold_move_lock(command, who, wait_s),
         command.signals() as wait,
-        progress.open_bars() as shown,
+        progress.open_progress() as shown,
     ):
         printer = _MessagePrinter(shown.print_line)
         former = LOG.level
@@ -136,7 +136,7 @@ def make_moves(
             try:
                 signal = _run(command, move_executor, wait, shown)
             finally:
-                not_begun = move_executor.waiting
+                not_begun = move_executor.pending
                 move_executor.abandon()
         finally:
             LOG.setLevel(former)
@@ -156,7 +156,7 @@ def _run(
         pause_s = move_executor.step()
         if pause_s is None:
             return None
-        shown.show(move_executor.in_hand, move_executor.waiting)
+        shown.show(move_executor.in_progress, move_executor.pending)
         signal = wait(pause_s)
         if signal:
             return signal

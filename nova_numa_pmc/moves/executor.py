@@ -99,12 +99,12 @@ class MoveExecutor:
         return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Return the number of moves to come."""
         return len(self._queue)
 
     @property
-    def in_hand(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
+    def in_progress(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
         """Return ((a guest's name, its progress), …) of the move in progress."""
         return tuple((part.planned.name, part.guest_move.progress) for part in self._parts)
 

@@ -81,7 +81,7 @@ class RebalancingCase(AgentCase):
         )
 
     def until_moved(self, made, ticks=6):
-        """Tick and step until something is in hand; return the time."""
+        """Tick and step until a move is in progress; return the time."""
         for turn in range(ticks):
             self.load(5 * turn)
             self.tick(made, 5 * turn)

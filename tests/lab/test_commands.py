@@ -79,7 +79,7 @@ def test_plan_apply_undo_without_an_agent(operator):
 
 
 def test_apply_is_ended_by_a_signal(operator):
-    """At a rate at which it takes long: what is in hand goes back, and nothing is lost."""
+    """At a rate at which it takes long: what is in progress goes back, and nothing is lost."""
     lab = operator.lab
     lab.run("printf '[agent]\\nmove_mib_per_s = 1\\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
     # It writes its name into that file when it begins to move, and takes the signal then.

@@ -41,11 +41,11 @@ class LineProgress:
         """Print a line."""
         print(line, file=self._stream, flush=True)
 
-    def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
+    def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
         """Update the display.
 
-        :param in_hand: (a guest's name, the progress of its move)
-        :param waiting: number of moves that have not begun
+        :param in_progress: (a guest's name, the progress of its move)
+        :param pending: number of moves that have not begun
         """
 
 
@@ -60,7 +60,7 @@ class Bars(LineProgress):
             rich.progress.DownloadColumn(binary_units=True),
             rich.progress.TransferSpeedColumn(),
             rich.progress.TimeRemainingColumn(),
-            rich.progress.TextColumn('{task.fields[waiting]}', markup=False),
+            rich.progress.TextColumn('{task.fields[pending]}', markup=False),
             console=rich.console.Console(file=stream),
             transient=True,
         )
@@ -82,13 +82,13 @@ class Bars(LineProgress):
         """Print a line above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
+    def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
         """Draw the bars of the guests that are being moved."""
-        for name in self._tasks.keys() - {name for name, _ in in_hand}:
+        for name in self._tasks.keys() - {name for name, _ in in_progress}:
             self._bars.remove_task(self._tasks.pop(name))
-        for name, progress in in_hand:
+        for name, progress in in_progress:
             if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(name, total=None, waiting='')
+                self._tasks[name] = self._bars.add_task(name, total=None, pending='')
             total = (
                 None if progress.left_bytes is None else progress.moved_bytes + progress.left_bytes
             )
@@ -96,11 +96,11 @@ class Bars(LineProgress):
                 self._tasks[name],
                 completed=progress.moved_bytes,
                 total=total,
-                waiting='%d more to come' % waiting if waiting else '',
+                pending='%d more to come' % pending if pending else '',
             )
 
 
-def open_bars(stream: TextIO | None = None) -> LineProgress:
+def open_progress(stream: TextIO | None = None) -> LineProgress:
     """Return the progress display that suits a stream, as a context."""
     stream = stream or sys.stderr
     return Bars(stream) if rich is not None and stream.isatty() else LineProgress(stream)

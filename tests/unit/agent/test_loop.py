@@ -25,11 +25,11 @@ LOG = logging.getLogger('nova_numa_pmc.serving')
 
 
 class Agent:
-    """Notes when it is called; has a move in hand and one that waits, of so many steps each."""
+    """Notes when it is called; has a move in progress and one pending, of so many steps each."""
 
-    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, waiting=()):
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, pending=()):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
-        self.waiting = collections.deque(waiting)
+        self.pending = collections.deque(pending)
         self.options = agent_conf.AgentOptions(
             None, counters_conf.CounterOptions(interval_s=interval_s)
         )
@@ -44,11 +44,11 @@ class Agent:
         return None
 
     def step(self):
-        steps = self.steps or self.waiting
+        steps = self.steps or self.pending
         return steps.popleft() if steps else None
 
     def clear_queue(self):
-        self.waiting.clear()
+        self.pending.clear()
 
     def reload(self, options):
         self.reloaded.append(options)
@@ -175,8 +175,8 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(1, self.agent.abandoned)
         self.assertLessEqual(self.clock.now_s, 10)
 
-    def test_at_the_end_only_the_move_in_hand_goes_on(self):
-        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, waiting=[0.5] * 4)
+    def test_at_the_end_only_the_move_in_progress_goes_on(self):
+        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, pending=[0.5] * 4)
         self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
         self.assertEqual([0.5] * 4, self.clock.waits)
 

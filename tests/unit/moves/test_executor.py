@@ -138,12 +138,12 @@ class MovingTest(RebalancingCase):
         self.tick(self.open(agent_conf.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
 
-    def test_what_waits_can_be_given_up_and_what_is_in_hand_goes_on(self):
+    def test_what_is_pending_can_be_given_up_and_what_is_in_progress_goes_on(self):
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.begin(plan_records.MOVE, self.part_of(3, (0,), (1,)))
         self.moving.step()
         self.moving.clear_queue()
-        self.assertEqual((True, 0), (self.moving.busy, self.moving.waiting))
+        self.assertEqual((True, 0), (self.moving.busy, self.moving.pending))
         found = self.end()
         self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
 

@@ -10,23 +10,23 @@ from nova_numa_pmc.host.paging.guest_mover import DONE, MOVING, Progress
 
 
 class ProgressTest(unittest.TestCase):
-    def show(self, bars):
+    def show(self, shown):
         """Let two guests move and end, the second of unknown size."""
-        with bars:
-            for in_hand, waiting in (
+        with shown:
+            for in_progress, pending in (
                 ((('a', Progress(MOVING)),), 1),
                 ((('a', Progress(MOVING, 1 << 20, 3 << 20)),), 1),
                 ((('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))), 0),
                 ((), 0),
             ):
-                bars.show(in_hand, waiting)
-            bars.print_line('a [bold] 1 was moved')
+                shown.show(in_progress, pending)
+            shown.print_line('a [bold] 1 was moved')
 
     def test_lines(self):
         stream = io.StringIO()
-        bars = progress.open_bars(stream)
-        self.assertIs(progress.LineProgress, type(bars))
-        self.show(bars)
+        shown = progress.open_progress(stream)
+        self.assertIs(progress.LineProgress, type(shown))
+        self.show(shown)
         self.assertEqual('a [bold] 1 was moved\n', stream.getvalue())
 
     def test_bars(self):

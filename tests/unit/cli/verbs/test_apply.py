@@ -137,7 +137,7 @@ class ApplyTest(OperatingCase):
         self.assertEqual(exits.PARTLY, code)
         self.assertIn('partly', out)
 
-    def test_a_signal_takes_back_what_is_in_hand(self):
+    def test_a_signal_takes_back_what_is_in_progress(self):
         self.signals = [(1, signal.SIGTERM)]
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
