@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_PRESSURE_KEY = model.EXTRA_SPEC_PREFIX + 'max_pressure'
 KEYS = (POLICY_KEY, MAX_PRESSURE_KEY, INTENSITY_KEY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
-PRESSURE_MAX = 64.0
+MAX_PRESSURE_MAX = 64.0
 
 #: Extra specs by which Nova itself pins a guest to nodes or CPUs (nova/virt/hardware.py,
 #: numa_get_constraints): its NUMATopologyFilter decides then.
@@ -76,9 +76,9 @@ def check(key: str, value: str) -> str | float:
         except (TypeError, ValueError):
             number = -1.0
         # Written so that NaN, which is neither above nor below, is refused.
-        if not 0.0 < number <= PRESSURE_MAX:
+        if not 0.0 < number <= MAX_PRESSURE_MAX:
             raise ValueError(
-                '%s=%.80r: must be a number above 0, %g at most' % (key, value, PRESSURE_MAX)
+                '%s=%.80r: must be a number above 0, %g at most' % (key, value, MAX_PRESSURE_MAX)
             )
         return number
     raise ValueError('%.80r: no such extra spec; known ones are %s' % (key, ', '.join(KEYS)))

@@ -17,7 +17,7 @@ from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY, POLICY_KEY
 if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
 
-#: A number above 0, at most :data:`extra_specs.PRESSURE_MAX`, in plain digits.
+#: A number above 0, at most :data:`extra_specs.MAX_PRESSURE_MAX`, in plain digits.
 PRESSURE_PATTERN = (
     r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
     r'|64(\.0{1,6})?'

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 #: has moved guests and others have come, under the host's. In ``make arena``, weights of 0.6 to 1
 #: reduce the guests' losses equally, and 0 by a third of that.
 _HOST_SHARE = 0.8
-#: A part known by fewer than one in this many hosts is not filled in for the others.
-_FEWEST = 8
+#: A part known by a smaller share of the hosts is not filled in for the others.
+_KNOWN_MIN_RATIO = 1 / 8
 _NO_HISTORY = 0, 0.0
 
 
@@ -59,7 +59,7 @@ def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[f
         outcome, host = estimate[0], estimate[-1]
         if outcome is None:
             listed.append(None)
-        elif host is None or outcome[1][0] >= ranking.PRESSURE_CAP:
+        elif host is None or outcome[1][0] >= ranking.PRESSURE_MAX:
             listed.append(math.inf)
         elif least is not None:
             listed.append(_highest_or_assumed_part(host, outcome, guest, traffic, least))
@@ -77,7 +77,7 @@ def _collect_known(
     histories: list[tuple[int, float]] = []
     for estimate in estimates:  # by position: names cost as much as all else here
         outcome, host = estimate[0], estimate[-1]
-        if outcome is not None and host is not None and outcome[1][0] < ranking.PRESSURE_CAP:
+        if outcome is not None and host is not None and outcome[1][0] < ranking.PRESSURE_MAX:
             kinds.add(_knows(host))
             if host.rate is not None:
                 rates.append(host.rate)
@@ -173,7 +173,7 @@ def _quartiles(
     hosts = 0
     for estimate in estimates:
         outcome, host = estimate.outcome, estimate.host
-        if outcome is None or host is None or outcome.used[0] >= ranking.PRESSURE_CAP:
+        if outcome is None or host is None or outcome.used[0] >= ranking.PRESSURE_MAX:
             continue
         hosts += 1
         parts = _parts(host, outcome, guest, traffic)
@@ -181,7 +181,7 @@ def _quartiles(
             if knows:
                 values[part].append(parts[part])
     return [
-        missing.upper_quartile(known) if len(known) * _FEWEST >= hosts and known else 0.0
+        missing.upper_quartile(known) if known and len(known) >= _KNOWN_MIN_RATIO * hosts else 0.0
         for known in values
     ]
 

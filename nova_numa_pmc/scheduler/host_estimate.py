@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
-from nova_numa_pmc.core.placement.ranking import PRESSURE_CAP
+from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, with_cores_per_vcpu
 from nova_numa_pmc.cpulist import name_nodes
@@ -292,7 +292,7 @@ def describe(estimate: HostEstimate) -> str:
     estimated = estimate.outcome
     if estimated is None:
         return 'unknown: %s' % estimate.unknown
-    if estimated.used[0] >= PRESSURE_CAP:
+    if estimated.used[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
     nodes = tuple(node for at in estimated.at for node in estimate.members[at])
     since = ''

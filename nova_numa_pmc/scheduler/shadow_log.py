@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
+from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import shadow
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LATER_S = 3600, 86400
 #: A later line counts for a host within this part of that time.
 _WITHIN = 0.5
-_LINE_MAX, _SECONDS_MAX, _PRESSURE_MAX = 65536, 1e11, 1e6
+_LINE_MAX, _SECONDS_MAX = 65536, 1e11
 
 
 class ShadowDecision(Record):
@@ -85,7 +86,7 @@ def _decision(data: Any) -> ShadowDecision:
         _name(data['top'][0]),
         {
             _name(host): checked.member(
-                'pressure', checked.number, host['pressure'], _PRESSURE_MAX
+                'pressure', checked.number, host['pressure'], ranking.PRESSURE_MAX
             )
             for host in named
             if host['pressure'] is not None

@@ -33,7 +33,7 @@ KEY_PARTS = (
     'rotation',
 )
 #: A pressure beyond any real one, but small enough to count in steps.
-PRESSURE_CAP = 1e6
+PRESSURE_MAX = 1e6
 
 
 class Rank:
@@ -222,7 +222,7 @@ def steps(pressure: float, limits: Limits) -> float:
     Above 1 a whole step would hide too much: on 16 cores it is 0.8 cores that wait, and a guest
     could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from becoming 14.99.
     """
-    pressure = min(PRESSURE_CAP, pressure)  # NaN too: it compares as false
+    pressure = min(PRESSURE_MAX, pressure)  # NaN too: it compares as false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
     if pressure > 1:

@@ -103,7 +103,7 @@ class RebalanceOptions(Record):
     :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
         adds to the regret
     :param reserve_bytes: free memory that a move leaves on its target
-    :param longest_tick_s: a sample counts for at most this long, however late the next one is
+    :param tick_max_s: a sample counts for at most this long, however late the next one is
     :param narrow_below_ratio: a widened guest goes home only where it leaves less CPU
         wanted ÷ capacity than this
     :param widen: whether CPUs may be widened at all
@@ -117,7 +117,7 @@ class RebalanceOptions(Record):
     change_core_sec: float = 0.5
     min_gain_cores: float = 0.05
     reserve_bytes: int = 256 << 20
-    longest_tick_s: float = 60.0
+    tick_max_s: float = 60.0
     narrow_below_ratio: float = 0.9
     widen: bool = True
 

@@ -69,7 +69,7 @@ def plan(
     :returns: (the plan, the memory for the next call). The memory presumes that the moves are
         made; call :func:`rebalance_memory.without_guests` for those that are not
     """
-    elapsed_s = min(max(0.0, elapsed_s), options.longest_tick_s)
+    elapsed_s = min(max(0.0, elapsed_s), options.tick_max_s)
     host_model = HostModel(situation, options)
     memory = after_interval(memory, host_model, elapsed_s, now_s, options)
     candidates = _with_regrets(host_model, memory, elapsed_s)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
 _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
-#: On hosts of at most this many guests nothing is left out.
-_FEW = 16
+#: Where at most this many guests may be moved, nothing is left out.
+_EXHAUSTIVE_GUESTS_MAX = 16
 
 
 def proposals(host_model: HostModel) -> list[Change]:
@@ -34,7 +34,7 @@ def proposals(host_model: HostModel) -> list[Change]:
     movable = [guest for guest in host_model.guests.values() if guest.movable]
     bounds = {guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable}
     promising = [guest for guest in movable if bounds[guest.load.uuid] > host_model.min_gain]
-    few = len(movable) <= _FEW
+    few = len(movable) <= _EXHAUSTIVE_GUESTS_MAX
     sources = _by_place(promising)
     changes: list[Change] = []
     for at in sorted(sources):

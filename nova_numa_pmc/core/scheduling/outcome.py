@@ -15,7 +15,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import MIB, PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide
-from nova_numa_pmc.core.placement.ranking import PRESSURE_CAP
+from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.aggregates import is_uniform
 from nova_numa_pmc.record import Record
 
@@ -52,7 +52,7 @@ class Outcome(Record):
     :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
         'cpus_only'; anything else: it would be left floating
     :param used: pressures of the domains that it would use, highest first, never empty;
-        :data:`ranking.PRESSURE_CAP` on a host without a CPU that guests may use
+        :data:`ranking.PRESSURE_MAX` on a host without a CPU that guests may use
     :param rest: pressures of the others, highest first
     :param at: positions of the domains used
     :param cpus, mems: the positions among them for the CPUs and for the memory,
@@ -170,9 +170,9 @@ def _best(
     if len(fits) == 2:
         one, two = fits
         apart = charged[one] - charged[two]
-        if apart > step + _NOISE and charged[one] < PRESSURE_CAP:
+        if apart > step + _NOISE and charged[one] < PRESSURE_MAX:
             return two
-        if apart < -step - _NOISE and charged[two] < PRESSURE_CAP:
+        if apart < -step - _NOISE and charged[two] < PRESSURE_MAX:
             return one
     steps = [
         int(charged[at] / step + 1e-9) if charged[at] <= 1 else ranking.steps(charged[at], limits)
@@ -223,7 +223,7 @@ def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits
     else:
         cpus = tuple(at for at, cores in enumerate(host.cores) if cores)
         if not cpus:  # no CPU that the guest may use
-            return Outcome(decided.reason.code, (PRESSURE_CAP,), (), (0,), (0,), ())
+            return Outcome(decided.reason.code, (PRESSURE_MAX,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
     used, rest = ranking.pressures_with(inputs, best)
     at = tuple(sorted({*best.cpus, *best.mems}))

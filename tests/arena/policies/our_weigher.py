@@ -289,7 +289,7 @@ def best_nodes(known, vcpus, memory_mib):
     maximum, count = known.bandwidth, known.cores.shape[1]
     charged = np.maximum((known.demand + wanted) / known.cores, (known.traffic + added) / maximum)
     fits = (known.threads >= vcpus) & (known.memory_mib - known.promised_mib >= memory_mib)
-    usual = fits.any(1) & (maximum.min(1) >= added[:, 0]) & (charged.max(1) < ranking.PRESSURE_CAP)
+    usual = fits.any(1) & (maximum.min(1) >= added[:, 0]) & (charged.max(1) < ranking.PRESSURE_MAX)
     with np.errstate(invalid='ignore'):
         steps = np.where(
             charged <= 1, np.floor(charged / STEP + 1e-9), np.round(charged, 3) / STEP

@@ -40,8 +40,8 @@ class StepsTest(unittest.TestCase):
 
     @given(STEPS)
     def test_the_absurd_is_one_worst_case(self, step):
-        worst = steps(ranking.PRESSURE_CAP, step)
-        for pressure in (math.inf, math.nan, 2 * ranking.PRESSURE_CAP):
+        worst = steps(ranking.PRESSURE_MAX, step)
+        for pressure in (math.inf, math.nan, 2 * ranking.PRESSURE_MAX):
             self.assertEqual(worst, steps(pressure, step))
 
 

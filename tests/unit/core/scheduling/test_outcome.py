@@ -92,4 +92,4 @@ class OutcomeTest(unittest.TestCase):
             host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
         )
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
-        self.assertEqual(('too_few_cpus', (ranking.PRESSURE_CAP,)), tuple(found)[:2])
+        self.assertEqual(('too_few_cpus', (ranking.PRESSURE_MAX,)), tuple(found)[:2])
