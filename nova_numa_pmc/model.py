@@ -107,7 +107,7 @@ class Guest(Record):
     :param mem_nodes: node ids that numatune names; empty: none
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that cannot move (``<locked/>``, SEV, VFIO)
-    :param devices: PCI addresses ('0000:3b:00.1') of its host devices
+    :param pci_devices: PCI addresses ('0000:3b:00.1') of its host devices
     :param extra_specs: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
     :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
@@ -116,7 +116,7 @@ class Guest(Record):
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
-    :param host_devices: the host's devices that it uses besides ``devices``, sorted:
+    :param host_devices: other devices of the host that it uses, by their names, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
     :param state: libvirt's word for its state ('running', 'paused'), None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
@@ -142,7 +142,7 @@ class Guest(Record):
     mem_nodes: tuple[int, ...] = ()
     page_bytes: int | None = None
     locked: bool = False
-    devices: tuple[str, ...] = ()
+    pci_devices: tuple[str, ...] = ()
     iothreads: int = 0
     extra_specs: tuple[tuple[str, str], ...] = ()
     pid: int | None = None

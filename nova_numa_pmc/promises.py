@@ -436,9 +436,9 @@ def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
 
 def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[str]]:
     nodes, problems = set(), []
-    for address in guest.devices:
+    for address in guest.pci_devices:
         try:
-            node = topology.device_node(address, root)
+            node = topology.pci_device_node(address, root)
         except TopologyError as error:
             problems.append(str(error))
         else:

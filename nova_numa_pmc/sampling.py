@@ -252,7 +252,7 @@ class Sampler:
     ) -> list[tuple[str, int | None]]:
         device_nodes = []
         for read, names in (
-            (topology.device_node, guest.devices),
+            (topology.pci_device_node, guest.pci_devices),
             (topology.host_device_node, guest.host_devices),
         ):
             for name in names:

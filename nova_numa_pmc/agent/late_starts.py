@@ -174,7 +174,7 @@ class LateStarts:
             or promise.bound
             or guest.placed_by
             or guest.locked
-            or guest.devices
+            or guest.pci_devices
             or guest.page_bytes
             or age_ns > self.options.start_grace_s * 10**9
         ):

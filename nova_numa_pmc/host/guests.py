@@ -284,7 +284,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
         mem_bound=any(attributes(elements, 'numatune/memory', 'nodeset')) and _is_strict(elements),
         page_bytes=domain_memory.page_bytes(elements, default_huge_page_bytes),
         locked=domain_memory.is_locked(elements),
-        devices=_devices(elements),
+        pci_devices=_pci_devices(elements),
         iothreads=_iothreads(elements),
         extra_specs=tuple(
             item for item in sorted(specs.items()) if item[0].startswith(model.EXTRA_SPEC_PREFIX)
@@ -380,7 +380,7 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(placed)
 
 
-def _devices(elements: Elements) -> tuple[str, ...]:
+def _pci_devices(elements: Elements) -> tuple[str, ...]:
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
     for path in (

@@ -28,7 +28,7 @@ _DEFINITION = (
     'allowed_cpus',
     'page_bytes',
     'locked',
-    'devices',
+    'pci_devices',
     'iothreads',
     'extra_specs',
     'flavor',

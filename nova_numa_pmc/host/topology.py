@@ -148,7 +148,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
     return read_cpus(root, _CPULIST % number) or frozenset()
 
 
-def device_node(address: str, root: str = '/') -> int | None:
+def pci_device_node(address: str, root: str = '/') -> int | None:
     """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
 
     The kernel reads -1 where the firmware does not report it; a device that is gone is not known.

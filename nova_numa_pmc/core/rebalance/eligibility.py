@@ -77,7 +77,11 @@ RULES = (
         'its flavor requires spreading',
     ),
     # VFIO, SEV, mlock.
-    Rule('locked', lambda case: case.guest.locked or case.guest.devices, 'its memory cannot move'),
+    Rule(
+        'locked',
+        lambda case: case.guest.locked or case.guest.pci_devices,
+        'its memory cannot move',
+    ),
     Rule(
         'huge_pages', lambda case: case.guest.page_bytes or case.promise.page_bytes, 'huge pages'
     ),

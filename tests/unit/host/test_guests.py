@@ -68,7 +68,7 @@ class NovaShapesTest(unittest.TestCase):
 
     def test_sriov(self):
         guest = guests.parse(domains.domain(devices=domains.SRIOV))
-        self.assertEqual(('0000:3b:02.1', '0000:af:00.0'), guest.devices)
+        self.assertEqual(('0000:3b:02.1', '0000:af:00.0'), guest.pci_devices)
         self.assertTrue(guest.locked)
 
     def test_hints_are_the_flavors(self):
@@ -309,7 +309,7 @@ class ElementsTest(unittest.TestCase):
         ):
             with self.subTest(images):
                 guest = parse(f"<devices><disk type='file'>{images}</disk></devices>")
-                self.assertEqual((True, devices), (guest.locked, len(guest.devices)))
+                self.assertEqual((True, devices), (guest.locked, len(guest.pci_devices)))
         for elements in (
             "<disk type='file'><other type='nvme'/></disk>",
             "<interface type='user'><mirror type='nvme'/></interface>",
@@ -365,7 +365,7 @@ class ElementsTest(unittest.TestCase):
             "slot='0x00' function='0x0'/></source></disk>"
         )
         guest = parse(f'<devices>{actual}{disk}{disk}</devices>')
-        self.assertEqual(('0000:01:00.0', '10000:3b:1f.7'), guest.devices)
+        self.assertEqual(('0000:01:00.0', '10000:3b:1f.7'), guest.pci_devices)
 
     def test_iothreads(self):
         self.assertEqual(2, parse('<iothreads>2</iothreads>').iothreads)

@@ -383,7 +383,7 @@ class DeviceNodeTest(TreeTest):
             ('0000:99:00.0', None),
         ):
             with self.subTest(address):
-                self.assertEqual(node, topology.device_node(address, self.root))
+                self.assertEqual(node, topology.pci_device_node(address, self.root))
 
     def test_refuses_what_is_no_address(self):
         for address in (
@@ -400,12 +400,12 @@ class DeviceNodeTest(TreeTest):
             ' 0000:3b:00.1',
         ):
             with self.subTest(address):
-                self.assertRaises(TopologyError, topology.device_node, address, self.root)
+                self.assertRaises(TopologyError, topology.pci_device_node, address, self.root)
 
     def test_malformed_node(self):
         write(self.root, 'sys/bus/pci/devices/0000:3b:00.1/numa_node', '-2\n')
         with self.assertRaisesRegex(TopologyError, '0000:3b:00.1/numa_node'):
-            topology.device_node('0000:3b:00.1', self.root)
+            topology.pci_device_node('0000:3b:00.1', self.root)
 
 
 class HostDeviceNodeTest(TreeTest):

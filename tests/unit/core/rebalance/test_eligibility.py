@@ -64,7 +64,7 @@ class WhyNotTest(unittest.TestCase):
             ('unknown', None, PROMISE),
             ('unknown', None, None),
             ('pinned', guest('g'), PROMISE._replace(origin=model.PINNED)),
-            ('locked', guest('g', devices=('0000:3b:00.1',)), PROMISE),
+            ('locked', guest('g', pci_devices=('0000:3b:00.1',)), PROMISE),
             ('huge_pages', guest('g'), PROMISE._replace(page_bytes=1 << 30)),
         ):
             with self.subTest(code):
