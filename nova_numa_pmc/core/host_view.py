@@ -27,9 +27,10 @@ POLICY_KEY = model.EXTRA_SPEC_PREFIX + 'policy'
 INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
+#: Its value for a flavor that has none.
+DEFAULT_INTENSITY = 'medium'
 #: A guest younger than this is charged its expected demand on top of the measurements [ns].
 NOT_YET_MEASURED_NS = 120 * 10**9
-DEFAULT_INTENSITY = 'medium'
 #: Traffic per core is not derived from less demand than this, as it would be noise [0.01 cores].
 HUNDREDTHS_MIN = 50
 

@@ -59,7 +59,7 @@ class SavedHost:
         self.stats = dict[str, Any]()
 
     def consume(self, flavor: SavedFlavor) -> None:
-        """Count a guest as Nova does between the instances of one request."""
+        """Count a guest, as Nova's ``consume_from_request()`` does between instances."""
         self.vcpus_used += flavor.vcpus
         self.free_ram_mb -= flavor.memory_mb
 

@@ -73,7 +73,7 @@ class WhatIfHost:
         """Return the free RAM as Nova weighs it, without the allocation ratio [MiB]."""
         return self._ram_mb - self.memory_mb_used
 
-    def take(self, create: WhatIfRequest) -> None:
+    def consume(self, create: WhatIfRequest) -> None:
         """Count an instance."""
         self.saved.consume(create.flavor)
         self.memory_mb_used += create.flavor.memory_mb
@@ -179,7 +179,7 @@ def _place(
         for stock, decision in zip(_stock_weights(roomy), decisions)
     ]
     best = max(range(len(roomy)), key=weights.__getitem__)
-    roomy[best].take(create)
+    roomy[best].consume(create)
     pressure = decisions[best].pressure
     return roomy[best].saved.host, None if pressure == math.inf else pressure
 

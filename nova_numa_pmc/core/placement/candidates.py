@@ -50,15 +50,15 @@ class PlacementInput:
         self.view, self.request = merged, request
         self.threads = _threads(merged, request)
         self.free_bytes = free_bytes(merged.nodes, request)
-        wanted = request.device_nodes
+        device_nodes = request.device_nodes
         self.devices = (
             tuple(
                 at
                 for at, group in enumerate(members)
                 for member in group
-                if host_view.nodes[member].id in wanted
+                if host_view.nodes[member].id in device_nodes
             )
-            if wanted
+            if device_nodes
             else ()
         )
 

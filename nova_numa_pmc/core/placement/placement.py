@@ -96,18 +96,20 @@ class PlaceDecision:
 
 def decide(inputs: PlacementInput, limits: model.Limits) -> PlaceDecision:
     """Order the places that a guest could have."""
-    wanted = inputs.request
-    if sum(inputs.threads) < max(1, wanted.vcpus):
+    request = inputs.request
+    if sum(inputs.threads) < max(1, request.vcpus):
         return PlaceDecision(
             model.Reason(
-                'too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(inputs.threads)))
+                'too_few_cpus', (('vcpus', request.vcpus), ('threads', sum(inputs.threads)))
             )
         )
     for code, places in candidates.kinds_of_place(inputs, lambda: costs(inputs, limits)):
         if places:
             return PlaceDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
     return PlaceDecision(
-        model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(inputs.threads))))
+        model.Reason(
+            'no_single_node', (('vcpus', request.vcpus), ('threads', max(inputs.threads)))
+        )
     )
 
 

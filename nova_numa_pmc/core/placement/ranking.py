@@ -74,12 +74,12 @@ def _rank_single(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
     """Rank a single node: the key of a set of one, computed without lists as the usual case."""
-    view, wanted, at = inputs.view, inputs.request, candidate.cpus[0]
+    view, request, at = inputs.view, inputs.request, candidate.cpus[0]
     node = nodes[at]
     mems = candidate.mems or candidate.cpus
-    pressure = _pressure(node, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
+    pressure = _pressure(node, _demand(request), 0 if mems[0] != at else _traffic(request))
     if mems[0] != at:
-        pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(wanted)))
+        pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(request)))
     cores = node.cores or 1.0
     return Rank(
         candidate,
@@ -88,7 +88,7 @@ def _rank_single(
             steps(max(pressure, limits.pressure_floor), limits),
             _distance(inputs, candidate),
             steps(pressure, limits),
-            round((node.vcpus + wanted.vcpus) / cores, 9),
+            round((node.vcpus + request.vcpus) / cores, 9),
             _promised_ratio(inputs, mems),
             round(node.guests, 9),
             (at - view.rotation) % len(view.nodes),
@@ -179,14 +179,14 @@ def _rank_set(
     )
 
 
-def _demand(wanted: Request) -> float:
-    if wanted.demand_cores is None:
-        return PRIOR_CORES_PER_VCPU * wanted.vcpus
-    return wanted.demand_cores
+def _demand(request: Request) -> float:
+    if request.demand_cores is None:
+        return PRIOR_CORES_PER_VCPU * request.vcpus
+    return request.demand_cores
 
 
-def _traffic(wanted: Request) -> float:
-    return wanted.bandwidth_bytes_per_sec or 0
+def _traffic(request: Request) -> float:
+    return request.bandwidth_bytes_per_sec or 0
 
 
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
