@@ -74,9 +74,9 @@ def plan(
     memory = after_interval(memory, host_model, elapsed_s, now_s, options)
     candidates = _with_regrets(host_model, memory, elapsed_s)
     before, chosen = host_model.host_loss.loss(), []
-    held: set[str] = set()
+    exceeded: set[str] = set()
     while True:
-        best = _best_due(host_model, candidates, memory, held)
+        best = _best_due(host_model, candidates, memory, exceeded)
         if best is None:
             break
         chosen.append(to_move(host_model, best))
@@ -92,7 +92,7 @@ def plan(
         )
     )
     return plan_records.Plan(
-        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, memory, held)
+        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, memory, exceeded)
     ), memory
 
 
@@ -202,13 +202,16 @@ def _recall(host_model: HostModel, named: Key) -> Change | None:
 
 
 def _best_due(
-    host_model: HostModel, candidates: list[MoveCandidate], memory: RebalanceMemory, held: set[str]
+    host_model: HostModel,
+    candidates: list[MoveCandidate],
+    memory: RebalanceMemory,
+    exceeded: set[str],
 ) -> MoveCandidate | None:
     """Return the best candidate that is due and within the budgets; None: there is none.
 
     A gain that is outdated by moves of this plan is computed again only if it could come first.
 
-    :param held: the names of the budgets that held candidates back; added to
+    :param exceeded: the names of the budgets that held candidates back; added to
     """
     factors, options = caution_factors(memory), host_model.options
     while True:
@@ -218,7 +221,7 @@ def _best_due(
             if _gains(host_model, candidate) and _missing_regret(candidate, factors) <= 0:
                 over = _budget_exceeded(candidate, memory, options)
                 if over:
-                    held.add(over)
+                    exceeded.add(over)
                 else:
                     due.append(candidate)
         best = min(
@@ -310,11 +313,11 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _remarks(
-    host_model: HostModel, memory: RebalanceMemory, held: Collection[str]
+    host_model: HostModel, memory: RebalanceMemory, exceeded: Collection[str]
 ) -> tuple[model.Reason, ...]:
     """Return the budgets that held moves back, and the parts that are unknown."""
     remarks = []
-    for name in sorted(held):
+    for name in sorted(exceeded):
         value = {
             'bytes_per_tick': memory.owed_bytes,
             'moves_per_hour': len(memory.moved_s),
