@@ -147,7 +147,7 @@ class SimHost:
         )
 
     def _spread(self, asked):
-        """Share out what is asked; wide guests fill the emptiest of their nodes."""
+        """Share out what is asked; spanning guests fill the emptiest of their nodes."""
         demand = [0.0] * len(self.cores)
         shares: list[tuple[tuple[int, float], ...] | None] = [None] * len(asked)
         for at, guest in enumerate(self.guests):

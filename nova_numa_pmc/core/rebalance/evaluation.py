@@ -215,8 +215,8 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
     together = losses.waiting(total, cores, spread) - losses.waiting(total, cores, 0.0)
     shared = sum(
         wants
-        for wide, wants in host_loss.wide.items()
-        if wide != guest.at and len(set(wide).intersection(nodes)) > 1
+        for spanned, wants in host_loss.spanning.items()
+        if spanned != guest.at and len(set(spanned).intersection(nodes)) > 1
     )
     return max(
         0.0,
@@ -227,9 +227,9 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
 def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of going home: none unless that leaves room, else at least a small one."""
     host_loss = host_model.host_loss
-    others = dict(host_loss.wide)
+    others = dict(host_loss.spanning)
     others[guest.at] = others.get(guest.at, 0.0) - guest.demand
-    demand = host_loss.levelled_demand(wide=others)
+    demand = host_loss.levelled_demand(spanning=others)
     for n in place.cpus:
         if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0

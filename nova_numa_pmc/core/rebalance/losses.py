@@ -168,7 +168,7 @@ class HostLoss:
     """A host's sums, and its loss with some guests elsewhere.
 
     :ivar demand: by position, cores wanted by guests held to one node and by others
-    :ivar wide: {positions: cores wanted by guests that may use all of these}
+    :ivar spanning: {positions: cores wanted by guests whose CPUs may use all of these}
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class HostLoss:
         """
         self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
         self.demand = list(demand)
-        self.wide: dict[tuple[int, ...], float] = {}
+        self.spanning: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
         self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
         self._waits: float | None = None  # cores that wait now; None: not computed yet
@@ -199,9 +199,9 @@ class HostLoss:
         if len(added.cpus) == 1:
             self.demand[added.cpus[0]] += sign * added.demand
         else:
-            self.wide[added.cpus] = self.wide.get(added.cpus, 0.0) + sign * added.demand
-            if self.wide[added.cpus] < 1e-9:
-                del self.wide[added.cpus]
+            self.spanning[added.cpus] = self.spanning.get(added.cpus, 0.0) + sign * added.demand
+            if self.spanning[added.cpus] < 1e-9:
+                del self.spanning[added.cpus]
         for m, distance, queueing, traffic, reaching in added.columns:
             self.distance[m] += sign * distance
             self.queueing[m] += sign * queueing
@@ -238,7 +238,7 @@ class HostLoss:
     def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
         """Return the loss and the crowding now − those with these effects exchanged [cores]."""
         shifted: dict[int, float] = {}
-        wide: dict[tuple[int, ...], float] | None = None
+        spanning: dict[tuple[int, ...], float] | None = None
         columns: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
@@ -247,8 +247,8 @@ class HostLoss:
                     n = cpus[0]
                     shifted[n] = shifted.get(n, 0.0) + sign * effect.demand
                 else:
-                    wide = dict(self.wide) if wide is None else wide
-                    wide[cpus] = wide.get(cpus, 0.0) + sign * effect.demand
+                    spanning = dict(self.spanning) if spanning is None else spanning
+                    spanning[cpus] = spanning.get(cpus, 0.0) + sign * effect.demand
                 for m, distance, queueing, traffic, reaching in effect.columns:
                     was = columns.get(m)
                     if was is None:
@@ -263,18 +263,18 @@ class HostLoss:
                         was[1] += sign * queueing
                         was[2] += sign * traffic
                         was[3] += sign * reaching
-        return self._spared_waiting(shifted, wide) + self._spared_distance(columns)
+        return self._spared_waiting(shifted, spanning) + self._spared_distance(columns)
 
     def levelled_demand(
         self,
         demand: Iterable[float] | None = None,
-        wide: Mapping[tuple[int, ...], float] | None = None,
+        spanning: Mapping[tuple[int, ...], float] | None = None,
     ) -> list[float]:
-        """Return the demand by position once the wide guests have levelled it."""
+        """Return the demand by position once the spanning guests have levelled it."""
         demand = list(self.demand if demand is None else demand)
-        wide = self.wide if wide is None else wide
-        for nodes in sorted(wide, key=lambda nodes: (len(nodes), nodes)):
-            level_out(demand, self.cores, nodes, max(0.0, wide[nodes]))
+        spanning = self.spanning if spanning is None else spanning
+        for nodes in sorted(spanning, key=lambda nodes: (len(nodes), nodes)):
+            level_out(demand, self.cores, nodes, max(0.0, spanning[nodes]))
         return demand
 
     def wait(self, n: int, demand: Sequence[float]) -> float:
@@ -287,30 +287,30 @@ class HostLoss:
 
     def _copy(self) -> HostLoss:
         other = HostLoss(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
-        other.wide, other.distance = dict(self.wide), list(self.distance)
+        other.spanning, other.distance = dict(self.spanning), list(self.distance)
         other.queueing, other.reaching = list(self.queueing), list(self.reaching)
         return other
 
-    def _waiting(self, demand: list[float], wide: Mapping[tuple[int, ...], float]) -> float:
-        if wide:
-            demand = self.levelled_demand(demand, wide)
+    def _waiting(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
+        if spanning:
+            demand = self.levelled_demand(demand, spanning)
         return sum(map(_wait, demand, self.cores, self.bursts))
 
     def _spared_waiting(
-        self, shifted: Mapping[int, float], wide: Mapping[tuple[int, ...], float] | None
+        self, shifted: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
     ) -> float:
-        if wide is None and not self.wide:
+        if spanning is None and not self.spanning:
             demand, cores, bursts = self.demand, self.cores, self.bursts
             return sum(
                 _wait(demand[n], cores[n], bursts[n]) - _wait(demand[n] + by, cores[n], bursts[n])
                 for n, by in shifted.items()
             )
         if self._waits is None:
-            self._waits = self._waiting(self.demand, self.wide)
+            self._waits = self._waiting(self.demand, self.spanning)
         then = list(self.demand)
         for n, by in shifted.items():
             then[n] += by
-        return self._waits - self._waiting(then, self.wide if wide is None else wide)
+        return self._waits - self._waiting(then, self.spanning if spanning is None else spanning)
 
     def _spared_distance(self, columns: Mapping[int, Sequence[float]]) -> float:
         spared = 0.0

@@ -163,7 +163,7 @@ class _SwapPartners:
 def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator[Change]:
     """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
     host_loss = host_model.host_loss
-    demand = host_loss.levelled_demand() if host_loss.wide else host_loss.demand
+    demand = host_loss.levelled_demand() if host_loss.spanning else host_loss.demand
     # Bursts leave cores idle where more is wanted on average than there is.
     idle = [
         n

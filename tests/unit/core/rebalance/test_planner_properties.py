@@ -121,7 +121,7 @@ class PropertyTest(unittest.TestCase):
             (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
             spared = before - sum(HostModel(host.situation(), UNBOUNDED).host_loss.by_cause())
             if any(move.kind in ('widen', 'narrow') for move in plan.moves):
-                break  # where a wide guest runs is measured, not known
+                break  # where a guest on several nodes runs is measured, not known
             self.assertAlmostEqual(sum(move.gain_cores for move in plan.moves), spared, places=6)
 
     @QUICK
