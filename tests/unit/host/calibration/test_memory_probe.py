@@ -7,6 +7,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
+from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host.calibration import caches, memory_probe
 
@@ -19,7 +20,7 @@ class TestChain(unittest.TestCase):
     def test_each_part_of_the_memory_is_visited_once_in_a_line_of_its_own(self, lines, stride):
         offsets = memory_probe.order(lines * stride, lines)
         self.assertEqual(list(range(lines)), sorted(offset // stride for offset in offsets))
-        self.assertEqual({0}, {offset % memory_probe.LINE_BYTES for offset in offsets})
+        self.assertEqual({0}, {offset % LINE_BYTES for offset in offsets})
 
     def test_neighbours_do_not_follow_each_other(self):
         offsets = memory_probe.order(256 * MIB, 1 << 17)
