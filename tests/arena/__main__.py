@@ -15,11 +15,8 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-
 from tests.arena import (
     cells as conditions,
-    hosts,
     large,
     loads,
     parameters as p,
@@ -175,9 +172,7 @@ def run(task):
     """
     cell, seed, names, every = task
     begun_s = time.process_time()
-    rng = np.random.default_rng((seed, cell.number, 0))
-    shape = hosts.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
-    trace = loads.Trace(cell, shape, seed)
+    shape, trace = loads.drawn(cell, seed)
     results, records = {}, []
     for turn, name in enumerate(names):
         # The referee looks at the runs of one policy: each of them in turn.

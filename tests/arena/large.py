@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from tests.arena import hosts, loads, parameters as p, policies as registry, region
+from tests.arena import loads, parameters as p, policies as registry, region
 
 #: Those that take longest first.
 POLICIES = registry.OURS, registry.ORACLE, registry.SPREAD_10, registry.SPREAD
@@ -24,8 +24,7 @@ def run(task):
     """
     cell, seed, name = task
     begun_s = time.process_time()
-    shape = hosts.Hosts(cell.shape, cell.hosts, np.random.default_rng((seed, cell.number, 0)))
-    trace = loads.Trace(cell, shape, seed)
+    shape, trace = loads.drawn(cell, seed)
     result = region.Region(cell, shape, trace, registry.POLICIES[name], seed).run()
     return name, result, time.process_time() - begun_s
 

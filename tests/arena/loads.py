@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from tests.arena import parameters as p, recorded
+from tests.arena import hosts as shapes, parameters as p, recorded
 
 
 def _batches(rng, count):
@@ -11,6 +11,13 @@ def _batches(rng, count):
     several = rng.random(count) < p.BATCHES
     sizes = np.where(several, 1 + rng.geometric(1 / (p.BATCH_MEAN - 1), count), 1)
     return np.repeat(np.arange(count), sizes)[:count]
+
+
+def drawn(cell, seed):
+    """Return a cell's hosts and the trace for them, as a seed draws them."""
+    rng = np.random.default_rng((seed, cell.number, 0))
+    hosts = shapes.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
+    return hosts, Trace(cell, hosts, seed)
 
 
 class Trace:

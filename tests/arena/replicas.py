@@ -296,9 +296,7 @@ def stock_region(load, hosts_count, seconds):
     (cell,) = (cell for cell in cells.cells() if cell.name == 'equal %s other' % load)
     filled_s = min(p.FILL_S, seconds / 2)
     cell.shortened(hosts_count, filled_s, seconds - filled_s)
-    rng = np.random.default_rng((SEED, cell.number, 0))
-    shape = shapes.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
-    trace = loads.Trace(cell, shape, SEED)
+    shape, trace = loads.drawn(cell, SEED)
     policy = policies.POLICIES[policies.SPREAD]
     ran = Watched(cell, shape, trace, policy, SEED, inside.floating)
     ran.run()

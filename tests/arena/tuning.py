@@ -4,11 +4,8 @@
 import functools
 import time
 
-import numpy as np
-
 from tests.arena import (
     cells as conditions,
-    hosts,
     loads,
     parameters as p,
     policies as registry,
@@ -70,10 +67,7 @@ def run(task):
     """
     cell, seed, *_ = task
     begun_s = time.process_time()
-    shape = hosts.Hosts(
-        cell.shape, cell.hosts, np.random.default_rng((seed, cell.number, 0)), cell.without_agent
-    )
-    trace = loads.Trace(cell, shape, seed)
+    shape, trace = loads.drawn(cell, seed)
     results = {
         policy.name: region.Region(cell, shape, trace, policy, seed).run()
         for settings in SETTINGS.values()

@@ -3,11 +3,8 @@
 
 import time
 
-import numpy as np
-
 from tests.arena import (
     cells as conditions,
-    hosts,
     inside,
     loads,
     parameters as p,
@@ -43,10 +40,7 @@ def run(task):
     """
     cell, seed, *_ = task
     begun_s = time.process_time()
-    shape = hosts.Hosts(
-        cell.shape, cell.hosts, np.random.default_rng((seed, cell.number, 0)), cell.without_agent
-    )
-    trace = loads.Trace(cell, shape, seed)
+    shape, trace = loads.drawn(cell, seed)
     results, moves = {}, {}
     for name, (policy, way) in RUNS.items():
         ran = region.Region(cell, shape, trace, registry.POLICIES[policy], seed, inside.WAYS[way])

@@ -58,8 +58,8 @@ def metrics(view, asked, multiplier=1.0):
 
     Source: nova 34.0.0, nova/scheduler/weights/metrics.py,
     https://docs.openstack.org/nova/latest/admin/scheduling.html#metricsweigher.
-    Formula: stock + 1.0 · stretched −cpu.percent; a host without the metric −10000 before
-    stretching (``required = False``, else its boots fail).
+    Formula: stock + multiplier (1.0) · stretched −cpu.percent; a host without the metric −10000
+    before stretching (``required = False``, else its boots fail).
     Deviations: cpu.percent is a mean over 15 minutes; Nova's is one interval's. Nova keeps
     whole per cents, and some of them one too low, as 0.29 · 100 is below 29.
     """
