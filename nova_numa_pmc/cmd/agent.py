@@ -99,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
         help='let the memory of bound guests spill and exit; the unit does this when the agent '
         'ends, because nothing watches their nodes then',
     )
-    # The former name, which installed units of older releases have.
+    # The former name, by which the unit calls it: an agent that is gone back to knows no other.
     modes.add_argument('--widen', dest='unbind', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'

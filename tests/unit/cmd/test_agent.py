@@ -244,7 +244,7 @@ class UnitTest(unittest.TestCase):
             'Type=notify',
             'RuntimeDirectoryPreserve=yes',
             'ProtectControlGroups=no',
-            'ExecStopPost=nova-numa-agent --unbind',
+            'ExecStopPost=nova-numa-agent --widen',
             'NoNewPrivileges=yes',
         ):
             self.assertIn(line, self.lines)
