@@ -30,11 +30,20 @@ class LintTest(unittest.TestCase):
 
     def test_each_hook_runs_the_checkouts_own_check(self):
         for hook in hooks():
+            if 'stages' in hook:
+                continue
             with self.subTest(hook['id']):
                 self.assertEqual(
                     ('local', 'system', f'tools/lint {hook["id"]}', False),
                     (hook['repo'], hook['language'], hook['entry'], hook['pass_filenames']),
                 )
+
+    def test_one_hook_reads_the_message_of_a_commit(self):
+        staged = [hook for hook in hooks() if 'stages' in hook]
+        self.assertEqual(
+            [('commits', ['commit-msg'], 'tools/commit-message')],
+            [(hook['id'], hook['stages'], hook['entry']) for hook in staged],
+        )
 
     def test_a_name_that_is_none_is_refused(self):
         done = subprocess.run([LINT, 'no-such-check'], capture_output=True, text=True)

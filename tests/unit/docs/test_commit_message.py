@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/commit-message accepts what CONTRIBUTING asks of a message, and names what is amiss."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from tests.unit.docs.glossary import TOP
+
+
+def check(text):
+    """Return (exit code, what is wrong) of a message as an editor leaves it."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, 'message')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(text)
+        done = subprocess.run(
+            [sys.executable, TOP / 'tools/commit-message', path],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    return done.returncode, [line.partition(': ')[2] for line in done.stdout.splitlines()]
+
+
+class CommitMessageTest(unittest.TestCase):
+    def test_a_subject_and_a_body_pass(self):
+        for text in (
+            'Bring remote memory home where no guest counts accesses\n',
+            'Count each guest once\n\nThe sum was above the memory of the host. Both ended.\n',
+            'Seed the trace\n# a comment: ignored.\n',
+            'Count\n\nWhy.\n# ------------------------ >8 ------------------------\ndiff --git\n',
+            'A' * 72,
+            'fixup! Count guests\n',
+        ):
+            with self.subTest(text):
+                self.assertEqual((0, []), check(text))
+
+    def test_each_fault_is_named(self):
+        for text, fault in (
+            ('', 'the subject is empty'),
+            ('# only a comment\n', 'the subject is empty'),
+            ('A' * 73, 'the subject has 73 characters, above 72'),
+            ('count guests', 'the subject does not begin with a capital letter'),
+            ('Added a column', '"Added" is not an imperative'),
+            ('Adding a column', '"Adding" is not an imperative'),
+            ('Add a column.', 'the subject ends with a full stop'),
+            ('Add a column\nof guests', 'the second line is not blank'),
+        ):
+            with self.subTest(text):
+                self.assertEqual((1, [fault]), check(text))
