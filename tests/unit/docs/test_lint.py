@@ -62,3 +62,10 @@ class WorkflowTest(unittest.TestCase):
         for target in named:
             self.assertRegex(makefile, f'(?m)^{target}:')
         self.assertIn('"bash .ci/run"', text)
+
+    def test_actions_are_pinned_by_commit_with_their_version_beside(self):
+        text = (TOP / '.github/workflows/ci.yml').read_text(encoding='utf-8')
+        used = re.findall(r'(?m)^ *- uses: (.*)$', text)
+        self.assertTrue(used)
+        for action in used:
+            self.assertRegex(action, r'^[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$')
