@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms for issues ask for the output of commands that exist."""
+
+import argparse
+import re
+import unittest
+
+import yaml
+
+from nova_numa_pmc.cmd import rebalance
+from tests.unit.docs.glossary import TOP
+
+FORMS = TOP / '.github/ISSUE_TEMPLATE'
+COMMAND = re.compile(r'`(?:nova-numa-rebalance )?((?:%s) [^`]+)`' % '|'.join(rebalance.COMMANDS))
+
+
+def commands():
+    """Return the lines, without the name of the program, that the forms ask to call."""
+    text = ' '.join(path.read_text(encoding='utf-8') for path in sorted(FORMS.glob('*.yml')))
+    return COMMAND.findall(re.sub(r'\s+', ' ', text))
+
+
+class IssueFormsTest(unittest.TestCase):
+    def test_each_command_is_accepted(self):
+        found = commands()
+        self.assertLessEqual(
+            {'check', 'status', 'explain', 'report', 'record', 'events'},
+            {line.split()[0] for line in found},
+        )
+        for line in found:
+            with self.subTest(line):
+                self.assertIsInstance(
+                    rebalance.build_parser().parse_args(line.split()), argparse.Namespace
+                )
+
+    def test_each_form_has_what_github_needs(self):
+        for path in sorted(FORMS.glob('*.yml')):
+            form = yaml.safe_load(path.read_text(encoding='utf-8'))
+            if path.name == 'config.yml':
+                continue
+            with self.subTest(path.name):
+                self.assertLessEqual({'name', 'description', 'body'}, set(form))
+                identities = [item['id'] for item in form['body'] if 'id' in item]
+                self.assertEqual(sorted(set(identities)), sorted(identities))
