@@ -96,8 +96,8 @@ class RebalanceOptions(Record):
         and the following plans wait until their shares have paid for it
     :param moves_per_hour: guests whose memory is moved
     :param changes_per_hour: guests of which only the CPUs are changed (widen, narrow)
-    :param bytes_per_sec: rate of a move, the limit or what was measured
-    :param page_s: CPU time to move a page of 4 KiB [s] (assumed until measured)
+    :param bytes_per_sec: limit on the rate of a move
+    :param page_s: CPU time to move a page of 4 KiB [s] (assumed)
     :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
         [core-seconds] (assumed)
     :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
