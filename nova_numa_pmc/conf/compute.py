@@ -46,8 +46,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0,
         max=86400,
         help=(
-            'Unchanged metrics are sent again after this time [seconds]. After stale_after times '
-            'this long, the scheduler treats them as unknown.'
+            'Unchanged metrics are sent again with the first audit after this time [seconds]. '
+            'After stale_after times this time and an audit interval together, the scheduler '
+            'treats them as unknown.'
         ),
     ),
 ]

@@ -90,8 +90,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=1.0,
         max=10000.0,
         help=(
-            'Number of update intervals (metrics_heartbeat of nova-compute, 10 minutes by '
-            'default) after which metrics are treated as unknown.'
+            'Number of update intervals after which metrics are treated as unknown. An interval '
+            'is metrics_heartbeat of nova-compute and its audit interval together, 11 minutes by '
+            'default.'
         ),
     ),
     cfg.BoolOpt(
