@@ -2,6 +2,7 @@
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
 An error that one module raises is defined there, and derives from one of these.
+Beside them the check of a format's version, which readers of files and of metrics share.
 Import-free: the libvirt hook loads this module at every guest start.
 """
 
@@ -98,3 +99,17 @@ class PageMoveError(NumaPmcError):
 
 class PageMoveRefused(PageMoveError):
     """The kernel lets this process move no memory of the guest: capabilities, seccomp, cpuset."""
+
+
+def require_major(major: object, ours: object, shown: str | None = None) -> None:
+    """Refuse a format of another major version than the one that this release reads.
+
+    :param major: what is there
+    :param shown: how the message shows it, None: as ``major.x``
+    :raises ValueError: with the reason
+    """
+    if major != ours:
+        raise ValueError(
+            'format %s is not supported by this release, which reads %s.x'
+            % ('%s.x' % (major,) if shown is None else shown, ours)
+        )

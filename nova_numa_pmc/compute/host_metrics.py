@@ -27,6 +27,7 @@ from nova_numa_pmc.compute.nova_metrics import (
 from nova_numa_pmc.core.host_view import MB
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates, aggregate
+from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -161,10 +162,11 @@ def decode(metrics: object) -> HostMetrics | None:
 
 
 def _decode(metrics: object) -> HostMetrics | None:
-    """Decode the two metrics; None: another major version, or an impossible number of nodes."""
+    """Decode the two metrics; None: an impossible number of nodes."""
     current, maximum = _values(metrics)
+    require_major(current['pmc'] // 100, MAJOR)
     count = maximum['pmc.nodes']
-    if current['pmc'] // 100 != MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
+    if type(count) is not int or not 0 < count <= NODES_MAX:
         return None
     try:
         getters = _LINKED if 'pmc.l0' in current else _PLAIN

@@ -23,7 +23,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.exceptions import RecordingError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.recordings import columns
 
@@ -93,8 +93,7 @@ def _member(recorded: bytes, position: int) -> Segment | None:
         return None
     try:
         data = json.loads(text)
-        if _major(data) != _MAJOR:
-            return None
+        require_major(_major(data), _MAJOR)
         return Segment(position, end, columns.from_columns(data))
     except (RecordingError, ValueError, RecursionError):
         return None
@@ -188,11 +187,10 @@ def _why_nothing(name: str, data: bytes) -> str:
         version = _major(json.loads(_unpack(data, 0)[0]))
     except (ValueError, RecursionError):
         version = _MAJOR
-    if version != _MAJOR:
-        return (
-            '%s: format %d.x is not supported by this release, which reads %d.x: read it with '
-            'the release that wrote it' % (name, version, _MAJOR)
-        )
+    try:
+        require_major(version, _MAJOR)
+    except ValueError as error:
+        return '%s: %s: read it with the release that wrote it' % (name, error)
     return '%s: not a recording, or contains no complete sample; name another FILE' % name
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.core.placement import ranking
+from nova_numa_pmc.exceptions import require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import shadow
 
@@ -77,8 +78,7 @@ def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
 
 
 def _decision(data: Any) -> ShadowDecision:
-    if data['version'] != shadow.VERSION:
-        raise ValueError
+    require_major(data['version'], shadow.VERSION)
     named = [data['chosen'], *data['top']]
     return ShadowDecision(
         checked.member('at', checked.number, data['at'], _SECONDS_MAX),

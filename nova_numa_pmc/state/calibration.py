@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
 from nova_numa_pmc.core.pressure import LOCAL_LATENCY_NS, slit_latencies_ns
-from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.exceptions import CalibrationError, require_major
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -153,11 +153,8 @@ def decode(text: str) -> Calibration:
         data = json.loads(text)
         if data['format'] != _FORMAT:
             raise ValueError('not a calibration file')
-        if data['version'][0] != _MAJOR:
-            raise ValueError(
-                'format %.20r.x is not supported by this release, which reads %d.x'
-                % (data['version'][0], _MAJOR)
-            )
+        major = data['version'][0]
+        require_major(major, _MAJOR, shown='%.20r.x' % (major,))
         return _from_data(data)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise CalibrationError('%.200s' % (error,)) from None

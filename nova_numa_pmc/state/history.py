@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import checked, model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError, require_major
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -240,8 +240,7 @@ def decode(line: bytes) -> HistoryEntry:
         if len(line) > _LINE_MAX_BYTES:
             raise ValueError('too long')
         data = json.loads(line)
-        if str(data['schema']).partition('.')[0] != _MAJOR:
-            raise ValueError('unsupported format')
+        require_major(str(data['schema']).partition('.')[0], _MAJOR)
         parts = tuple(map(_part, checked.exact(list, data['parts'])))
         if not parts:
             raise ValueError('an entry without guests')

@@ -25,7 +25,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import format_cpulist, is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.exceptions import CpuListError, StateError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
@@ -198,10 +198,7 @@ def _decode(lines: Sequence[str]) -> PoolLoads:
     if header[0] != _MAGIC or len(header) < 5:
         raise ValueError('not a file of nova-numa-pmc: unexpected first line')
     _, version, boot_id, taken_ns, interval_ms = header[:5]
-    if version.partition('.')[0] != '%d' % _MAJOR:
-        raise ValueError(
-            'format %.9s is not supported by this release, which reads %d.x' % (version, _MAJOR)
-        )
+    require_major(version.partition('.')[0], '%d' % _MAJOR, shown=version[:9])
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('truncated')
     history = model.DemandHistory()

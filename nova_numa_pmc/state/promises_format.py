@@ -15,7 +15,7 @@ Not JSON: importing it costs the libvirt hook as much as a Python start.
 from __future__ import annotations
 
 from nova_numa_pmc.cpulist import format_cpulist, is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.exceptions import CpuListError, StateError, require_major
 from nova_numa_pmc.model import Promise
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -114,10 +114,7 @@ def _boot_id(line: str) -> tuple[str, str]:
     major, _, minor = version.partition('.')
     if magic != _MAGIC or not minor.isdigit():
         raise ValueError('not a file of nova-numa-pmc: unexpected first line')
-    if _to_int(major) != _MAJOR:
-        raise ValueError(
-            'format %s.x is not supported by this release, which reads %d.x' % (major, _MAJOR)
-        )
+    require_major(_to_int(major), _MAJOR)
     return _unescape(boot_id), rotation
 
 

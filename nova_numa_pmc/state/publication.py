@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import checked, model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.exceptions import CpuListError, StateError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, state_files
 
@@ -215,11 +215,7 @@ def decode(data: bytes) -> Publication:
     """
     try:
         members = _members(json.loads(data, parse_constant=_refuse))
-        major = members.text('schema', _NAME_MAX).partition('.')[0]
-        if major != str(_MAJOR):
-            raise ValueError(
-                'format %s.x is not supported by this release, which reads %d.x' % (major, _MAJOR)
-            )
+        require_major(members.text('schema', _NAME_MAX).partition('.')[0], str(_MAJOR))
         nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]

@@ -22,6 +22,7 @@ from nova_numa_pmc.core.demand.histories import (
 )
 from nova_numa_pmc.core.demand.streams import BINS, Stream
 from nova_numa_pmc.cpulist import is_number
+from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from typing import Any
@@ -67,10 +68,7 @@ def from_data(data: Any) -> Histories:
     """
     try:
         major = data['schema'].partition('.')[0]
-        if major != str(MAJOR):
-            raise ValueError(
-                'format %.20r is not supported by this release, which reads %d.x' % (major, MAJOR)
-            )
+        require_major(major, str(MAJOR), shown='%.20r' % major)
         histories = Histories(_amount(data['clock_s']))
         for uuid, fields in checked.mapping(data['guests'], GUESTS_MAX).items():
             histories.guests[_text(uuid)] = GuestHistory(
