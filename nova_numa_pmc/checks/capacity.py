@@ -14,8 +14,9 @@ from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import domain_values, topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from nova_numa_pmc import model
     from nova_numa_pmc.host.nova_conf import NovaConf
 
 #: Ratios nearer than this are equal.
@@ -82,14 +83,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
     withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20
     numbers = [node.id for node, _ in withheld]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
-    what = (
-        '; '.join(
-            'the memory of node %d (%d MiB) is %s (%s)'
-            % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
-            for node, memory in withheld
-        )
-        + ': no guest is placed there'
-    )
+    what = _withheld_text(withheld)
     remedy = 'if guests may use it, set [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(numbers),
         host_options.PATH,
@@ -113,6 +107,15 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
         ),
         path,
     )
+
+
+def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> str:
+    each = [
+        'the memory of node %d (%d MiB) is %s (%s)'
+        % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
+        for node, memory in withheld
+    ]
+    return '%s: no guest is placed there' % '; '.join(each)
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:

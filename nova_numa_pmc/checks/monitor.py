@@ -161,6 +161,12 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
             '%s, which runs nova-compute, cannot import nova_numa_pmc' % modules.python,
             pip,
         )
+    yield from _check_entry_point(modules, pip)
+    if not modules.shim:
+        yield _shim_missing(modules, installed, pip)
+
+
+def _check_entry_point(modules: InterpreterModules, pip: str) -> Iterator[Finding]:
     targets = [target for name, target in modules.points if name == 'numa_pmc']
     if not targets:
         yield Finding(
@@ -178,8 +184,6 @@ def check_loadable(modules: InterpreterModules, installed: str | None = None) ->
             % ', '.join(targets),
             pip,
         )
-    if not modules.shim:
-        yield _shim_missing(modules, installed, pip)
 
 
 def check_restarted(

@@ -47,6 +47,10 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
             path,
         )
         return
+    yield from _check_fresh(published, now_s, path)
+
+
+def _check_fresh(published: publication.Publication, now_s: float, path: str) -> Iterator[Finding]:
     age_s, freshness = now_s - published.taken_s, publication.freshness(published, now_s)
     if freshness == publication.STALE:
         yield Finding(

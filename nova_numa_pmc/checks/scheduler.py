@@ -14,7 +14,7 @@ from nova_numa_pmc.checks.monitor import weighed_cpu_metrics
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
@@ -57,6 +57,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         )
     if WEIGHER in classes:
         yield from _check_penalty(conf)
+        yield from _check_former_option(conf)
 
 
 def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
@@ -92,6 +93,9 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
+
+
+def _check_former_option(conf: NovaConf) -> Iterator[Finding]:
     former = conf.file_that_sets('unknown_weight', 'numa_pmc')
     if former:
         yield Finding(
@@ -137,6 +141,10 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
             % (FILTER, name),
             file,
         )
+    yield from _check_available_filters(conf, available)
+
+
+def _check_available_filters(conf: NovaConf, available: Sequence[str]) -> Iterator[Finding]:
     if FILTER in available and 'nova.scheduler.filters.all_filters' not in available:
         yield Finding(
             'filter-alone',
