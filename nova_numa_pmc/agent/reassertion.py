@@ -24,8 +24,8 @@ from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import (
     Held,
     groups_set_by_others,
+    is_held,
     our_set,
-    own_cpus,
     own_sets,
     read_held,
 )
@@ -179,23 +179,11 @@ class Reassertion:
                 ]
             )
             return False
-        changes: list[FileChange] = []
-        for former in left:
-            others = frozenset(groups_set_by_others(groups, held, cpus, former))
-            changes += cpuset.confine(
-                groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
-            ).changes
+        changes = _confine(groups, held, cpus, left, theirs)
         if changes:
             if self._held.get(key) == cpus:  # it was in force before, so others have changed it
                 self._written[guest.uuid] = [*recent, now_s]
-            was = [change.before for change in changes if change.before != format_cpulist(cpus)]
-            self._log.info(
-                'guest %s: held to %s again: CPUs %s%s',
-                guest.name,
-                name_nodes(nodes),
-                was[0] + ' to ' if was else '',
-                format_cpulist(cpus),
-            )
+            self._log_held(guest, nodes, cpus, changes)
         self._held[key] = cpus
         if not promise.started:
             promises.record_started(promise, self.options, self._root, LOCK_TIMEOUT_S)
@@ -233,6 +221,22 @@ class Reassertion:
         ):
             sets.append(above)
         return tuple(sets) or (frozenset(),)
+
+    def _log_held(
+        self,
+        guest: model.Guest,
+        nodes: tuple[int, ...],
+        cpus: frozenset[int],
+        changes: Iterable[FileChange],
+    ) -> None:
+        was = [change.before for change in changes if change.before != format_cpulist(cpus)]
+        self._log.info(
+            'guest %s: held to %s again: CPUs %s%s',
+            guest.name,
+            name_nodes(nodes),
+            was[0] + ' to ' if was else '',
+            format_cpulist(cpus),
+        )
 
     def _log_set_by_others(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
         """Log once which groups are left to the operator."""
@@ -326,32 +330,21 @@ class _Room:
         return ''
 
 
-def is_held(
+def _confine(
     groups: cgroups.Groups,
+    held: dict[str, Held],
     cpus: frozenset[int],
-    online: frozenset[int],
-    set_by_others: Container[str] = frozenset(),
-    exactly: bool = False,
-) -> bool:
-    """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
-
-    :param set_by_others: names of groups that others have set
-    :param exactly: a proper subset of ``cpus`` does not count
-    :raises GuestGone, CpusetError: as :func:`held.own_cpus`
-    """
-    own = own_cpus(groups)
-    above = own.pop(groups.target)
-    if groups.covers:
-        return above & online == cpus
-    if groups.version == 2 and above and above & online <= cpus != online:
-        return False  # the group that the start narrowed makes libvirt's commands fail
-    # A new vCPU has all CPUs.
-    return all(
-        group_cpus
-        and (group_cpus & online == cpus or (not exactly and group_cpus & online <= cpus))
-        for directory, group_cpus in own.items()
-        if os.path.basename(directory) not in set_by_others
-    )
+    left: Iterable[frozenset[int]],
+    theirs: frozenset[str],
+) -> list[FileChange]:
+    """Write the CPUs in place of each set that we left, but not to others' groups."""
+    changes: list[FileChange] = []
+    for former in left:
+        others = frozenset(groups_set_by_others(groups, held, cpus, former))
+        changes += cpuset.confine(
+            groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
+        ).changes
+    return changes
 
 
 def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:

@@ -58,7 +58,7 @@ class Rebalancer:
         :param sampler: took the sample
         :returns: the plan; None: none was made
         """
-        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
+        assert tick.sample is not None and tick.host_promises is not None
         if self._memory is None:
             self._memory = self._load()
         if self._executor.failed:
@@ -67,30 +67,17 @@ class Rebalancer:
         if self._executor.busy or not tick.sample.elapsed_s:
             return None
         plan, memory = planner.plan(
-            situations.situation(
-                tick.sample,
-                tick.host,
-                tick.host_promises,
-                tick.guests,
-                sampler,
-                self.options.shared.limits,
-                self._root,
-                self._executor.widened.places,
-                tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-                tick.now.boottime_ns,
-            ),
+            self._situation(tick, sampler),
             self._memory,
             self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
+        if not plan.moves:  # otherwise the memory presumes that the moves are made
+            self._memory = memory
         if self.options.rebalance == agent_conf.DRY_RUN:
-            if not plan.moves:  # otherwise the memory presumes that the moves are made
-                self._memory = memory
             self._log_plan(plan)
             return plan
-        if not plan.moves:
-            self._memory = memory
         self._save(memory)
         self._memory = memory  # a move that cannot be saved is neither made nor counted
         self._problem_log.problems(
@@ -100,6 +87,21 @@ class Rebalancer:
         )
         self._executor.begin(plan, tick.host_promises.promises)
         return plan
+
+    def _situation(self, tick: Tick, sampler: Sampler) -> plan_records.Situation:
+        assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
+        return situations.situation(
+            tick.sample,
+            tick.host,
+            tick.host_promises,
+            tick.guests,
+            sampler,
+            self.options.shared.limits,
+            self._root,
+            self._executor.widened.places,
+            tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+            tick.now.boottime_ns,
+        )
 
     def _log_plan(self, plan: plan_records.Plan) -> None:
         """Log a plan, unless it was the last one logged."""

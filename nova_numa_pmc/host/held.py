@@ -15,7 +15,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
 
 class Held(Record):
@@ -66,6 +66,34 @@ def held_cpus(groups: Groups) -> frozenset[int]:
     )
     above = held[groups.target].cpus if groups.version == 2 else frozenset()
     return own & above or own or above
+
+
+def is_held(
+    groups: Groups,
+    cpus: frozenset[int],
+    online: frozenset[int],
+    set_by_others: Container[str] = frozenset(),
+    exactly: bool = False,
+) -> bool:
+    """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
+
+    :param set_by_others: names of groups that others have set
+    :param exactly: a proper subset of ``cpus`` does not count
+    :raises GuestGone, CpusetError: as :func:`own_cpus`
+    """
+    own = own_cpus(groups)
+    above = own.pop(groups.target)
+    if groups.covers:
+        return above & online == cpus
+    if groups.version == 2 and above and above & online <= cpus != online:
+        return False  # the group that the start narrowed makes libvirt's commands fail
+    # A new vCPU has all CPUs.
+    return all(
+        group_cpus
+        and (group_cpus & online == cpus or (not exactly and group_cpus & online <= cpus))
+        for directory, group_cpus in own.items()
+        if os.path.basename(directory) not in set_by_others
+    )
 
 
 def own_sets(groups: Groups) -> list[Held]:

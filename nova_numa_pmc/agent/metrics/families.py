@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Iterator
 
+    from nova_numa_pmc.moves.executor import MoveTotals
     from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
     _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
@@ -167,6 +168,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     """Yield the metrics of a tick."""
     tick = scrape.tick
     yield from _agent(scrape, version)
+    yield from _ended_moves(tick.totals)
     sample = tick.sample
     if sample is not None:
         yield _info(
@@ -201,8 +203,8 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
 
 
 def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
-    """Yield the metrics of the agent itself, and of its moves."""
-    tick, totals = scrape.tick, scrape.tick.totals
+    """Yield the metrics of the agent itself."""
+    tick = scrape.tick
     yield _info('agent', 'Version of the running agent', {'version': version})
     yield core.SummaryMetricFamily(
         PREFIX + 'agent_tick_seconds', 'Duration of ticks', scrape.ticks, scrape.seconds
@@ -231,12 +233,15 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         int(tick.source == 'libvirt') if tick.source else None,
     )
     yield _gauge('guests', 'Running guests', None if tick.host is None else len(tick.guests))
-    yield _gauge('moving_guests', 'Guests being moved', totals.guests_moving)
+    yield _gauge('moving_guests', 'Guests being moved', tick.totals.guests_moving)
     yield core.CounterMetricFamily(
         PREFIX + 'starts_taken_over',
         'Guest starts finished by the agent in place of the hook',
         tick.taken_over,
     )
+
+
+def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
     moved = core.CounterMetricFamily(
         PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
     )
