@@ -74,6 +74,10 @@ def _cores(series: MetricSeries) -> float:
     return math.fsum(value for value in series.values['cores'] if not math.isnan(value))
 
 
+def _moment(taken_s: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(taken_s)
+
+
 def _draw(
     path: str,
     heading: str,
@@ -98,7 +102,7 @@ def _draw(
             )
             # '_' hides a label and '$' begins mathematics: a guest's name may have both.
             axes.plot(
-                [datetime.datetime.fromtimestamp(moment) for moment in times],
+                list(map(_moment, times)),
                 [value * factor for value in values],
                 linewidth=1,
                 marker='.',
@@ -107,13 +111,8 @@ def _draw(
             )
         for shade, (begin, end) in zip(('tab:red', 'tab:green'), windows):
             axes.axvspan(
-                *(
-                    datetime.datetime.fromtimestamp(moment)
-                    for moment in (
-                        recorded.first_s if begin is None else begin,
-                        recorded.last_s if end is None else end,
-                    )
-                ),
+                _moment(recorded.first_s if begin is None else begin),
+                _moment(recorded.last_s if end is None else end),
                 color=shade,
                 alpha=0.08,
             )

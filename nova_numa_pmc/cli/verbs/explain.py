@@ -222,18 +222,19 @@ def to_data(
             dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
             for node in decision.view.nodes
         ],
-        'places': [
-            {
-                'cpu_nodes': place.cpu_nodes,
-                'mem_nodes': place.mem_nodes,
-                'pressure': place.pressure,
-                'key': {
-                    part: None if value == float('inf') else value
-                    for part, value in place.sort_key.items()
-                },
-            }
-            for place in places
-        ],
+        'places': list(map(_place_data, places)),
+    }
+
+
+def _place_data(place: dry_run.PossiblePlace) -> dict[str, Any]:
+    return {
+        'cpu_nodes': place.cpu_nodes,
+        'mem_nodes': place.mem_nodes,
+        'pressure': place.pressure,
+        'key': {
+            part: None if value == float('inf') else value
+            for part, value in place.sort_key.items()
+        },
     }
 
 
