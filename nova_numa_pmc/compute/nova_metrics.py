@@ -148,17 +148,8 @@ def to_values(
     renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
     for at, (node, remote) in enumerate(zip(view.nodes, publication.remote_ratios)):
-        _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
-        _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
-        _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, UNKNOWN)
-        current['pmc.p%d' % at] = -(-node.promised_bytes // MIB)
-        current['pmc.g%d' % at] = round(100 * node.guests)
-        current['pmc.v%d' % at] = round(100 * node.vcpus)
-        _add(current, 'pmc.l%d' % at, node.link_ratio, 0.001, UNKNOWN if linked else None)
+        _add_node(current, maximum, at, node, linked)
         _add(current, 'pmc.r%d' % at, remote, 0.001)
-        maximum['pmc.c%d' % at] = round(100 * node.cores)
-        maximum['pmc.t%d' % at] = node.threads
-        maximum['pmc.m%d' % at] = node.capacity_bytes // MIB
         if renamed:
             maximum['pmc.i%d' % at] = node.id
     distances.add_distances(maximum, view)
@@ -174,6 +165,25 @@ def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
     """Return the sum over nodes [MB/s], or ``unknown`` where none of them is known."""
     known = [values[node] for node in ids if node in values]
     return sum(known) if known else unknown
+
+
+def _add_node(
+    current: dict[str, int], maximum: dict[str, int], at: int, node: model.NodeView, linked: bool
+) -> None:
+    """Add a node's values to both metrics.
+
+    :param linked: the load of some node's links is known
+    """
+    _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
+    _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
+    _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, UNKNOWN)
+    current['pmc.p%d' % at] = -(-node.promised_bytes // MIB)
+    current['pmc.g%d' % at] = round(100 * node.guests)
+    current['pmc.v%d' % at] = round(100 * node.vcpus)
+    _add(current, 'pmc.l%d' % at, node.link_ratio, 0.001, UNKNOWN if linked else None)
+    maximum['pmc.c%d' % at] = round(100 * node.cores)
+    maximum['pmc.t%d' % at] = node.threads
+    maximum['pmc.m%d' % at] = node.capacity_bytes // MIB
 
 
 def _add(

@@ -114,40 +114,56 @@ def node_samples(
         bandwidth_ratios,
         capacities.mlp,
     )
-    samples = []
-    for at, (node, use) in enumerate(zip(nodes, uses)):
-        pressed = pressure.node_pressure(
-            pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
-            bandwidth_ratios[at],
-            pressure.utilisation(use.link_bytes_per_sec, capacities.link_max[at]),
+    samples = tuple(
+        _node_sample(at, node, use, capacities, bandwidth_ratio, loss)
+        for at, (node, use, bandwidth_ratio, loss) in enumerate(
+            zip(nodes, uses, bandwidth_ratios, losses)
         )
-        threads = len(node.online_cpus or node.cpus)
-        busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
-        samples.append(
-            NodeSample(
-                node.id,
-                capacities.capacity_cores[at],
-                use.demand_cores,
-                pressed.cpu_ratio,
-                use.bandwidth_bytes_per_sec,
-                capacities.bandwidth_max[at],
-                pressed.bandwidth_ratio,
-                pressed.link_ratio,
-                pressed.pressure,
-                use.local_per_sec,
-                use.remote_per_sec,
-                rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
-                *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
-                losses[at].waiting_cores,
-                losses[at].distance_cores,
-                use.io_miss_ratio,
-                node.memory_bytes,
-                node.free_bytes,
-                None,
-                use.stolen_cores,
-            )
-        )
-    return tuple(samples), traffic
+    )
+    return samples, traffic
+
+
+def _node_sample(
+    at: int,
+    node: Node,
+    use: NodeUse,
+    capacities: NodeCapacities,
+    bandwidth_ratio: float | None,
+    loss: pressure.Loss,
+) -> NodeSample:
+    """Return one :class:`NodeSample`.
+
+    :param at: position of the node
+    """
+    pressed = pressure.node_pressure(
+        pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
+        bandwidth_ratio,
+        pressure.utilisation(use.link_bytes_per_sec, capacities.link_max[at]),
+    )
+    threads = len(node.online_cpus or node.cpus)
+    busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
+    return NodeSample(
+        node.id,
+        capacities.capacity_cores[at],
+        use.demand_cores,
+        pressed.cpu_ratio,
+        use.bandwidth_bytes_per_sec,
+        capacities.bandwidth_max[at],
+        pressed.bandwidth_ratio,
+        pressed.link_ratio,
+        pressed.pressure,
+        use.local_per_sec,
+        use.remote_per_sec,
+        rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
+        *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
+        loss.waiting_cores,
+        loss.distance_cores,
+        use.io_miss_ratio,
+        node.memory_bytes,
+        node.free_bytes,
+        None,
+        use.stolen_cores,
+    )
 
 
 def counts_of_guests(

@@ -10,7 +10,7 @@ from nova_numa_pmc.core.rebalance import losses, plan_records
 from nova_numa_pmc.core.rebalance.rebalance_memory import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
     from nova_numa_pmc.core.rebalance.layout import GuestModel
@@ -110,6 +110,19 @@ def kind(change: Change) -> str:
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
     """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
+    return plan_records.Move(
+        candidate.kind,
+        tuple(_part(host_model, guest, place) for guest, place in candidate.change),
+        candidate.gain,
+        candidate.cost,
+        candidate.regret,
+        candidate.bytes,
+        tuple(_reasons(host_model, candidate)),
+    )
+
+
+def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
+    """Yield what a candidate's gain is made of, the largest part first."""
     removed = [guest.effect for guest, _ in candidate.change]
     added = [host_model.effect(guest, place) for guest, place in candidate.change]
     spared = [
@@ -119,38 +132,17 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
         )
     ]
     spared.append(candidate.gain - sum(spared))
-    reasons = sorted(
-        zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')), reverse=True
-    )
+    causes = 'waiting', 'distance', 'bandwidth', 'crowding', 'bursts'
     counted = all(guest.counted for guest, _ in candidate.change)
     ends = (
         ('from', host_model.node_ids(candidate.change[0][0].at)),
         ('to', host_model.node_ids(candidate.change[0][1].cpus)),
     )
-    return plan_records.Move(
-        candidate.kind,
-        tuple(_part(host_model, guest, place) for guest, place in candidate.change),
-        candidate.gain,
-        candidate.cost,
-        candidate.regret,
-        candidate.bytes,
-        tuple(
-            model.Reason(
-                code,
-                (
-                    ('cores', cores),
-                    *ends,
-                    *(
-                        (('rate', plan_records.ASSUMED),)
-                        if code == 'distance' and not counted
-                        else ()
-                    ),
-                ),
-            )
-            for cores, code in reasons
-            if abs(cores) > 1e-6
-        ),
-    )
+    for cores, cause in sorted(zip(spared, causes), reverse=True):
+        if abs(cores) > 1e-6:
+            assumed = cause == 'distance' and not counted
+            rate = (('rate', plan_records.ASSUMED),) if assumed else ()
+            yield model.Reason(cause, (('cores', cores), *ends, *rate))
 
 
 def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:

@@ -127,9 +127,12 @@ class Layout:
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
-        positions = sorted({self.position[node] for node in ids if node in self.position})
-        positions = [n for n in positions if self.nodes[n].cores]
+        positions = sorted(n for n in self._known(ids) if self.nodes[n].cores)
         return tuple(positions) or self.running
+
+    def _known(self, ids: Iterable[int]) -> set[int]:
+        """Return the positions of those node ids that the host has."""
+        return {self.position[node] for node in ids if node in self.position}
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
@@ -146,11 +149,7 @@ class Layout:
         guest.at = self.positions(load.cpu_nodes)
         guest.home = self.positions(load.home_nodes or load.cpu_nodes)
         guest.allowed = (
-            None
-            if load.allowed_nodes is None
-            else frozenset(
-                self.position[node] for node in load.allowed_nodes if node in self.position
-            )
+            None if load.allowed_nodes is None else frozenset(self._known(load.allowed_nodes))
         )
         guest.demand = max(0.0, demand)
         lies = self._sum_by_position(load.bytes_by_node)
@@ -203,9 +202,7 @@ class Layout:
         """Divide a promise by position as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
             return self._sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
-        positions = sorted(
-            {self.position[node] for node in guest.mem_nodes if node in self.position}
-        )
+        positions = sorted(self._known(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
         weights = {n: self.capacity[n] or 0 for n in positions or self.all}
