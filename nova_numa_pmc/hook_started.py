@@ -61,32 +61,29 @@ def hold(call: HookCall, xml: bytes) -> None:
         _take_back_early(groups, early_cpus)
         # A pinned guest is not ours to place, and one that has ended needs no place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
-        promises.record_started(
+        _record_started(
+            call,
             decision.promise._replace(
                 cpu_nodes=(), mem_nodes=(), origin=model.FLOATING, missed=missed
             ),
-            call.options,
-            call.root,
-            call.lock_timeout_s(),
         )
         raise
     call.log_decision(
         decision, _cpus_before_text(applied), _memory_text(applied, decision.promise, by_node)
     )
     try:
-        promises.record_started(
-            decision.promise._replace(bound=applied.memory == cpuset.BOUND),
-            call.options,
-            call.root,
-            call.lock_timeout_s(),
-        )
+        _record_started(call, decision.promise._replace(bound=applied.memory == cpuset.BOUND))
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
+def _record_started(call: HookCall, promise: model.Promise) -> None:
+    promises.record_started(promise, call.options, call.root, call.lock_timeout_s())
+
+
 def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
-    promises.record_started(decision.promise, call.options, call.root, call.lock_timeout_s())
+    _record_started(call, decision.promise)
     if logged:
         call.log_decision(decision)
 

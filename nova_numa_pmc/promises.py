@@ -110,11 +110,8 @@ def decide(
     :param host_promises: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
-    from nova_numa_pmc.core.placement import (  # not where the decision is recalled
-        explain,
-        placement,
-        promise_limit,
-    )
+    # Not where the decision is recalled.
+    from nova_numa_pmc.core.placement import explain, placement, promise_limit
 
     host = host_with_pool_cpus(root)
     devices, problems = _device_nodes(guest, root)
@@ -126,9 +123,7 @@ def decide(
     host_promises = host_promises or locked(options, root, timeout_s)
     with host_promises:
         problems += reconcile(host_promises, host, options, root, guest)
-        for uuid, other in list(host_promises.promises.items()):
-            if uuid == guest.uuid or other.name == guest.name:
-                host_promises.drop(uuid)
+        _drop(host_promises, guest.name, guest.uuid)
         evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
         loading = _loading_promises(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
@@ -137,20 +132,16 @@ def decide(
         placed = placement.place(view, request, options.limits)
         placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
         promise = placement.promise(located, placed, files.boottime_ns())._replace(cpus=cpus)
-        followed = (
-            by_node
-            and placed.nodes
-            and _follow(
-                request, promise, own_host, _followable_bytes(by_node, host, options.limits)
-            )
-        )
-        decision = followed or Decision(
+        decision = Decision(
             promise,
             placed.cpus,
             explain.explain(placed),
             (),
             promise.origin == model.FLOATING and request.policy != model.NONE,
         )
+        if by_node and placed.nodes:
+            followable = _followable_bytes(by_node, host, options.limits)
+            decision = _follow(request, decision, own_host, followable)
         host_promises.put(decision.promise)
         host_promises.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
@@ -248,9 +239,16 @@ def updated_promise(
 def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
     with locked(options, root, timeout_s) as host_promises:
-        for uuid, promise in list(host_promises.promises.items()):
-            if promise.name == name:
-                host_promises.drop(uuid)
+        _drop(host_promises, name)
+
+
+def _drop(
+    host_promises: promises_file.HostPromisesDraft, name: str, uuid: str | None = None
+) -> None:
+    """Drop what was promised to a guest of this name or this uuid."""
+    for other, promise in list(host_promises.promises.items()):
+        if other == uuid or promise.name == name:
+            host_promises.drop(other)
 
 
 def reconcile(
@@ -325,12 +323,9 @@ def _followable_bytes(
 
 
 def _follow(
-    request: model.Request,
-    promise: model.Promise,
-    host: model.Topology,
-    by_node: Mapping[int, int],
-) -> Decision | None:
-    """Hold a guest to the CPUs beside its memory; None: there are too few."""
+    request: model.Request, decision: Decision, host: model.Topology, by_node: Mapping[int, int]
+) -> Decision:
+    """Hold a guest to the CPUs beside its memory; as decided before where they are too few."""
     from nova_numa_pmc.core.host_view import split_bytes
 
     total, homes = sum(by_node.values()), []
@@ -340,18 +335,20 @@ def _follow(
         if len(beside) >= request.vcpus:
             break
     else:
-        return None
+        return decision
     holding = tuple(sorted(node for node in by_node if by_node[node] >= _HOLDS_RATIO * total))
     cpu_nodes = pools.nodes_of(beside, host)
     why = '%s: with its memory (%s)' % (
         name_nodes(cpu_nodes),
         ', '.join('%d MiB on %d' % (by_node[node] >> 20, node) for node in holding),
     )
-    promise = promise._replace(
+    promise = decision.promise._replace(
         cpu_nodes=cpu_nodes,
         mem_nodes=holding,
         cpus=(),
-        mem_bytes=tuple(split_bytes(promise.memory_bytes, [by_node[node] for node in holding])),
+        mem_bytes=tuple(
+            split_bytes(decision.promise.memory_bytes, [by_node[node] for node in holding])
+        ),
     )
     return Decision(promise, beside, why, ())
 

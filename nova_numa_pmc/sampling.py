@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.core.evidence import RunningGuest
+    from nova_numa_pmc.core.evidence import Evidence, RunningGuest
     from nova_numa_pmc.host.sources.ladder import Source
-    from nova_numa_pmc.sample_records import NodeSample
+    from nova_numa_pmc.sample_records import GuestSample, NodeSample
 
     _T = TypeVar('_T')
 
@@ -104,6 +104,16 @@ class Sampler:
         except TopologyError as error:
             self._before_ns = None  # nothing else was read: the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
+        return self._measure(host, taken_s, before_ns, now_ns, elapsed_ns)
+
+    def _measure(
+        self,
+        host: model.Topology,
+        taken_s: float,
+        before_ns: int | None,
+        now_ns: int,
+        elapsed_ns: int,
+    ) -> Sample:
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         problems += host.problems
         self.pool = self._find_floating_pool(host, guests, now_ns, problems)
@@ -114,14 +124,7 @@ class Sampler:
             SourceTick(before_ns, now_ns, host, guests, _at_least(cpu_use.busy, guests), counts)
         )
         problems += ladder_sample.problems
-        guest_samples = tuple(
-            build_sample.guest_sample(
-                running_guest,
-                ladder_sample.evidence.get(running_guest.guest.uuid),
-                self._device_nodes(running_guest.guest, problems),
-            )
-            for running_guest in guests
-        )
+        guest_samples = self._guest_samples(guests, ladder_sample.evidence, problems)
         moved = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = (
             counts
@@ -263,6 +266,18 @@ class Sampler:
                         problems.append(str(error))
                 device_nodes.append((name.removeprefix('/dev/'), self._devices.get(name)))
         return device_nodes
+
+    def _guest_samples(
+        self, guests: Iterable[RunningGuest], evidence: Mapping[str, Evidence], problems: list[str]
+    ) -> tuple[GuestSample, ...]:
+        return tuple(
+            build_sample.guest_sample(
+                running_guest,
+                evidence.get(running_guest.guest.uuid),
+                self._device_nodes(running_guest.guest, problems),
+            )
+            for running_guest in guests
+        )
 
     def _with_promised_bytes(
         self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]

@@ -17,7 +17,7 @@ from nova_numa_pmc.host.perf import cpu_model, event_table, pmu
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.host.perf.pfm import Libpfm
 
@@ -327,8 +327,13 @@ def _from_entry(
             )
             for box in boxes[:1]
         ]
+    return _from_terms(entry, boxes if uncore else boxes[:1])
+
+
+def _from_terms(entry: event_table.Entry, boxes: Iterable[pmu.Pmu]) -> list[Event]:
+    """Return the events of an entry that no name gives: its terms, encoded for each box."""
     events = []
-    for box in boxes if uncore else boxes[:1]:
+    for box in boxes:
         layout = box if box.formats else box._replace(formats=pmu.absent_pmu(box.name).formats)
         try:
             events.append(
