@@ -2,7 +2,7 @@
 """Check the types and bounds of values from JSON that others may have written.
 
 Each function returns the value, or raises ValueError with a reason that shows 40 characters of
-it at most. Types are exact: JSON's true is no number, though Python's bool is an int.
+it at most. Types are exact: JSON's true is not a number, although Python's bool is an int.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class StateLocked(StateError):
 
 
 class UnknownGuest(NumaPmcError):
-    """No guest that an operator could mean runs here."""
+    """No running guest matches what the operator named."""
 
 
 class CpuListError(NumaPmcError):
@@ -58,7 +58,7 @@ class CounterError(NumaPmcError):
 
 
 class CounterRefused(CounterError):
-    """The kernel denies counting to this process: perf_event_paranoid, capabilities, seccomp."""
+    """The kernel does not let this process count: perf_event_paranoid, capabilities, seccomp."""
 
 
 class CounterUnsupported(CounterError):
@@ -98,7 +98,7 @@ class PageMoveError(NumaPmcError):
 
 
 class PageMoveRefused(PageMoveError):
-    """The kernel lets this process move no memory of the guest: capabilities, seccomp, cpuset."""
+    """The kernel forbids moving memory of the guest: capabilities, seccomp, cpuset."""
 
 
 def require_major(major: object, ours: object, shown: str | None = None) -> None:

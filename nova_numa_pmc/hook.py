@@ -57,7 +57,7 @@ _OK, _NOT_PLACED = b'ok', b'not placed: '
 _LOCK_RATIO = 0.75
 #: Time reserved for logging a timeout, before the alarm of hooks/qemu ends the process [s].
 _ENDING_S = 0.5
-#: Most problems that are logged, as the files of thousands of guests can be unreadable.
+#: At most this many problems are logged: thousands of guests may have unreadable files.
 _PROBLEMS_MAX = 20
 
 
@@ -65,7 +65,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """Run one operation and end the process, with status 0 unless ``strict`` fails a start.
 
     :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
-    :param root: where the host's file systems begin
+    :param root: root of the host's file system
     """
     status, lines = 0, journal.JournalLines(root)
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records that the core, the readers of the host and Nova's plug-ins share.
 
-Immutable records, and no data classes, because the libvirt hook imports this
-module at every guest start: importing ``dataclasses`` alone more than doubles
-the hook's process time.
+The records are immutable, and are not data classes: the libvirt hook imports this module at
+every guest start, and importing ``dataclasses`` alone would more than double the hook's process
+time.
 
 Units are in the names. ``None`` means unknown, never 0. Node ids are the
 kernel's; CPUs are the kernel's logical CPU numbers in frozensets.
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
-#: How the extra specs of this package begin.
+#: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
-#: Who chose a guest's place: this package, others, none (it floats).
+#: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 #: An operator's overrides of a guest: held to its place and never moved; neither held nor moved,
 #: nor placed at its next start.
@@ -53,7 +53,7 @@ class Node(Record):
     :param cpus: CPUs of the floating pool (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
-    :param unreclaimable_bytes: what the kernel cannot give back (slab, page tables, stacks)
+    :param unreclaimable_bytes: what the kernel cannot reclaim (slab, page tables, stacks)
     :param online_cpus: ``cpus`` and those withheld from unpinned guests
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
@@ -79,7 +79,7 @@ class Topology(Record):
     :param l3s: tuple by position: tuple of frozensets, the online CPUs of each L3 cache that has
         CPUs of the node, which may be other nodes' too; (): not known
     :param sockets: tuple by position: number of the physical package, None: not known
-    :param vendor: of the CPUs, as /proc/cpuinfo has it; '' not read
+    :param vendor: of the CPUs, as in /proc/cpuinfo; '' if it was not read
     :param problems: what its firmware reports wrongly, and how it was corrected
     """
 
@@ -96,7 +96,7 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start
-    :param vcpus_max: the most vCPUs that it may have once more are plugged; None: ``vcpus``
+    :param vcpus_max: its number of vCPUs once all are plugged in; None: ``vcpus``
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
         persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
@@ -168,7 +168,7 @@ class Promise(Record):
     :param vcpus: those online at start, which load its nodes; 0 if it may use none of the
         floating pool's CPUs
     :param memory_bytes: what it may grow to
-    :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
+    :param bound: its memory may only come from ``mem_nodes`` (else from any node)
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME when promised
     :param started: its start was seen (else the start is in progress)
@@ -339,7 +339,7 @@ class Placement(Record):
 
 
 class Limits(Record):
-    """The operator's options of placement; ``conf/host_options.py`` describes each.
+    """The operator's placement options; ``conf/host_options.py`` describes each.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host
     :param reserve_bytes: per node, kept for the host itself

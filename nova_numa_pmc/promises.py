@@ -2,8 +2,8 @@
 """Reconcile the promises with the running guests, decide on a place, and record it.
 
 Everything between reading the promises and writing them happens under their lock,
-so that no two starts decide from the same view: without that, guests started
-together all go to the node that was best before the first of them.
+so that no two starts decide from the same view. Otherwise, guests that start together would
+all go to the node that was best before the first of them.
 """
 
 from __future__ import annotations

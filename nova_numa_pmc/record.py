@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Immutable records: tuples whose items have names.
 
-``typing.NamedTuple`` in small, and that itself for a type checker. The libvirt hook defines
-two dozen records at every guest start: NamedTuple compiles code for each of them, and with
-the imports of ``typing`` and ``collections`` that is more than a bare Python's start
+A minimal ``typing.NamedTuple``; type checkers see the original. The libvirt hook defines two
+dozen records at every guest start. NamedTuple would compile code for each of them, which takes
+longer, with the imports of ``typing`` and ``collections``, than starting a bare Python
 (``make bench-hook``).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 __all__ = ('Record',)
 
-#: Not from ``typing``, whose import is that slow. Type checkers take it for true.
+#: Not imported from ``typing``, which is slow to import. Type checkers treat it as true.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ else:
             return type.__new__(mcs, name, bases, body)
 
     def _define(body, names):
-        """Put the fields into a class's body: a property for each, and its default away."""
+        """Add a property for each field to a class body, and set its default aside."""
         while len(_PROPERTIES) < len(names):
             _PROPERTIES.append(property(itemgetter(len(_PROPERTIES))))
         body['_fields'] = names

@@ -175,7 +175,7 @@ class Agent:
             return tick
         self._executor.observe(tick.guests, tick.host_promises.promises)
         if may_move and not self._executor.busy:
-            with self._problem_log.stage('following guests'):
+            with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
                     host_promises=self._promises_upkeep.follow(
                         tick.host_promises, tick.guests, tick.host
@@ -262,7 +262,7 @@ class Agent:
 
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
-            with self._problem_log.stage('keeping the promises'):
+            with self._problem_log.stage('updating the promises'):
                 host_promises, problems = self._promises_upkeep.read(
                     tick.host, tick.now.boottime_ns
                 )

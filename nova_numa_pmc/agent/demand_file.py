@@ -101,7 +101,7 @@ class DemandFile:
             state_files.write(self._directory, FILE, data, durable)
         except StateError as error:
             if not self._failing:
-                self._log.warning('guest demand is not kept across a restart: %s', error)
+                self._log.warning('guest demand will not survive a restart: %s', error)
             self._failing = True
         else:
             self._failing = False

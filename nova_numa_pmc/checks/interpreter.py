@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Query the Python that runs a service of Nova: which of Nova's modules and ours it finds.
 
-Another Python may be ours: pip beside a distribution's Nova installs to another
-prefix, and a virtual environment has a Nova of its own or none.
+It may not be the Python that runs this command: pip beside a distribution's Nova installs to
+another prefix, and a virtual environment has a Nova of its own or none.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import argparse
 import sys
 from typing import NoReturn
 
-#: Nothing was to be done, or it was; a problem, printed with its remedy; moves would pay and
-#: were not made; some of the moves were not made.
+#: Nothing to do, or done; a problem, printed with its remedy; moves would pay but were not made;
+#: some of the moves were not made.
 OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
 #: Wrong usage, EX_USAGE of sysexits(3).
 USAGE = 64

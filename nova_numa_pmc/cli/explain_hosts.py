@@ -86,7 +86,7 @@ def by_nova(
             for row in saved_hosts.parse_rows(read_content(args.hosts))
         }
     try:
-        # By name: the command needs no Nova, and nothing else of it may import any.
+        # Imported by name: the command does not need Nova, and nothing else in it may import Nova.
         nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
         return nova.weigh([row_by_host[name] for name in passing], flavor, files, saved_s), ''
     except ImportError as error:

@@ -17,7 +17,7 @@ _PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging'
 
 
 class InstallResult(Record):
-    """What came of an installation or a removal.
+    """Outcome of an installation or a removal.
 
     :param changes: of the files, a line each
     :param notes: what else was done, seen, or is left to do
@@ -85,7 +85,7 @@ def install(
 
 
 def remove(root: str) -> InstallResult:
-    """Take the hook away; a running daemon needs no restart for that."""
+    """Remove the hook; a running daemon need not be restarted."""
     _need_root(root)
     return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
 

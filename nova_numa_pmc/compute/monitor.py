@@ -3,8 +3,8 @@
 
 nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
 holding the semaphore that every claim waits for, so it reads one small file, waits for nothing and
-makes no RPC. Nova loads one monitor of the namespace ``nova.compute.monitors.cpu``, so that this
-one takes ``virt_driver``'s place and, with the option ``cpu_metrics``, does its work.
+makes no RPC. Nova loads one monitor of the namespace ``nova.compute.monitors.cpu``, so this one
+replaces ``virt_driver`` and, with the option ``cpu_metrics``, does its work as well.
 
 Nova saves the compute node when anything in it differs from the last save. Metrics that have
 hardly changed are therefore sent again exactly as before.
@@ -64,8 +64,8 @@ class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
     A publication that is missing, stale or cannot be trusted costs one warning, and then the
-    NUMA metrics are left out: the scheduler treats the host's pressure as unknown. Nova makes
-    an object of every installed monitor, enabled or not, so that the constructor does nothing.
+    NUMA metrics are left out: the scheduler treats the host's pressure as unknown. Nova
+    instantiates every installed monitor, enabled or not, so the constructor does nothing.
     """
 
     def __init__(self, resource_tracker: ResourceTracker) -> None:

@@ -82,7 +82,7 @@ NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
 #: The value of ``numa.membw.current`` where no node's traffic is known: Nova wants a number, and
 #: 0 would make MetricsWeigher take the host for an idle one. More than any host's, but not so much
-#: that the others become equal when Nova stretches what is between the least and the most.
+#: that the others become equal when Nova normalises the values to a range of 0 to 1.
 UNKNOWN_MB = 10**6
 
 UNKNOWN = -1

@@ -81,8 +81,8 @@ def list_opts() -> list[cfg.Opt]:
             max=1 << 30,
             help=(
                 'Maximum amount of memory that one plan may move [MiB]. A guest with more memory '
-                'is moved on its own; the next moves then wait until the plans after it have '
-                'saved up the excess.'
+                'is moved on its own; further moves then wait until later plans have made up '
+                'for the excess.'
             ),
         ),
         cfg.IntOpt(

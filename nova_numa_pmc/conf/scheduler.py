@@ -71,8 +71,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         max=1.0,
         help=(
             'Share of the penalty above the floor that is random for each instance and host, so '
-            'that requests that arrive together, before any of them is counted, go to different '
-            'ones among nearly equal hosts. With 0 they all go to the same host.'
+            'that requests arriving together, before any of them is counted, are spread over '
+            'nearly equal hosts. With 0 they all go to the same host.'
         ),
     ),
     cfg.FloatOpt(
@@ -81,7 +81,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         mutable=True,
         min=0.001,
         max=1.0,
-        help='The penalty counts in steps of this much pressure; smaller differences are noise.',
+        help='Pressure is rounded down to multiples of this; smaller differences are noise.',
     ),
     cfg.FloatOpt(
         'stale_after',

@@ -60,9 +60,9 @@ def view(
 
     :param loads: {node id: its measured load}; None, or a node that is absent: not measured
     :param rotation: how many placements came before
-    :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
-        share to measured demand, which does not show them fully yet (an upper bound of
-        the larger of both, which would need each guest's own measurement)
+    :param now_ns: CLOCK_BOOTTIME; if given, guests younger than 120 s add their expected share
+        to the measured demand, which does not show them fully yet (an upper bound: taking the
+        larger of the two would need each guest's own measurement)
     """
     nodes = with_guest_memory(host.nodes, limits)
     promises = list(promises)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 #: (all usable CPUs), the agent's last publication.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
 IN_WORDS = {
-    NOVA: 'as nova.conf says',
-    GUESTS: "as the guests' XML says",
-    AGENT: 'as the agent says',
+    NOVA: 'from nova.conf',
+    GUESTS: "from the guests' XML",
+    AGENT: 'as published by the agent',
     KERNEL: 'all that are neither isolated nor withheld from guests',
 }
 

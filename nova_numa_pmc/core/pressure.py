@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LINE_BYTES = 64
 #: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
 LOCAL_LATENCY_NS = 80.0
-#: Misses that a core waits for at the same time: 1 for events of demand loads, 4 for
-#: events that count prefetches too (assumed; the worst and a usual value).
+#: Memory-level parallelism, the misses that a core has outstanding at a time: 1 for events of
+#: demand loads, 4 for events that count prefetches too (assumed: the worst case and a usual one).
 MLP_DEMAND, MLP_WITH_PREFETCH = 1, 4
 #: Queueing adds this part of the local latency at u/(1 − u) = 1 (assumed, an M/M/1
 #: shape; Intel's Memory Latency Checker shows such curves).
@@ -89,7 +89,7 @@ def slit_latencies_ns(
 ) -> tuple[tuple[float, ...], ...]:
     """Return unloaded latencies from SLIT distances, ℓ_nm = local · d_nm / d_nn [ns].
 
-    An estimate where nothing was measured: label it so.
+    This is an estimate, for where nothing was measured: label it as one.
     """
     return tuple(
         tuple(local_ns * distance / row[n] for distance in row) for n, row in enumerate(distances)

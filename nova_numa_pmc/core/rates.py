@@ -138,7 +138,7 @@ def cycles_per_instruction(
 def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:
     """Return stalled cycles over all cycles, 0 to 1; None: unknown.
 
-    They were counted in turns, so that the part can come out larger than the whole.
+    They were counted in turns, so the part can come out larger than the whole.
     """
     share = ratio(stalled, cycles)
     return None if share is None else min(1.0, share)

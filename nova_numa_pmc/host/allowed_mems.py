@@ -23,7 +23,7 @@ def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[i
     """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
 
     :param mems: ids of the requested nodes; None: none are requested
-    :returns: None: none of them has any, so that memory is left alone
+    :returns: None: none of them has any, so memory is left alone
     """
     if not mems:
         return mems

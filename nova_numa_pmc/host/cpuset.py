@@ -11,7 +11,7 @@ the group, and each has QEMU's mm), while the vCPUs' own groups may still alloca
 CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O threads' groups. A
 narrowed group above them makes libvirt's commands fail: on v1 a vCPU cannot be plugged and a
 guest cannot be started, on v2 ``virsh vcpupin`` cannot take a CPU outside of it. So ``libvirt/``
-is wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
+is wide except for the moment before the vCPUs' groups exist (v2), and a plugged vCPU starts
 wide until our set is written again.
 """
 

@@ -51,7 +51,7 @@ def sizes(elements: Elements) -> tuple[int, int | None]:
     )
     other_bytes = _not_ram_bytes(elements)
     if other_bytes >= plugged_bytes:
-        raise DomainError('memory: its devices alone take all of it: no RAM is left')
+        raise DomainError('memory: memory devices account for all of it, which leaves no RAM')
     if most_bytes == plugged_bytes:
         return plugged_bytes - other_bytes, None
     return most_bytes - other_bytes, plugged_bytes - other_bytes

@@ -135,7 +135,7 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
 class StatusFiles:
     """Reads libvirt's status files; a file is parsed again only if it was replaced.
 
-    libvirt replaces a file by renaming another over it, so that its inode or time changes.
+    libvirt replaces a file by renaming another over it, which changes its inode or time.
     """
 
     def __init__(

@@ -122,8 +122,8 @@ def groups_set_by_others(
 ) -> list[str]:
     """List the names of the children whose CPUs others have set.
 
-    A subset or superset of ``cpus`` is no contradiction. Neither is a set that the thread itself
-    does not have: a libvirt command that failed to pin the thread leaves such a set.
+    A subset or superset of ``cpus`` does not contradict it. Neither does a set that the thread
+    itself does not have: a libvirt command that failed to pin the thread leaves such a set.
 
     :param held: as :func:`read_held` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left

@@ -2,8 +2,8 @@
 """Send lines to the system's log, without waiting long for it.
 
 The protocol is syslog(3)'s (RFC 3164) over the datagram socket /dev/log, which
-journald and the syslog daemons serve. libc's own syslog() waits for as long as
-the daemon does not read, and libvirt would wait with us.
+journald and the syslog daemons serve. libc's own syslog() blocks until
+the daemon reads, and libvirt would be blocked with us.
 """
 
 from __future__ import annotations

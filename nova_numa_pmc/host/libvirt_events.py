@@ -4,7 +4,7 @@
 ``virConnectOpenReadOnly`` on a stopped daemon can block for ever, and so can any other call until
 the keepalive gives up. So all calls are made in one daemon thread that is never joined or
 waited for; its events are taken from a queue, and a pipe announces them. Start it with the signals
-blocked that the process waits for: a thread begins with the mask of the one that started it.
+blocked that the process waits for: a thread inherits the signal mask of its creator.
 
 libvirt reports lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune), jobs that
 end and metadata; nothing when a job begins, a vCPU is plugged or numatune is called

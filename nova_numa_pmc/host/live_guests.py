@@ -4,8 +4,8 @@
 libvirt's API is the documented source of a guest's definition, but knows nothing of its process:
 the pid, the threads and a job that has just begun are only in the status file, which can be read
 without waiting. So the file shows *that* a guest runs and what its process does, and libvirt what
-the guest *is*, as long as libvirt was queried after this version of the file: both have the same
-document, and after a change without an event the file is the newer one.
+the guest *is*, if libvirt was queried after this version of the file was written: both then hold
+the same document, and after a change without an event the file is the newer one.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class MovePromises:
             )
             if not cpus:
                 raise MoveRefused(
-                    'guest %s: none of the CPUs allowed to it is on these nodes now'
+                    'guest %s: none of the CPUs that it may use is on these nodes any more'
                     % plan_part.name
                 )
         if not plan_part.mem_nodes:

@@ -132,7 +132,7 @@ def _highest_part(
     at = outcome[3]
     if is_uniform(host) and len(at) == 1 and host.link is None:
         demand, bandwidth, maximum = host.demand, host.bandwidth, host.maximum
-        if demand and bandwidth and maximum:  # _parts() in short: it is called for each host
+        if demand and bandwidth and maximum:  # _parts() inlined: this is run for each host
             (where,), cores, wanted = at, host.cores, guest[2]
             cpu = (demand[where] + wanted) / cores[where]
             used = (bandwidth[where] + traffic) / maximum[where]

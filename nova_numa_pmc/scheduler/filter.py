@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuse hosts whose nodes the new guest would press too hard."""
+"""Refuse hosts on whose nodes the new guest would leave too much pressure."""
 
 from __future__ import annotations
 

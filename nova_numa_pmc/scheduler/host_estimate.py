@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs cannot be wanted there.
 PLAUSIBLE = 2.0
-#: Under this name a HostState keeps its decoded metrics and the last estimate. Nova creates new
-#: HostStates for each request, so the cache lives no longer.
+#: Attribute in which a HostState keeps its decoded metrics and the last estimate. Nova creates new
+#: HostStates for each request, so the cache does not outlive it.
 _KEPT = '_numa_pmc_estimate'
 
 
@@ -169,8 +169,8 @@ def _arrivals(decoded: host_metrics.HostMetrics, host_state: HostStateLike) -> t
     """Return vCPUs and MiB of the guests that have come since the metrics were sent.
 
     Nova's counts are arrivals less departures. A departed guest is still measured, so departures
-    are added back, each with the mean size of the counted guests. CPUs that a guest has for itself
-    are none of the shared ones.
+    are added back, each with the mean size of the counted guests. CPUs that are
+    dedicated to a guest are not among the shared ones.
 
     :returns: 0 or below where none came
     """
@@ -288,7 +288,7 @@ def _memory_mb_used(host_state: HostStateLike) -> float:
 
 
 def describe(estimate: HostEstimate) -> str:
-    """Return an estimate in words, one line."""
+    """Return an estimate as one line of text."""
     estimated = estimate.outcome
     if estimated is None:
         return 'unknown: %s' % estimate.unknown

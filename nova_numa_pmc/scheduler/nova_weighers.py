@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.saved_hosts import SavedFlavor
 
 CONF = nova.conf.CONF
-#: Their fields are made when Nova runs.
+#: Their fields are created at run time, by register_all().
 objects: Any = nova_objects
 
-#: No instance's and no host's; Nova wants one.
+#: Of no instance and of no host: Nova requires one.
 _NO_UUID = '00000000-0000-0000-0000-000000000000'
-#: Columns that are copied; the others are derived from them or from nothing.
+#: Columns that are copied; the others are derived from these or keep their defaults.
 _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used'
 
 

@@ -33,7 +33,7 @@ class FilterOptions(Record):
 def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
     """Return the operator's options with what the flavor's extra specs change of them.
 
-    A guest that leaves its host is under no ceiling: a pressed host is better than none.
+    No ceiling applies to a guest that has to leave its host: a saturated host is better than none.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     """

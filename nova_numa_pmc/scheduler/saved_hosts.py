@@ -272,7 +272,7 @@ def parse_host(row: Any) -> SavedHost:
 def amount(row: Any, name: str, default: _D) -> float | _D:
     """Return an amount of a row, the default where it has none.
 
-    :raises ValueError: it is no number, or out of range
+    :raises ValueError: it is not a number, or out of range
     """
     value = row.get(name, default)
     return default if value is None else checked.member(name, checked.number, value, _AMOUNT_MAX)
@@ -281,7 +281,7 @@ def amount(row: Any, name: str, default: _D) -> float | _D:
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's ``stats``, which Nova keeps as JSON.
 
-    :raises ValueError: they are none
+    :raises ValueError: they are not JSON
     """
     stats = row.get('stats') or {}
     return (json.loads(stats) if type(stats) is str else stats) or {}

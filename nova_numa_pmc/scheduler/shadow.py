@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate
     from nova_numa_pmc.scheduler.request import GuestRequest
 
-#: What a line of the log has before the JSON.
+#: Precedes the JSON in a line of the log.
 MARK = 'numa_pmc decision: '
 VERSION = 1
 #: Hosts that a line names beside the chosen ones; characters of a name.

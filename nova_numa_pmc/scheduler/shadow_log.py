@@ -24,7 +24,7 @@ _LINE_MAX, _SECONDS_MAX = 65536, 1e11
 
 
 class ShadowDecision(Record):
-    """A decision: its time [s since the epoch], the host chosen, and the one that ours preferred.
+    """A decision: its time [s since the epoch], its host, and the one that our weigher preferred.
 
     :param pressures: {host: the pressure that the guest would leave there}, of those that the
         line names and whose pressure is known

@@ -31,7 +31,7 @@ scheduler_conf.register_opts(CONF)
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     """Takes a penalty off the weight of hosts that the guest would leave under pressure."""
 
-    #: Fixed bounds keep Nova from normalising the weights to their range, by which a small
+    #: Fixed bounds keep Nova from normalising the weights to their range: otherwise a small
     #: difference between two hosts would count as much as saturation.
     minval, maxval = 0.0, 1.0
     #: The time of the decision [s since the epoch]; another where one is replayed.
@@ -40,8 +40,8 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     def weight_multiplier(self, host_state: HostState) -> float:
         """Return a host's multiplier, as its aggregates may set it, negated for a penalty.
 
-        A negative one, NaN or infinity would draw guests to pressed hosts or spoil all weights:
-        these count as 0. So does one that cannot be read, which weigh_objects() has logged.
+        A negative one, NaN or infinity would attract guests to hosts under pressure or spoil all
+        weights: it counts as 0. So does one that cannot be read, which weigh_objects() has logged.
         """
         try:
             return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay an operator's own requests on saved rows of compute_nodes, with the weigher and without.
 
-Each side fills its own copy of the hosts. Nova's filters are left out but for room, and of its
-weighers the four that differ between hosts without server groups and PCI devices take part: free
+Each side fills its own copy of the hosts. Of Nova's filters only the check for room is simulated,
+and of its weighers the four that tell hosts apart without server groups and PCI devices: free
 vCPUs, RAM and disk, and instances being built (nova/scheduler/weights/{cpu,ram,disk,io_ops}.py).
 """
 

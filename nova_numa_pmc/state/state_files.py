@@ -85,7 +85,7 @@ def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
 
 
 def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) -> int:
-    """Lock a file of the directory by asking again at growing intervals, within bounds.
+    """Lock a file of the directory, retrying at growing intervals within a bound.
 
     A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
     bound; locks here are held for a few milliseconds, so that a few attempts suffice.

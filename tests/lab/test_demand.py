@@ -104,7 +104,7 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
         # A whole core polls beside it.
         assert nodes[0][1] < 0.9 and nodes[1][1] < 0.9, nodes
     assert promised == {'poll': 0, 'plain': 1}
-    assert "floating pool: CPUs 0,2, as the guests' XML says" in status
+    assert "floating pool: CPUs 0,2, from the guests' XML" in status
     assert lab.run(
         'cat /sys/fs/cgroup/machine.slice/*plain.scope/libvirt/vcpu0/cpuset.cpus'
     ).stdout.strip() in ('0', '2')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out samples as tables of text cells, for the code that draws them.
 
-Pure. ``-`` is unknown. A cell's level says how much it matters; a screen with colours shows
-it, and no meaning hangs on it alone.
+Pure. ``-`` is unknown. A cell's level says how serious its value is; a screen with colours
+shows it, but nothing is conveyed by colour alone.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     #: Nodes that guests have no memory of, with whose it is.
     _Withheld = tuple[tuple[model.Node, model.NodeMemory], ...]
 
-#: A host busier than this is not disturbed, nor would the figures be right.
+#: A host busier than this is not measured: guests would be disturbed, the figures wrong.
 BUSY_MAX_RATIO = 0.1
 _LOOK_S = 1.0
 #: Where sysfs does not say the size of the last cache: more than most have.

@@ -98,7 +98,7 @@ def record_override(
 def _move_to_node(
     command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
-    """Move a guest to a node; return what came of it, None: it is there.
+    """Move a guest to a node; return the result, None: it is there already.
 
     :raises PageMoveError: it cannot be there
     """

@@ -2,8 +2,8 @@
 """Bound what a guest is promised by what its host could give.
 
 ``<maxMemory>`` is address space for memory that may be plugged, and some set it to as much as
-the guest's CPU can address: promised as it stands, such a guest would take the host from all
-others.
+the guest's CPU can address. If that much were promised, the guest would leave nothing of the
+host to the others.
 """
 
 from __future__ import annotations

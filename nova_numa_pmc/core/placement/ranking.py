@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import Limits, NodeView, Request
 
-    #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both do not compare.
+    #: Parallel to :data:`KEY_PARTS`. A set of nodes has lists in it: the two kinds do not compare.
     Key = tuple[Any, ...]
 
 #: Parts of the sort key of candidates, in order; the lowest key wins.
@@ -73,7 +73,7 @@ def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
 def _rank_single(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
-    """Rank a single node: the key of a set of one, computed without lists as the usual case."""
+    """Rank a single node: the key of a set of one, without lists because it is the usual case."""
     view, request, at = inputs.view, inputs.request, candidate.cpus[0]
     node = nodes[at]
     mems = candidate.mems or candidate.cpus

@@ -80,7 +80,7 @@ RULES = (
     Rule(
         'locked',
         lambda case: case.guest.locked or case.guest.pci_devices,
-        'its memory cannot move',
+        'its memory cannot be moved',
     ),
     Rule(
         'huge_pages', lambda case: case.guest.page_bytes or case.promise.page_bytes, 'huge pages'
@@ -98,7 +98,7 @@ def why_not(
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> str:
-    """Return the code of why a guest must not be touched, '' it may.
+    """Return the code of the reason not to touch a guest; empty: there is none.
 
     :param guest: the guest by its XML, None: that is not known
     :param promise: the guest's, None: it has none
@@ -113,7 +113,7 @@ def why_not(
 
 
 def why_not_now(guest: model.Guest) -> str:
-    """Return the code of why a guest must not be touched even now, if planned; empty: it may."""
+    """Return the code of the reason not to touch a guest even if planned; empty: there is none."""
     return _first_reason(ALWAYS, _Case(guest))
 
 

@@ -186,7 +186,7 @@ def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: f
 def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
     """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
-    Independent bursts add as squares, so that nodes which share their guests wait for
+    Independent bursts add as squares, so nodes that share their guests wait for
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
     it (:data:`TAKEN_UP_RATIO`); what is then left are bursts of both nodes together.
     """

@@ -18,7 +18,7 @@ _CAUSES = {
     'waiting': 'waiting for CPUs',
     'distance': 'distance of memory',
     'bandwidth': 'saturated memory',
-    'crowding': 'an uneven use of full nodes',
+    'crowding': 'unevenly crowded nodes',
     'bursts': 'bursts that find CPUs idle elsewhere',
 }
 _BUDGET = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records that the rebalancer takes and returns: a host's situation, its options, a plan.
 
-Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
-that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
+Kept out of :mod:`nova_numa_pmc.model`, because the libvirt hook loads that module at
+every guest start and never moves a running guest. Cores are core-seconds per second.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Situation(Record):
 class RebalanceOptions(Record):
     """The operator's options of the rebalancer: what moves cost, and how many there may be.
 
-    :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
+    :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone,
         and the following plans wait until their shares have paid for it
     :param moves_per_hour: guests whose memory is moved
     :param changes_per_hour: guests of which only the CPUs are changed (widen, narrow)

@@ -57,7 +57,7 @@ def plan(
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
-    R ≥ K · caution. What was lost by waiting has then paid for the move, so that the sum of
+    R ≥ K · caution. What was lost by waiting has then paid for the move, so the sum of
     loss and cost is within a constant of what hindsight would have paid (ski rental: Karlin,
     Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching"). Among due moves the one
     with the largest G · 600 s − K comes first; the others are weighed again as if it were made
@@ -106,7 +106,7 @@ def propose(
     This is for an operator who asks now: no regret is needed and no budget applies. No guest is
     changed twice.
 
-    :param horizon_s: for how long the load is taken to stay as it is [s]
+    :param horizon_s: how long the load is assumed to stay as it is [s]
     """
     host_model = HostModel(situation, options)
     before = host_model.host_loss.loss()

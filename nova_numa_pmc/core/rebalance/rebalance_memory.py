@@ -122,8 +122,8 @@ def with_move_recorded(
 ) -> RebalanceMemory:
     """Return the memory after a move.
 
-    Its guests' next move counts twice its cost until this one has paid for itself: otherwise
-    guests would be moved for ever after a load that changes faster than moves pay.
+    The cost of its guests' next move counts twice until this one has paid for itself: otherwise
+    guests would be moved for ever, following a load that changes faster than moves pay.
 
     :param trial: the trial of the move
     """

@@ -48,7 +48,7 @@ class Aggregates:
         does not change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
     :ivar rotation: how many placements came before, modulo their number; breaks ties
     :ivar uniform: each part of pressure is known on all domains or on none, and each domain
-        has CPUs and memory: the short way of :func:`outcome.outcome` holds
+        has CPUs and memory: the fast path of :func:`outcome.outcome` applies
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Aggregates:
         self.rate = None
         if not demand or not bandwidth:
             return
-        if uniform:  # traffic_rate() in short: a call of it takes longer than this
+        if uniform:  # traffic_rate() inlined: calling it takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
             if hundredths >= HUNDREDTHS_MIN:
                 self.rate = (

@@ -2,7 +2,7 @@
 """Compute the pressures that a guest would leave on a host, as the scheduler needs them.
 
 The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
-case, a single node of a host that knows what it knows of all its nodes, is computed here
+case, a single node of a host that knows the same parts of all its nodes, is computed here
 without records, since place() takes as long as Nova's own weighers do for three hosts; the
 rest goes through place()'s own parts. A property test holds both against place().
 """

@@ -146,7 +146,9 @@ class Memory:
 def _syscall(which: int, *arguments: object) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
-        raise CalibrationError('the number of mbind is not known on %s' % platform.machine())
+        raise CalibrationError(
+            'the system call number of mbind is unknown on %s' % platform.machine()
+        )
     if _libc.syscall(ctypes.c_long(numbers[which]), *arguments) == 0:
         return
     code = ctypes.get_errno()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.paging.page_mover import MovedPages
     from nova_numa_pmc.host.writes import FileChange
 
-#: States of a move. MOVING is the only one that goes on.
+#: States of a move. MOVING is the only one that is not final.
 MOVING = 'moving'
 DONE = 'done'  # next to no movable memory lies elsewhere
 PARTLY = 'partly'  # pages would not move: ``refused`` says why

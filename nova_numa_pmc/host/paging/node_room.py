@@ -24,9 +24,9 @@ def available_bytes(node: int, root: str = '/') -> int:
         raise PageMoveError(str(error)) from None
     path = path_of(root, path)
     if fields is None:
-        raise PageMoveError('%s: No such file or directory: no node to move memory to' % path)
+        raise PageMoveError('%s: no such file: there is no such node' % path)
     if fields.get(_TOTAL) == 0:
-        raise PageMoveError('%s: node %d has no memory to move any to' % (path, node))
+        raise PageMoveError('%s: node %d has no memory, so none can be moved there' % (path, node))
     if _FREE not in fields:
         raise PageMoveError('%s: no MemFree in it' % path)
     return fields[_FREE] + sum(fields.get(name, 0) for name in _CACHES) // 2

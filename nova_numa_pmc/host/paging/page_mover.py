@@ -88,7 +88,7 @@ class PageMover:
     def _locate(self, addresses: array[int], presence: Presence) -> array[int]:
         """Return the node of each page, also of those that wait for a NUMA hinting fault.
 
-        A huge page that waits answers as the zero page does; a touch is for all of it.
+        A huge page that waits is reported as the zero page is; one touch covers all of it.
         """
         statuses = self._port.locate(self._pid, addresses)
         if not _ABSENT.isdisjoint(statuses):
@@ -167,10 +167,9 @@ class PageMover:
     def _count_tried(self, addresses: array[int], statuses: array[int]) -> int:
         """Return the number of pages that the kernel has tried.
 
-        It says at once what becomes of a page that cannot join those which it has collected, then
-        moves these, and stops there when one of them stays (do_pages_move() in mm/migrate.c): a
-        huge page that is pinned would hold back all behind it. The rest of that huge page is
-        taken for tried.
+        It reports at once a page that cannot be added to those it has collected, then moves these,
+        and stops there if one of them stays (do_pages_move() in mm/migrate.c): a pinned huge page
+        would hold back all pages behind it. The rest of that huge page counts as tried.
         """
         stopped = max(
             (

@@ -123,7 +123,7 @@ class Ladder:
             sampled = self._retries.sample(source, problems, tick)
             if sampled is None:
                 continue
-            if not tick.guests:  # still tried, so that its fitness is known
+            if not tick.guests:  # still tried, so that it is known whether it works
                 best = source.name
                 break
             for running in waiting:

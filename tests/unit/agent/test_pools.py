@@ -31,7 +31,7 @@ class PoolTest(AgentCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(made, 61)
         self.assertEqual({'0-1'}, self.held())
-        self.assertIn('floating pool: CPUs 0-1,4-5, as nova.conf says', ' '.join(logs.output))
+        self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', ' '.join(logs.output))
         self.assertEqual('nova.conf', self.published().pool_source)
 
     def test_also_those_that_were_held_before_this_was_known(self):

@@ -204,7 +204,7 @@ class StatusTest(OperatingCase):
     def test_which_cpus_plain_guests_may_use(self):
         self.assertIn('floating pool: CPUs 0-7, all that are', self.run_it('status')[1])
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
-        self.assertIn('floating pool: CPUs 0-1,4-5, as nova.conf says', self.run_it('status')[1])
+        self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_it('status')[1])
 
     def test_by_what_the_agent_knows_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
