@@ -13,6 +13,7 @@ from nova_numa_pmc.core import host_view, node_memory, pressure
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, processes
+from nova_numa_pmc.host.paging import hugetlb
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, pause, publication
 
@@ -243,6 +244,8 @@ def _guest_status(
     try:
         groups = cgroups.find(guest.pid, command.root)
         held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
+        if guest.page_bytes:
+            by_node = hugetlb.with_huge_pages(by_node or {}, guest.pid, command.root)
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)

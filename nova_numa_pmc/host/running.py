@@ -190,11 +190,7 @@ class GuestReader:
             self._groups.pop(key, None)  # the group may have been made again elsewhere
             by_node = {}
         if guest.page_bytes:
-            huge = hugetlb.bytes_by_node(guest.pid, self._root)
-            if not huge:
-                return {}  # without them the rest is QEMU's own, not the guest's
-            for node, size in huge.items():
-                by_node[node] = by_node.get(node, 0) + size
+            return hugetlb.with_huge_pages(by_node, guest.pid, self._root) or {}
         return by_node
 
     def close(self) -> None:

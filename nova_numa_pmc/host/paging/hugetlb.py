@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.host.files import read_kernel_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
@@ -38,3 +42,17 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     except (OSError, ValueError, StopIteration):
         return {}
     return by_node
+
+
+def with_huge_pages(
+    by_node: Mapping[int, int], pid: int | None, root: str = '/'
+) -> dict[int, int] | None:
+    """Return the memory of a guest on huge pages of a pool: {node id: bytes}.
+
+    :param by_node: the rest of its memory, as :func:`cgroups.memory_by_node` reads it
+    :returns: None where its huge pages are unknown: the rest is QEMU's own, not the guest's
+    """
+    huge = bytes_by_node(pid, root)
+    if not huge:
+        return None
+    return {node: by_node.get(node, 0) + huge.get(node, 0) for node in {*by_node, *huge}}

@@ -206,6 +206,24 @@ class StatusTest(OperatingCase):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_it('status')[1])
 
+    def test_memory_of_a_guest_on_huge_pages(self):
+        backing = (
+            "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
+        )
+        self.host.launch(1, {0: 5 << 20, 1: 0}, xml=host.domain_xml(1, extra=backing))
+        self.promise(1, 0)
+
+        def shown():
+            guests = self.json('status')[1]['guests']
+            [one] = (guest for guest in guests if guest['uuid'] == host.uuid_of(1))
+            return one['bytes_by_node'], one['home_ratio']
+
+        self.assertEqual((None, None), shown())
+        self.host.write(
+            'proc/4001/numa_maps', '7f12 default huge N0=5 N1=5 kernelpagesize_kB=2048\n'
+        )
+        self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
+
     def test_by_what_the_agent_knows_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
         for age_s, shown in ((0.0, True), (1000.0, False)):
