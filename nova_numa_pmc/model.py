@@ -96,7 +96,7 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start
-    :param vcpus_max: its number of vCPUs once all are plugged in; None: ``vcpus``
+    :param vcpus_max: as the XML has it, None: as ``vcpus``; see :attr:`vcpus_limit`
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
         persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
@@ -158,6 +158,11 @@ class Guest(Record):
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
     plugged_bytes: int | None = None
     mem_bound: bool = False
+
+    @property
+    def vcpus_limit(self) -> int:
+        """Return its number of vCPUs once all are plugged in."""
+        return max(self.vcpus, self.vcpus_max or 0)
 
 
 class Promise(Record):

@@ -76,7 +76,7 @@ class PromisesUpkeep:
         }
         self._tried_s = now_ns / 1e9
         self._log_changes(before, locked_promises.promises)
-        return HostPromises(locked_promises.promises, locked_promises.rotation), problems
+        return locked_promises.with_promises({}), problems
 
     def follow(
         self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
@@ -125,7 +125,7 @@ class PromisesUpkeep:
                 before.vcpus,
                 before.memory_bytes >> 20,
             )
-        return HostPromises(locked_promises.promises, locked_promises.rotation)
+        return locked_promises.with_promises({})
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log changes of what others have pinned of each guest."""

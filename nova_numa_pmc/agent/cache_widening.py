@@ -86,11 +86,7 @@ class CacheWidening:
             )
         if not widened:
             return tick
-        return tick._replace(
-            host_promises=HostPromises(
-                {**tick.host_promises.promises, **widened}, tick.host_promises.rotation
-            )
-        )
+        return tick._replace(host_promises=tick.host_promises.with_promises(widened))
 
     @staticmethod
     def _waiting(

@@ -17,7 +17,6 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     import logging
@@ -74,11 +73,7 @@ class LateStarts:
                     finished[guest.uuid] = after
         if not finished:
             return tick
-        return tick._replace(
-            host_promises=HostPromises(
-                {**tick.host_promises.promises, **finished}, tick.host_promises.rotation
-            )
-        )
+        return tick._replace(host_promises=tick.host_promises.with_promises(finished))
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, None where that must wait."""

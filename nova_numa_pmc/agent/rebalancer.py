@@ -119,7 +119,7 @@ class Rebalancer:
 
     def _load(self) -> RebalanceMemory:
         try:
-            data = state_files.read(self._directory(), FILE, _SIZE_MAX_BYTES)
+            data = state_files.read(self._directory, FILE, _SIZE_MAX_BYTES)
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != files.read_boot_id(self._root):
                 return RebalanceMemory()  # its times are those of another boot
@@ -127,7 +127,7 @@ class Rebalancer:
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
                 '%s: %s: what moves have gained is counted from zero again',
-                os.path.join(self._directory(), FILE),
+                os.path.join(self._directory, FILE),
                 error,
             )
             return RebalanceMemory()
@@ -137,7 +137,8 @@ class Rebalancer:
             'boot_id': files.read_boot_id(self._root),
             'ledger': rebalance_memory_format.to_data(memory),
         }
-        state_files.write(self._directory(), FILE, json.dumps(saved).encode())
+        state_files.write(self._directory, FILE, json.dumps(saved).encode())
 
+    @property
     def _directory(self) -> str:
         return self.options.shared.state_path(self._root)

@@ -244,7 +244,7 @@ def request(
     history = history or model.DemandHistory()
     demand = expected_cores(guest.vcpus, history)
     return model.Request(
-        max(guest.vcpus, guest.vcpus_max or 0),
+        guest.vcpus_limit,
         guest.memory_bytes,
         guest.page_bytes,
         guest.allowed_cpus,

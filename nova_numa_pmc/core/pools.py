@@ -136,7 +136,16 @@ def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) 
     """
     cpus = cpus_on(promise.cpu_nodes, host, guest)
     own = cpus.intersection(promise.cpus)
-    return own if own and len(own) >= max(guest.vcpus, guest.vcpus_max or 0) else cpus
+    return own if own and len(own) >= guest.vcpus_limit else cpus
+
+
+def cpus_at(
+    nodes: tuple[int, ...], promise: model.Promise, host: model.Topology, guest: model.Guest
+) -> frozenset[int]:
+    """Return the CPUs that a guest gets on nodes: those of its promise if these are its nodes."""
+    if nodes == promise.cpu_nodes:
+        return cpus_held(promise, host, guest)
+    return cpus_on(nodes, host, guest)
 
 
 def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:

@@ -103,9 +103,7 @@ def within_l3(
         for at, node in enumerate(view.nodes)
         if node.id in after.cpu_nodes
     }
-    request = model.Request(
-        max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, allowed_cpus=guest.allowed_cpus
-    )
+    request = model.Request(guest.vcpus_limit, guest.memory_bytes, allowed_cpus=guest.allowed_cpus)
     cpus: tuple[int, ...] = ()
     if len(place) == 1:
         cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, limits)

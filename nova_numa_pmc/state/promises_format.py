@@ -39,6 +39,10 @@ class HostPromises:
         self.promises = dict(promises or {})
         self.rotation = rotation
 
+    def with_promises(self, promises: Mapping[str, Promise]) -> HostPromises:
+        """Return a copy with some promises added or replaced; {guest uuid: promise}."""
+        return HostPromises({**self.promises, **promises}, self.rotation)
+
 
 def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     """Render promises as the file's bytes.

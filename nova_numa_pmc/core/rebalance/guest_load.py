@@ -86,7 +86,7 @@ def _guest_load(
     return plan_records.GuestLoad(
         sample.uuid,
         sample.name,
-        known.vcpus if guest is None else max(guest.vcpus, guest.vcpus_max or 0),
+        known.vcpus if guest is None else guest.vcpus_limit,
         known.memory_bytes,
         known.cpu_nodes if held is None else tuple(held),
         known.cpu_nodes,
