@@ -63,7 +63,7 @@ class EarlyHold:
     ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
-        self._groups: cgroups.Groups | None = None
+        self._groups: cgroups.GuestGroups | None = None
         self._seen: tuple[tuple[str, str, bool], ...] | None = None
         self._seen_s = 0.0
         self._file: Identity | None = None
@@ -101,7 +101,7 @@ class EarlyHold:
             return True
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns
 
-    def _find(self) -> cgroups.Groups | None:
+    def _find(self) -> cgroups.GuestGroups | None:
         """Find the groups of a QEMU that has been executed, None: not yet."""
         if guests.pid_file_identity(self._guest.name, self._root) in (None, self._stale):
             return None
@@ -110,7 +110,7 @@ class EarlyHold:
         except CpusetError:
             return None  # the file is being written, or QEMU not executed yet
 
-    def _narrow_children(self, groups: cgroups.Groups, now_s: float) -> bool:
+    def _narrow_children(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
         children = cgroups.children(groups.target)
         seen = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)

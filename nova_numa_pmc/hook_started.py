@@ -89,7 +89,7 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
 
 
 def memory_by_node(
-    guest: model.Guest, groups: cgroups.Groups, root: str
+    guest: model.Guest, groups: cgroups.GuestGroups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes} of all, and of its huge pages.
 
@@ -133,7 +133,7 @@ def decide_beside_memory(
     return promises.decide(guest, options, root, lock_timeout_s, by_node)
 
 
-def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None) -> None:
+def _take_back_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
     """Widen the group that the start has narrowed; if that fails, the agent does it."""
     if groups and cpus:
         try:
@@ -145,7 +145,7 @@ def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None)
 def _apply(
     call: HookCall,
     guest: model.Guest,
-    groups: cgroups.Groups,
+    groups: cgroups.GuestGroups,
     decision: promises.Decision,
     huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
@@ -180,7 +180,7 @@ def _memory_text(
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = cgroups.bytes_off(by_node, homes)
     outcome = applied.memory
-    if outcome == cpuset.UNASKED:
+    if outcome == cpuset.NOT_REQUESTED:
         outcome = 'wide' if off_bytes else cpuset.LOCAL
     text = ' (%s' % outcome
     if off_bytes:

@@ -343,7 +343,7 @@ class Placement(Record):
     mem_bytes: tuple[int, ...] = ()
 
 
-class Limits(Record):
+class PlacementOptions(Record):
     """The operator's placement options; ``conf/host_options.py`` describes each.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host

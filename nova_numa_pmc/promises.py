@@ -115,10 +115,10 @@ def decide(
 
     host = host_with_pool_cpus(root)
     devices, problems = _device_nodes(guest, root)
-    problems += (*host.problems, *_ignored(guest.extra_specs))
-    guest, unread = _overridden(guest, root)
+    problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
+    guest, unread = _with_override(guest, root)
     guest, beyond = promise_limit.limited(guest, host, options.limits)
-    located, own_host = _located(guest, host), pools.with_guest_pool(guest, host)
+    located, own_host = _with_pool_load(guest, host), pools.with_guest_pool(guest, host)
     problems += (*unread, *beyond)
     host_promises = host_promises or locked(options, root, timeout_s)
     with host_promises:
@@ -156,7 +156,7 @@ def _view_and_request(
     device_nodes: tuple[int, ...],
     host: model.Topology,
     loading: Collection[model.Promise],
-    limits: model.Limits,
+    limits: model.PlacementOptions,
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
@@ -177,7 +177,7 @@ def _narrow_to_l3(
     view: model.HostView,
     promises: Collection[model.Promise],
     request: model.Request,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
 ) -> tuple[model.Placement, tuple[int, ...]]:
     """Narrow a placement to an L3 cache of its one place; return it and the cache's CPUs."""
     if (
@@ -209,7 +209,10 @@ def record_started(
 
 
 def updated_promise(
-    promise: model.Promise, guest: model.Guest, host: model.Topology, limits: model.Limits
+    promise: model.Promise,
+    guest: model.Guest,
+    host: model.Topology,
+    limits: model.PlacementOptions,
 ) -> model.Promise:
     """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
 
@@ -217,7 +220,7 @@ def updated_promise(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _located(promise_limit.limited(guest, host, limits)[0], host)
+    guest = _with_pool_load(promise_limit.limited(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -292,7 +295,9 @@ def reconcile(
             if guest.name in unknown:
                 guest, beyond = promise_limit.limited(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
-                host_promises.put(_implied_promise(_located(guest, host), host, options, root))
+                host_promises.put(
+                    _implied_promise(_with_pool_load(guest, host), host, options, root)
+                )
     return problems
 
 
@@ -309,7 +314,7 @@ def _loading_promises(
 
 
 def _followable_bytes(
-    by_node: Mapping[int, int], host: model.Topology, limits: model.Limits
+    by_node: Mapping[int, int], host: model.Topology, limits: model.PlacementOptions
 ) -> dict[int, int]:
     """Return the part of {node id: bytes} on nodes for guests; {}: most of it lies elsewhere."""
     from nova_numa_pmc.core import node_memory
@@ -411,7 +416,7 @@ def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
         return None
 
 
-def _ignored(specs: tuple[tuple[str, str], ...]) -> list[str]:
+def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:
     """Return the problems of a flavor's extra specs; the decision ignores these specs."""
     if not specs:
         return []
@@ -420,7 +425,7 @@ def _ignored(specs: tuple[tuple[str, str], ...]) -> list[str]:
     return ["the flavor's " + problem for problem in extra_specs.parse(specs).problems]
 
 
-def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
+def _with_override(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
     """Return the guest with the operator's override; without the file it is as any other."""
     from nova_numa_pmc.state import overrides  # not where the decision is recalled
 
@@ -444,7 +449,7 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
     return tuple(sorted(nodes)), problems
 
 
-def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
+def _with_pool_load(guest: model.Guest, host: model.Topology) -> model.Guest:
     """Return the guest with its pins' nodes, and only the vCPUs that load the floating pool."""
     loading = pools.loading_vcpus(guest, host)
     if loading != guest.vcpus:

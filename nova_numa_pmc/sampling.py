@@ -13,7 +13,7 @@ from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import build_sample, cache_hierarchy, host_view, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
-from nova_numa_pmc.host import cpu_times, files, nova_cpu_sets, running, topology
+from nova_numa_pmc.host import cpu_times, files, guest_use, nova_cpu_sets, topology
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -72,7 +72,7 @@ class Sampler:
     ) -> None:
         self._options = options or counters_conf.CounterOptions()
         self._root = root
-        self._guests = running.GuestReader(root)
+        self._guests = guest_use.GuestUseReader(root)
         self._cpu_sets = nova_cpu_sets.NovaCpuSetsReader(root)
         self.pool: pools.Pool | None = None
         self._cpus = cpu_counters.CpuCounters(self._select, root)

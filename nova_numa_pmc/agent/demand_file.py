@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import flavors, history_format, longer_horizon
+from nova_numa_pmc.core.demand import flavors, history_format, lasting_demand
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import state_files
@@ -65,7 +65,7 @@ class DemandFile:
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        longer = longer_horizon.LongerHorizon(
+        longer = lasting_demand.LastingDemand(
             self.histories,
             tick.sample,
             tick.host,

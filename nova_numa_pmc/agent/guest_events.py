@@ -77,7 +77,7 @@ class GuestEvents:
         """Collect the pending events, without waiting."""
         heard: set[str] = set()
         if self._listener is not None:
-            for change in self._listener.pop_changes():
+            for change in self._listener.pop_events():
                 self.guests.update(change)
                 heard.add(change.name)
             self._log_source()

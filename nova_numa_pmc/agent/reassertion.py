@@ -59,7 +59,7 @@ class Reassertion:
         self.options = options
         self._root, self._log, self._problem_log = root, log, problem_log
         self._alive: dict[_Key, str] = {}  # names
-        self._groups: dict[_Key, cgroups.Groups] = {}
+        self._groups: dict[_Key, cgroups.GuestGroups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → when it was written recently
         #: CPUs that all groups but the operator's were seen to hold.
         self._held: dict[_Key, frozenset[int]] = {}
@@ -189,7 +189,7 @@ class Reassertion:
         self,
         key: _Key,
         guest: model.Guest,
-        groups: cgroups.Groups,
+        groups: cgroups.GuestGroups,
         held: dict[str, Held],
         cpus: frozenset[int],
         host: model.Topology,
@@ -247,7 +247,7 @@ class Reassertion:
             else 'its threads are no longer pinned by others',
         )
 
-    def _find(self, guest: model.Guest) -> cgroups.Groups:
+    def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
         key = guest.uuid, guest.pid
         groups = self._groups.get(key)
         # vCPUs that were plugged since have groups of their own.
@@ -327,7 +327,7 @@ class _Room:
 
 
 def _confine(
-    groups: cgroups.Groups,
+    groups: cgroups.GuestGroups,
     held: dict[str, Held],
     cpus: frozenset[int],
     left: Iterable[frozenset[int]],

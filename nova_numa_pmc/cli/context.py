@@ -106,7 +106,7 @@ class CommandContext:
         """Return whether this process may change the guests of this host."""
         return self.root != '/' or os.geteuid() == 0
 
-    def need_root(self) -> None:
+    def require_root(self) -> None:
         """Raise :class:`NumaPmcError` with the remedy unless :attr:`may_write`."""
         if not self.may_write:
             raise NumaPmcError('this needs root: run the command with sudo')
@@ -241,12 +241,12 @@ class CommandContext:
         return places
 
     def propose(
-        self, observed: ObservedHost, horizon_s: float, names: Collection[str] = ()
+        self, observed: ObservedHost, payback_s: float, names: Collection[str] = ()
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan the moves that pay within a time, without widening: only the agent does that.
 
         :param observed: a host that was measured
-        :param horizon_s: the time within which a move has to pay [s]
+        :param payback_s: the time within which a move has to pay [s]
         :param names: the guests that may be moved; empty: all
         :returns: (the plan, the situation that it was made for)
         :raises UnknownGuest: a named guest does not run
@@ -264,11 +264,11 @@ class CommandContext:
                 )
             )
         return planner.propose(
-            situation, self.options.rebalance_options._replace(widen=False), horizon_s
+            situation, self.options.rebalance_options._replace(widen=False), payback_s
         ), situation
 
 
-def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:
+def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:
     """Return the ids of the nodes that a guest's CPUs are held to; empty: to none.
 
     :raises CpusetError: they cannot be read

@@ -61,7 +61,7 @@ def decide(
 
 
 def withheld_memory(
-    limits: model.Limits, root: str
+    limits: model.PlacementOptions, root: str
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, its memory's kind) of the nodes whose memory is not for guests.
 
@@ -70,7 +70,9 @@ def withheld_memory(
     return node_memory.list_withheld(usable_cpus.host_with_pool_cpus(root).nodes, limits)
 
 
-def possible_places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
+def possible_places(
+    decision: promises.Decision, limits: model.PlacementOptions
+) -> list[PossiblePlace]:
     """Return the possible places, the best first.
 
     :param decision: not a recalled one

@@ -42,7 +42,7 @@ def install(
     :param force: install in spite of findings other than a failed trial
     :raises hook_files.HookError: no root, or an old hook cannot be kept
     """
-    _need_root(root)
+    _require_root(root)
     expected = hook_checks.expected_script(root)
     findings: list[Finding] = []
     notes: list[str] = []
@@ -86,7 +86,7 @@ def install(
 
 def remove(root: str) -> InstallResult:
     """Remove the hook; a running daemon need not be restarted."""
-    _need_root(root)
+    _require_root(root)
     return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
 
 
@@ -129,6 +129,6 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
     return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
 
-def _need_root(root: str) -> None:
+def _require_root(root: str) -> None:
     if hook_checks.is_own(root) and os.geteuid() != 0:
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')

@@ -102,7 +102,7 @@ class HostMetrics:
     )
 
     aggregates: Aggregates
-    limits: model.Limits
+    limits: model.PlacementOptions
     taken_s: int
     interval_s: int
     vcpus_used: int
@@ -296,7 +296,7 @@ def _read_optional(
     return bandwidths[0], bandwidths[1], links, distances, members
 
 
-def _limits(maximum: _Values) -> model.Limits:
+def _limits(maximum: _Values) -> model.PlacementOptions:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
         return DEFAULT_LIMITS._replace(
             **{  # type: ignore[arg-type]  # of all fields' types

@@ -88,7 +88,7 @@ UNKNOWN_MB = 10**6
 UNKNOWN = -1
 GUESTS_BITS = 10
 LIMITS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000)
-DEFAULT_LIMITS = model.Limits()
+DEFAULT_LIMITS = model.PlacementOptions()
 
 
 class Counted(Record):

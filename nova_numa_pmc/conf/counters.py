@@ -54,7 +54,7 @@ class CounterOptions(Record):
     latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
     local_latency_ns: float = pressure.LOCAL_LATENCY_NS
     write_weight: float = 1.0
-    limits: model.Limits = model.Limits()
+    limits: model.PlacementOptions = model.PlacementOptions()
     state_dir: str = '/run/nova-numa-pmc'
 
 

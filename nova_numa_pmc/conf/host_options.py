@@ -26,7 +26,7 @@ PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A configuration file is a few kilobytes; a longer file is refused.
 SIZE_MAX_BYTES = 1 << 20
 
-_DEFAULT_LIMITS = model.Limits()
+_DEFAULT_LIMITS = model.PlacementOptions()
 _BOOLEANS = {
     'true': True,
     '1': True,
@@ -72,7 +72,7 @@ class HostOptions(Record):
     :param problems: lines to log: what could not be used, and what is used instead
     """
 
-    limits: model.Limits
+    limits: model.PlacementOptions
     enabled: bool
     timeout_s: float
     bind: bool
@@ -399,7 +399,7 @@ def read(path: str = PATH) -> HostOptions:
 
 def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> HostOptions:
     """Return the values as a record."""
-    limits = model.Limits(
+    limits = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mb'] << 20,
         smt_ratio=values['placement', 'smt_ratio'],

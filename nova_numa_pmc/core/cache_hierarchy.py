@@ -20,7 +20,7 @@ _BY_CONTROLLERS_MAX = 4
 _DISTANCE_MAX = 255
 
 
-def domains(host: model.Topology, limits: model.Limits) -> tuple[int, ...]:
+def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, ...]:
     """Return the nodes that share memory channels, as in :class:`model.HostView`.
 
     * An L3 cache that spans several nodes: sub-NUMA clustering, each with its own controllers.

@@ -45,7 +45,7 @@ _MIN_RATIO = 0.05
 def view(
     host: model.Topology,
     promises: Iterable[model.Promise],
-    limits: model.Limits,
+    limits: model.PlacementOptions,
     loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
     rotation: int = 0,
     now_ns: int | None = None,
@@ -105,7 +105,7 @@ def view(
 
 
 def with_guest_memory(
-    nodes: tuple[model.Node, ...], limits: model.Limits
+    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
     """Return the nodes, leaving out memory that is not for guests."""
     if any(node.memory_bytes and not node.cpus for node in nodes):
@@ -228,7 +228,7 @@ def expected_traffic(demand_cores: float, intensity: float, rate: float | None) 
 
 def request(
     guest: model.Guest,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
     device_nodes: Iterable[int] = (),
     history: model.DemandHistory | None = None,
 ) -> model.Request:
@@ -293,7 +293,7 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     )
 
 
-def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
+def capacity_bytes(node: model.Node, limits: model.PlacementOptions) -> int:
     """Return a node's promisable bytes in normal pages.
 
     ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
@@ -303,7 +303,7 @@ def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
     return max(0, int(limits.ram_ratio * usable))
 
 
-def capacity_cores(host: model.Topology, limits: model.Limits) -> list[float]:
+def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list[float]:
     """Return the capacity C_n of each node by position [cores].
 
     It is the node's cores, plus s for each further usable SMT sibling.

@@ -17,7 +17,7 @@ IN_WORDS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
 BY_OPTION = 'device_memory_nodes'
 
 
-def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
+def memory_of(node: model.Node, limits: model.PlacementOptions) -> model.NodeMemory:
     """Return the kind of a node's memory, by the operator's options or else by the kernel.
 
     A node with CPUs always has memory of the host's own.
@@ -29,13 +29,13 @@ def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
     return node.memory
 
 
-def is_for_guests(node: model.Node, limits: model.Limits) -> bool:
+def is_for_guests(node: model.Node, limits: model.PlacementOptions) -> bool:
     """Return whether a node has memory that guests may be promised."""
     return bool(node.memory_bytes) and memory_of(node, limits).kind == model.HOST
 
 
 def with_guest_memory(
-    nodes: tuple[model.Node, ...], limits: model.Limits
+    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
     """Return the nodes, leaving out memory that is not for guests."""
     return tuple(
@@ -47,7 +47,7 @@ def with_guest_memory(
 
 
 def list_withheld(
-    nodes: tuple[model.Node, ...], limits: model.Limits
+    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, kind of its memory) of the nodes whose memory is not for guests."""
     return tuple(

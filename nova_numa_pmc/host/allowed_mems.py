@@ -14,12 +14,12 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import memory_kinds, writes
-from nova_numa_pmc.host.cgroups import Groups
+from nova_numa_pmc.host.cgroups import GuestGroups
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import file_of
 
 
-def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
+def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozenset[int] | None:
     """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
 
     :param mems: ids of the requested nodes; None: none are requested
@@ -31,7 +31,7 @@ def only_with_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[i
     return mems if having is None else mems & having or None
 
 
-def wide_mems(groups: Groups) -> str:
+def wide_mems(groups: GuestGroups) -> str:
     """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
 
     These are the nodes that the guest's own group inherits, which all have memory, without those
@@ -51,5 +51,5 @@ def wide_mems(groups: Groups) -> str:
     return format_cpulist(inherited - withheld)
 
 
-def _root(groups: Groups) -> str:
+def _root(groups: GuestGroups) -> str:
     return os.path.join(groups.proc, '../..')

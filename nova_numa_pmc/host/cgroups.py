@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _NEGLIGIBLE_RATIO = 0.01
 
 
-class Groups(Record):
+class GuestGroups(Record):
     """A guest's own control groups, as absolute directories.
 
     :param version: 1 or 2, of the hierarchy that holds the cpuset controller
@@ -43,8 +43,8 @@ class Groups(Record):
         one with a cpuset, else the scope
     :param children: the emulator, vcpuN and iothreadN groups that have a cpuset
     :param main: the group that QEMU's main thread is in
-    :param covers: cpusets are written to ``target`` itself (v2, without usable children); else to
-        each child, and ``target`` stays wide
+    :param writes_target: cpusets are written to ``target`` itself (v2, without usable children);
+        else to each child, and ``target`` stays wide
     :param memory: the directory whose ``memory.numa_stat`` counts the guest, None: not known
     :param proc: its directory in procfs
     """
@@ -55,12 +55,12 @@ class Groups(Record):
     target: str
     children: tuple[str, ...]
     main: str
-    covers: bool
+    writes_target: bool
     memory: str | None
     proc: str
 
 
-def find(pid: int | None, root: str = '/') -> Groups:
+def find(pid: int | None, root: str = '/') -> GuestGroups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
     :param pid: None: not known, and :class:`GuestGone` is raised
@@ -80,24 +80,24 @@ def find(pid: int | None, root: str = '/') -> Groups:
     own = children(target)
     # The whole guest is written only if nothing else can be: libvirt's own commands write the
     # threads' groups, and fail if a group above them is narrower.
-    covers = version == 2 and (not own or (nested and main not in own))
-    if covers and not _has_cpuset(target):
+    writes_target = version == 2 and (not own or (nested and main not in own))
+    if writes_target and not _has_cpuset(target):
         target = scope
-    if not _has_cpuset(target) or not (covers or main in own):
+    if not _has_cpuset(target) or not (writes_target or main in own):
         raise CpusetError(
             "%s: no cpuset in the guest's own groups: cpuset is missing in its "
             'cgroup.controllers (v2), or libvirt is configured not to use it '
             '(cgroup_controllers in qemu.conf)' % main
         )
     memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
-    return Groups(
+    return GuestGroups(
         version,
         pid,
         scope,
         target,
         own,
         main if _has_cpuset(main) else target,
-        covers,
+        writes_target,
         memory,
         os.path.join(root, 'proc', '%d' % pid),
     )
@@ -161,7 +161,7 @@ def _enter(
     return pid, version, hierarchies, mounts, _locate(hierarchies[key], key, mounts, root)
 
 
-def memory_by_node(groups: Groups) -> dict[int, int] | None:
+def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
     """Read a guest's bytes of anonymous and shared memory on each node.
 
     Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
@@ -215,7 +215,7 @@ def bytes_off_above(
     return off_bytes if off_bytes > few_bytes else 0
 
 
-def resident_bytes(groups: Groups, *names: str) -> int | None:
+def resident_bytes(groups: GuestGroups, *names: str) -> int | None:
     """Return the sum of the fields ``names`` of /proc/PID/status ('VmRSS', 'HugetlbPages').
 
     :returns: bytes, or None when a name is missing or unreadable

@@ -32,14 +32,14 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.cgroups import GuestGroups
     from nova_numa_pmc.host.writes import FileChange, Writer
 
     #: Of writes to come: path, text.
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
-UNASKED = 'unasked'  # only CPUs were requested
+NOT_REQUESTED = 'unasked'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
 BROUGHT = 'brought'  # memory was moved, and is wide again
 BOUND = 'bound'  # moved, and held there
@@ -76,7 +76,7 @@ class ConfineResult(Record):
 
 
 def confine(
-    groups: Groups,
+    groups: GuestGroups,
     cpus: frozenset[int],
     mems: frozenset[int] | None = None,
     bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
@@ -137,18 +137,18 @@ def confine(
 
 
 def release_memory(
-    groups: Groups, mems: frozenset[int], write: Writer = writes.write
+    groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`confine` left bound to ``mems``.
 
-    Groups that hold another set are left alone.
+    GuestGroups that hold another set are left alone.
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     return writes.run(groups.scope, _unbinding_steps(groups, read_held(groups), mems), write)
 
 
-def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
+def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
     """Let a guest run wherever the group above its own may.
 
     Where each child is written, one that holds another set than the others is left alone.
@@ -178,7 +178,7 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChan
 
 
 def undo(
-    groups: Groups, changes: tuple[FileChange, ...], write: Writer = writes.write
+    groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
     """Take back what :func:`confine` changed, last first, where it was not changed since.
 
@@ -196,7 +196,7 @@ def undo(
     return writes.run(groups.scope, steps, write)
 
 
-def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
+def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
 
     ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
@@ -217,7 +217,7 @@ def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.wr
 
 
 def widen_early(
-    groups: Groups, cpus: frozenset[int], write: Writer = writes.write
+    groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
@@ -229,14 +229,14 @@ def widen_early(
 
 
 def _cpu_steps(
-    groups: Groups,
+    groups: GuestGroups,
     held: Mapping[str, Held],
     cpus: frozenset[int],
     ours: frozenset[int],
     set_by_others: Container[str],
 ) -> Steps:
     text = format_cpulist(cpus)
-    if groups.covers:
+    if groups.writes_target:
         return [(file_of(groups.target, 'cpus'), text)]
     # A pin inside of the requested set stays as it is.
     steps = _upper_steps(groups, cpus) + [
@@ -250,7 +250,7 @@ def _cpu_steps(
 
 
 def _handover_steps(
-    groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
+    groups: GuestGroups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
     """Return steps that undo our narrowing of ``libvirt/`` before it had groups below (v2).
 
@@ -259,7 +259,7 @@ def _handover_steps(
     own = getattr(held[groups.target], kind)
     if (
         groups.version != 2
-        or groups.covers
+        or groups.writes_target
         or groups.target == groups.scope
         or not own
         or own not in sets
@@ -269,14 +269,14 @@ def _handover_steps(
     return [(file_of(groups.target, kind), wide)]
 
 
-def _wide_mems(groups: Groups) -> str:
+def _wide_mems(groups: GuestGroups) -> str:
     """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide_mems`."""
     from nova_numa_pmc.host import allowed_mems
 
     return allowed_mems.wide_mems(groups)
 
 
-def _possible_cpus(groups: Groups) -> str:
+def _possible_cpus(groups: GuestGroups) -> str:
     """Return all CPUs that the host may ever have, '' (inherited) where not reported.
 
     v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
@@ -290,7 +290,7 @@ def _possible_cpus(groups: Groups) -> str:
 
 
 def _memory_steps(
-    groups: Groups,
+    groups: GuestGroups,
     held: Mapping[str, Held],
     mems: frozenset[int] | None,
     limit_bytes: int,
@@ -303,11 +303,11 @@ def _memory_steps(
     :returns: (outcome, bytes off the nodes, steps)
     """
     if mems is None:
-        return UNASKED, None, []
+        return NOT_REQUESTED, None, []
     if any(
         own.mems and not own.mems >= mems and own.mems != ours
         for directory, own in held.items()
-        if groups.covers or directory != groups.target
+        if groups.writes_target or directory != groups.target
     ):
         return PINNED, None, []
     off_bytes = _off_bytes(groups, mems, huge_by_node=huge_by_node)
@@ -338,14 +338,14 @@ def _memory_steps(
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
 
 
-def _rest(groups: Groups, held: Mapping[str, Held]) -> str:
+def _rest(groups: GuestGroups, held: Mapping[str, Held]) -> str:
     """Return the mems of the main thread's group once memory has been brought over."""
     own = format_cpulist(held[groups.main].mems)
     return own or (groups.version == 2 and _wide_mems(groups)) or ''
 
 
 def _bring_the_rest(
-    groups: Groups,
+    groups: GuestGroups,
     held: Mapping[str, Held],
     mems: frozenset[int],
     memory: str,
@@ -382,7 +382,7 @@ def _migrates(path: str) -> str:
 
 
 def _off_bytes(
-    groups: Groups,
+    groups: GuestGroups,
     mems: frozenset[int],
     exactly: bool = False,
     huge_by_node: Mapping[int, int] | None = None,
@@ -403,12 +403,12 @@ def _off_bytes(
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
-def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
+def _wide(groups: GuestGroups, held: Mapping[str, Held]) -> str:
     """Return the text by which the memory of a group below the guest's own is wide."""
     return _wide_mems(groups) if groups.version == 2 else format_cpulist(held[groups.target].mems)
 
 
-def _unbinding_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
+def _unbinding_steps(groups: GuestGroups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
     """Return steps that unbind each group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
     above = _handover_steps(groups, held, (mems,), 'mems')
@@ -419,7 +419,7 @@ def _unbinding_steps(groups: Groups, held: Mapping[str, Held], mems: frozenset[i
     ]
 
 
-def _upper_steps(groups: Groups, cpus: frozenset[int]) -> Steps:
+def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
     """Return steps that let the guest's own upper groups hold ``cpus``, from the top down.
 
     Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
@@ -437,7 +437,7 @@ def _upper_steps(groups: Groups, cpus: frozenset[int]) -> Steps:
     return steps
 
 
-def _effective(groups: Groups) -> frozenset[int] | None:
+def _effective(groups: GuestGroups) -> frozenset[int] | None:
     """Read the CPUs the kernel lets a guest use, None where it does not report it."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     cpus: frozenset[int] = frozenset()

@@ -8,7 +8,7 @@ import os
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import Groups
+from nova_numa_pmc.host.cgroups import GuestGroups
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.record import Record
 
@@ -25,7 +25,7 @@ class Held(Record):
     mems: frozenset[int]
 
 
-def read_held(groups: Groups) -> dict[str, Held]:
+def read_held(groups: GuestGroups) -> dict[str, Held]:
     """Read the own sets of a guest's groups.
 
     :returns: {directory: its sets} of the target and the children that still exist
@@ -34,7 +34,7 @@ def read_held(groups: Groups) -> dict[str, Held]:
     return {directory: Held(*sets) for directory, sets in _read_sets(groups, *Held._fields)}
 
 
-def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
+def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
     """Read the own CPUs of a guest's groups only.
 
     :returns: {directory: CPUs} of the target and the children that still exist
@@ -43,7 +43,7 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
 
 
-def _read_sets(groups: Groups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
+def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
     for directory in (groups.target, *groups.children):
         try:
             sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
@@ -55,7 +55,7 @@ def _read_sets(groups: Groups, *kinds: str) -> Iterator[tuple[str, list[frozense
             yield directory, sets
 
 
-def held_cpus(groups: Groups) -> frozenset[int]:
+def held_cpus(groups: GuestGroups) -> frozenset[int]:
     """Return the CPUs that a guest's own groups hold it to; empty: it is held to none.
 
     :raises GuestGone, CpusetError: as :func:`read_held`
@@ -69,7 +69,7 @@ def held_cpus(groups: Groups) -> frozenset[int]:
 
 
 def is_held(
-    groups: Groups,
+    groups: GuestGroups,
     cpus: frozenset[int],
     online: frozenset[int],
     set_by_others: Container[str] = frozenset(),
@@ -83,7 +83,7 @@ def is_held(
     """
     own = own_cpus(groups)
     above = own.pop(groups.target)
-    if groups.covers:
+    if groups.writes_target:
         return above & online == cpus
     if groups.version == 2 and above and above & online <= cpus != online:
         return False  # the group that the start narrowed makes libvirt's commands fail
@@ -96,7 +96,7 @@ def is_held(
     )
 
 
-def own_sets(groups: Groups) -> list[Held]:
+def own_sets(groups: GuestGroups) -> list[Held]:
     """Return the own sets of the groups to which a guest's sets are written.
 
     :raises GuestGone, CpusetError: as :func:`read_held`
@@ -105,7 +105,7 @@ def own_sets(groups: Groups) -> list[Held]:
     return [held[directory] for directory in written_groups(groups) if directory in held]
 
 
-def our_set(groups: Groups) -> Held | None:
+def our_set(groups: GuestGroups) -> Held | None:
     """Return the set that an earlier write left in all groups.
 
     None: there is no such set.
@@ -115,7 +115,7 @@ def our_set(groups: Groups) -> Held | None:
 
 
 def groups_set_by_others(
-    groups: Groups,
+    groups: GuestGroups,
     held: Mapping[str, Held],
     cpus: frozenset[int],
     ours: frozenset[int] = frozenset(),
@@ -141,7 +141,7 @@ def groups_set_by_others(
     ]
 
 
-def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
+def _is_idle(groups: GuestGroups, directory: str, own: frozenset[int]) -> bool:
     """Return whether a set is disjoint from its parent's and therefore has no effect (v2)."""
     if groups.version != 2:
         return False
@@ -151,9 +151,9 @@ def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
         return False
 
 
-def written_groups(groups: Groups) -> tuple[str, ...]:
+def written_groups(groups: GuestGroups) -> tuple[str, ...]:
     """Return the groups to which a guest's sets are written."""
-    return (groups.target,) if groups.covers else groups.children
+    return (groups.target,) if groups.writes_target else groups.children
 
 
 def file_of(directory: str, kind: str) -> str:

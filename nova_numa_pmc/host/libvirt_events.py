@@ -58,7 +58,7 @@ HANGS = 'libvirt does not answer'
 ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
-class GuestChange(Record):
+class GuestEvent(Record):
     """A change of a domain, with its live XML once that was read.
 
     :param guest: the guest by its XML, without its process; None: not read yet, or gone
@@ -87,7 +87,7 @@ class Listener:
         self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
         self._problem: str = CONNECTING
         self._busy_since_s: float | None = None
-        self._changes: collections.deque[GuestChange] = collections.deque()
+        self._events: collections.deque[GuestEvent] = collections.deque()
         self._requested: collections.deque[str] = collections.deque(maxlen=_REQUESTED_MAX)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
@@ -102,17 +102,17 @@ class Listener:
         """Return a descriptor that is readable once there are events."""
         return self._wakes
 
-    def pop_changes(self) -> list[GuestChange]:
+    def pop_events(self) -> list[GuestEvent]:
         """Return the events since the last call, without waiting."""
         _drain(self._wakes)
         changes = []
         with contextlib.suppress(IndexError):
             while True:
-                changes.append(self._changes.popleft())
+                changes.append(self._events.popleft())
         return changes
 
     def request_xml(self, name: str) -> None:
-        """Request a domain's live XML, which comes by :meth:`pop_changes`, or never."""
+        """Request a domain's live XML, which comes by :meth:`pop_events`, or never."""
         self._requested.append(name)
         _poke(self._asks_out)
 
@@ -195,7 +195,7 @@ class Listener:
     def _on_event(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Queue an event of any kind; libvirt is asked for the XML after this has returned."""
         name = domain.name()
-        self._queue(GuestChange(name))
+        self._queue(GuestEvent(name))
         self._requested.append(name)
 
     def _fetch(self, connection: virConnect) -> None:
@@ -211,10 +211,10 @@ class Listener:
             # A domain that has gone or is unlike libvirt's is passed on without XML.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
-            self._queue(GuestChange(name, guest, identity))
+            self._queue(GuestEvent(name, guest, identity))
 
-    def _queue(self, change: GuestChange) -> None:
-        self._changes.append(change)
+    def _queue(self, change: GuestEvent) -> None:
+        self._events.append(change)
         _poke(self._wakes_out)
 
     def _set_state(self, why: str) -> None:

@@ -50,11 +50,11 @@ class LiveGuests:
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
-        self._live: dict[str, libvirt_events.GuestChange] = {}  # by name
+        self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
         #: Identities for which libvirt was queried, by name.
         self._requested: dict[str, Identity | None] = {}
 
-    def update(self, change: libvirt_events.GuestChange) -> None:
+    def update(self, change: libvirt_events.GuestEvent) -> None:
         """Take in libvirt's XML of a guest."""
         if change.guest is not None:
             self._live[change.name] = change

@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.cgroups import GuestGroups
     from nova_numa_pmc.host.paging.kernel_port import KernelPort
     from nova_numa_pmc.host.writes import FileChange
 
@@ -43,7 +43,7 @@ class CpuMove:
     :param cpus: CPUs to hold the guest to, None: let it run wherever the group above its own may
     """
 
-    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: KernelPort) -> None:
+    def __init__(self, groups: GuestGroups, cpus: frozenset[int] | None, port: KernelPort) -> None:
         self._groups, self._cpus, self._port = groups, cpus, port
         self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
@@ -86,7 +86,7 @@ def within_l3(
     guest: model.Guest,
     host: model.Topology,
     others: Sequence[model.Promise],
-    limits: model.Limits,
+    limits: model.PlacementOptions,
 ) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 

@@ -26,7 +26,7 @@ def situation(
     host_promises: HostPromises,
     guests: Iterable[model.Guest],
     sampler: Sampler,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
     root: str,
     places: Mapping[str, tuple[int, ...]] | None = None,
     measured_since_ns: int | None = None,

@@ -56,7 +56,7 @@ class Publication(Record):
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: length of the measurement, and so the period of publication [s]
     :param view: the host, without the CPUs of its nodes; the demand is over the longer horizon
-        (:mod:`core.demand.longer_horizon`)
+        (:mod:`core.demand.lasting_demand`)
     :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
     :param source: the best source of evidence in use, '' none
@@ -78,7 +78,7 @@ class Publication(Record):
     view: model.HostView
     remote_ratios: tuple[float | None, ...]
     source: str = ''
-    limits: model.Limits = model.Limits()
+    limits: model.PlacementOptions = model.PlacementOptions()
     pools: tuple[model.PoolLoad, ...] = ()
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
@@ -103,7 +103,9 @@ def freshness(publication: Publication, now_s: float) -> str:
     return FRESH if age_s <= pool_loads.stale_after_s(publication.interval_s) else STALE
 
 
-def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> Publication:
+def from_sample(
+    view: model.HostView, sample: Sample, limits: model.PlacementOptions
+) -> Publication:
     """Return the publication of a host, from its view and a sample.
 
     :param view: of the same moment
@@ -294,11 +296,12 @@ def _view(
     return model.HostView(views, distances, members.whole('rotation', 0), domains)
 
 
-def _limits(members: checked.Members) -> model.Limits:
+def _limits(members: checked.Members) -> model.PlacementOptions:
     values: dict[str, Any] = {
-        name: members.number(name, model.Limits._field_defaults[name]) for name in _LIMITS
+        name: members.number(name, model.PlacementOptions._field_defaults[name])
+        for name in _LIMITS
     }
-    return model.Limits(**values)
+    return model.PlacementOptions(**values)
 
 
 def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], ...]:

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from nova_numa_pmc.core.demand import longer_horizon
+from nova_numa_pmc.core.demand import lasting_demand
 from tests.arena import hosts as shapes, parameters as p
 
 #: States of a guest.
@@ -200,7 +200,7 @@ class Fleet:
             running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
             for column in (self.usual, self.minutes, self.variance)
         )
-        chance = longer_horizon.SIGNIFICANT * np.sqrt(variance * longer_horizon._CHANCE)
+        chance = lasting_demand.SIGNIFICANT * np.sqrt(variance * lasting_demand._CHANCE)
         self.node_demand = (day + np.maximum(0, minutes - day - chance)).reshape(shape)
         self.node_young = running.on_nodes(excess, running.pairs, nodes).reshape(shape)
         self.node_traffic = traffic.reshape(shape)

@@ -22,7 +22,7 @@ from tests.sim import bursts  # noqa: E402
 
 #: Mean length of a burst [s].
 BURSTS_S = (20.0, 60.0, 300.0)
-STEP = model.Limits().pressure_step
+STEP = model.PlacementOptions().pressure_step
 #: The load that triples is seen by so many hosts, after so many minutes.
 RISING_HOSTS, RISING_MINUTES = 50, (5, 15, 30, 60)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.demand import longer_horizon
+from nova_numa_pmc.core.demand import lasting_demand
 from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
@@ -16,7 +16,7 @@ BUSY = 0.125
 TRUE_RATIO = GUESTS * VCPUS * BUSY / CORES
 INTERVAL_S, COARSE_S, FINE_MINUTES = 5.0, 60.0, 5
 _OLD_NS, _NOW_NS = 0, 10**15
-_LIMITS = model.Limits()
+_LIMITS = model.PlacementOptions()
 _HOST = model.Topology(
     (model.Node(0, frozenset(range(CORES)), 1 << 40),),
     ((10,),),
@@ -85,7 +85,7 @@ class BurstingHost:
             wanted = self._measure(INTERVAL_S)
         self.snapshot = sum(wanted) / CORES
         (load,) = (
-            longer_horizon.LongerHorizon(
+            lasting_demand.LastingDemand(
                 self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
             )
             .node_loads()

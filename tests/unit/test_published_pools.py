@@ -23,7 +23,7 @@ THREADS, SHARED_THREADS = 64, 8
 #: Whole cores: the fixture's siblings are half a node apart.
 SHARED = '0-3,32-35,64-67,96-99'
 NOVA_CONF = '[compute]\ncpu_shared_set = %s\ncpu_dedicated_set = 4-31,36-63,68-95,100-127\n'
-LIMITS = model.Limits()
+LIMITS = model.PlacementOptions()
 SPEC = types.SimpleNamespace(
     instance_uuid='u',
     numa_topology=None,

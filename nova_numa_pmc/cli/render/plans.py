@@ -19,7 +19,7 @@ _NAMES_SHOWN = 6
 def lines(
     plan: plan_records.Plan,
     situation: plan_records.Situation,
-    horizon_s: float,
+    payback_s: float,
     observed: ObservedHost,
 ) -> list[str]:
     """Return a plan as lines of text.
@@ -42,7 +42,7 @@ def lines(
         for number, move in enumerate(plan.moves, 1)
     ]
     if not plan.moves:
-        shown.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
+        shown.append('nothing to move: no move would pay for itself within %g s' % payback_s)
     shown += [explain_remark(reason) for reason in plan.reasons]
     left: dict[str, list[str]] = {}
     for guest in situation.guests:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     if not confirm.can_ask(args, command):
         return exits.USAGE
-    command.need_root()
+    command.require_root()
     observed = command.measure(args.interval, write_promises=True)
     plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Ignore the guest; return the exit code."""
     command = command or context.CommandContext(args.root)
-    command.need_root()
+    command.require_root()
     if not args.release:
         uuid, name = command.find_overridden(args.guest)
         pin.record_override(command, overrides.Override(uuid, model.IGNORE, name), args)

@@ -42,7 +42,7 @@ def _reason(text: str) -> str:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Pause the agent; return the exit code."""
     command = command or context.CommandContext(args.root)
-    command.need_root()
+    command.require_root()
     paused = pause.begin(command.directory, args.reason)
     if args.json:
         print(json.dumps(paused._asdict()))

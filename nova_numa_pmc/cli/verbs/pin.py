@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Pin the guest; return the exit code."""
     command = command or context.CommandContext(args.root)
-    command.need_root()
+    command.require_root()
     result = None
     if args.node is None:
         uuid, name = command.find_overridden(args.guest)

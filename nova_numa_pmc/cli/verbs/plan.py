@@ -59,7 +59,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--horizon',
         type=intervals.seconds,
-        default=planner.HORIZON_S,
+        default=planner.PAYBACK_S,
         metavar='SECONDS',
         help='how long to assume that the load stays as it is (default: 10m)',
     )
@@ -80,10 +80,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 def show(
     plan: plan_records.Plan,
     situation: plan_records.Situation,
-    horizon_s: float,
+    payback_s: float,
     observed: context.ObservedHost,
 ) -> None:
     """Print a plan as text, and to stderr what is unknown."""
-    print('\n'.join(plans.lines(plan, situation, horizon_s, observed)), flush=True)
+    print('\n'.join(plans.lines(plan, situation, payback_s, observed)), flush=True)
     for problem in observed.problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)

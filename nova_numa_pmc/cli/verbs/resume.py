@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Let the agent go on; return the exit code."""
     command = command or context.CommandContext(args.root)
-    command.need_root()
+    command.require_root()
     was = pause.end(command.directory)
     if args.json:
         print(json.dumps({'was_paused': was}))

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     if not confirm.can_ask(args, command):
         return exits.USAGE
-    command.need_root()
+    command.require_root()
     entries, _ = history.read(command.root)
     observed = command.look(write_promises=True)
     undo = undo_plan.plan(

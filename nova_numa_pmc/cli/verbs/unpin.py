@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Remove the guest's override; return the exit code."""
     command = command or context.CommandContext(args.root)
-    command.need_root()
+    command.require_root()
     uuid, name = command.find_overridden(args.guest)
     dropped = overrides.drop(uuid, command.root)
     restored = _restore(command, uuid)

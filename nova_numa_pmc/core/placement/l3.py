@@ -39,7 +39,7 @@ def choose(
     promises: Iterable[model.Promise],
     nodes: tuple[int, ...],
     request: model.Request,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
 ) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
     """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
 
@@ -96,7 +96,10 @@ def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
 
 
 def _caches(
-    host: model.Topology, nodes: tuple[int, ...], request: model.Request, limits: model.Limits
+    host: model.Topology,
+    nodes: tuple[int, ...],
+    request: model.Request,
+    limits: model.PlacementOptions,
 ) -> list[Cache]:
     """List the caches that the guest may use CPUs of, with their capacity."""
     usable_by_cache: dict[frozenset[int], frozenset[int]] = {}

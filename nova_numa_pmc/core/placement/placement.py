@@ -38,7 +38,7 @@ def with_traffic_rate(
 
 
 def place(
-    host_view: model.HostView, request: model.Request, limits: model.Limits
+    host_view: model.HostView, request: model.Request, limits: model.PlacementOptions
 ) -> model.Placement:
     """Decide where a guest belongs.
 
@@ -94,7 +94,7 @@ class PlaceDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(inputs: PlacementInput, limits: model.Limits) -> PlaceDecision:
+def decide(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
     """Order the places that a guest could have."""
     request = inputs.request
     if sum(inputs.threads) < max(1, request.vcpus):

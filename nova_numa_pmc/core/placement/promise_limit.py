@@ -14,7 +14,7 @@ from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory
 
 def promisable_bytes(
     host: model.Topology,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
     page_bytes: int | None = None,
     node_ids: tuple[int, ...] = (),
 ) -> int:
@@ -39,7 +39,7 @@ def promisable_bytes(
 
 
 def limited(
-    guest: model.Guest, host: model.Topology, limits: model.Limits
+    guest: model.Guest, host: model.Topology, limits: model.PlacementOptions
 ) -> tuple[model.Guest, tuple[str, ...]]:
     """Return the guest, its memory limited to what its host could promise, and any problem.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
-    from nova_numa_pmc.model import Limits, NodeView, Request
+    from nova_numa_pmc.model import NodeView, PlacementOptions, Request
 
     #: Parallel to :data:`KEY_PARTS`. A set of nodes has lists in it: the two kinds do not compare.
     Key = tuple[Any, ...]
@@ -46,7 +46,7 @@ class Rank:
 
 
 def rank_candidates(
-    inputs: PlacementInput, candidates: Sequence[Candidate], limits: Limits
+    inputs: PlacementInput, candidates: Sequence[Candidate], limits: PlacementOptions
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
@@ -61,7 +61,7 @@ def rank_candidates(
     return ranks, assumed
 
 
-def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
+def costs(inputs: PlacementInput, limits: PlacementOptions) -> list[tuple[float, float]]:
     """Return (steps of pressure above the floor, pressure) per position, without the guest."""
     nodes, _ = missing.fill_in(inputs.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
@@ -71,7 +71,10 @@ def costs(inputs: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
 
 
 def _rank_single(
-    inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+    inputs: PlacementInput,
+    candidate: Candidate,
+    nodes: Sequence[NodeView],
+    limits: PlacementOptions,
 ) -> Rank:
     """Rank a single node: the key of a set of one, without lists because it is the usual case."""
     view, request, at = inputs.view, inputs.request, candidate.cpus[0]
@@ -157,7 +160,10 @@ def _crowd(inputs: PlacementInput, candidate: Candidate) -> list[float]:
 
 
 def _rank_set(
-    inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+    inputs: PlacementInput,
+    candidate: Candidate,
+    nodes: Sequence[NodeView],
+    limits: PlacementOptions,
 ) -> Rank:
     view, mems = inputs.view, candidate.mems or candidate.cpus
     pressures = _pressures_left(inputs, candidate, nodes)
@@ -216,7 +222,7 @@ def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[fl
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
-def steps(pressure: float, limits: Limits) -> float:
+def steps(pressure: float, limits: PlacementOptions) -> float:
     """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
 
     Above 1 a whole step would hide too much: on 16 cores it is 0.8 cores that wait, and a guest

@@ -55,9 +55,9 @@ class MoveCandidate:
         """Return whether another candidate moves a guest that this one moves."""
         return any(mine is theirs for mine, _ in self.change for theirs, _ in other.change)
 
-    def order(self, horizon_s: float) -> tuple[object, ...]:
+    def order(self, payback_s: float) -> tuple[object, ...]:
         """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
-        return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
+        return (-round(self.gain * payback_s - self.cost, 6), *self._order)
 
 
 def gain(host_model: HostModel, change: Change) -> float:

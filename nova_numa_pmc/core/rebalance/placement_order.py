@@ -42,7 +42,7 @@ class NodeOrder:
         nodes: tuple[model.NodeView, ...],
         memory_at: Sequence[int],
         latencies_ns: Sequence[Sequence[float]],
-        limits: model.Limits,
+        limits: model.PlacementOptions,
     ) -> None:
         self._nodes, _ = missing.fill_in(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns

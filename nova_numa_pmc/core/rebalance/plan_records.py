@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.model import Limits, Reason
+from nova_numa_pmc.model import PlacementOptions, Reason
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Situation(Record):
     waiting_cores: tuple[tuple[int, float], ...] = ()
     free_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
-    limits: Limits = Limits()
+    limits: PlacementOptions = PlacementOptions()
 
 
 class RebalanceOptions(Record):

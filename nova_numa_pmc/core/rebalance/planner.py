@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Regrets kept between ticks.
 REGRETS_MAX = 256
 #: Among moves that are due, the one that gains most over this time comes first [s].
-HORIZON_S = 600.0
+PAYBACK_S = 600.0
 #: CPUs are not widened where a move is due within this time, which widening would only delay [s].
 BRIDGE_S = 60.0
 #: The most moves that :func:`propose` lists.
@@ -99,14 +99,14 @@ def plan(
 def propose(
     situation: plan_records.Situation,
     options: plan_records.RebalanceOptions,
-    horizon_s: float = HORIZON_S,
+    payback_s: float = PAYBACK_S,
 ) -> plan_records.Plan:
     """List the moves that gain more than they cost within a time, the best first.
 
     This is for an operator who asks now: no regret is needed and no budget applies. No guest is
     changed twice.
 
-    :param horizon_s: how long the load is assumed to stay as it is [s]
+    :param payback_s: how long the load is assumed to stay as it is [s]
     """
     host_model = HostModel(situation, options)
     before = host_model.host_loss.loss()
@@ -122,12 +122,12 @@ def propose(
             candidate
             for candidate in candidates
             if candidate.gain >= host_model.min_gain
-            and candidate.gain * horizon_s > candidate.cost
+            and candidate.gain * payback_s > candidate.cost
         ]
         best_gains = _best_gain_by_place(paying)
         best = min(
             (candidate for candidate in paying if not _is_superfluous(candidate, best_gains)),
-            key=lambda candidate: candidate.order(horizon_s),
+            key=lambda candidate: candidate.order(payback_s),
             default=None,
         )
         if best is None:
@@ -158,7 +158,7 @@ def _with_regrets(
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret / max(candidate.cost, 1e-9),
-            candidate.order(HORIZON_S),
+            candidate.order(PAYBACK_S),
         )
     )
     return candidates[:REGRETS_MAX]
@@ -226,7 +226,7 @@ def _best_due(
                     due.append(candidate)
         best = min(
             (candidate for candidate in due if not _is_superfluous(candidate, soon)),
-            key=lambda candidate: candidate.order(HORIZON_S),
+            key=lambda candidate: candidate.order(PAYBACK_S),
             default=None,
         )
         if best is None or best.fresh:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
-    from nova_numa_pmc.model import Limits
+    from nova_numa_pmc.model import PlacementOptions
 
 #: Guests that came since the last measurement are charged in at most this many parts.
 PARTS_MAX = 8
@@ -24,7 +24,7 @@ def add_new_guests(
     vcpus: float,
     memory_mib: float,
     guest: ExpectedGuest,
-    limits: Limits,
+    limits: PlacementOptions,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> Aggregates:
     """Charge a host for guests that came after it was measured, where they probably went.

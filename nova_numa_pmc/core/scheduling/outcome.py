@@ -67,7 +67,7 @@ class Outcome(Record):
     mems: tuple[int, ...]
 
 
-def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
+def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions) -> Outcome:
     """Return the pressures of a host with one more guest."""
     _, _, wanted, policy, intensity = guest
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
@@ -144,7 +144,7 @@ def _best(
     guest: ExpectedGuest,
     charged: Sequence[float],
     added: float | None,
-    limits: model.Limits,
+    limits: model.PlacementOptions,
 ) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
@@ -208,7 +208,9 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
     )
 
 
-def general_outcome(host: Aggregates, guest: ExpectedGuest, limits: model.Limits) -> Outcome:
+def general_outcome(
+    host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions
+) -> Outcome:
     """Return the pressures of a host with one more guest, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.

@@ -101,7 +101,7 @@ class GuestMove:
 
     def __init__(
         self,
-        groups: cgroups.Groups,
+        groups: cgroups.GuestGroups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
         ours: Held | None = None,

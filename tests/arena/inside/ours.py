@@ -9,7 +9,7 @@ from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
 
-LIMITS = model.Limits()
+LIMITS = model.PlacementOptions()
 
 
 def placed(fleet, host, guest):

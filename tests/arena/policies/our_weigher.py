@@ -21,7 +21,7 @@ from tests.arena.policies import nova_weights
 
 #: The scheduler's ``stale_after``, in intervals.
 STALE_AFTER = 5.0
-LIMITS = model.Limits()
+LIMITS = model.PlacementOptions()
 DEFAULTS = saved_hosts.defaults()
 STEP = DEFAULTS['weight_step']
 #: Jitter is drawn for so many hosts at a time; of at least so many their order is then right.

@@ -74,7 +74,7 @@ def ask_numad(order):
 
 def ask_ours(order):
     """Let our decision place the guests, from the live sysfs; return lists of nodes."""
-    answers, promises, limits = [], [], model.Limits()
+    answers, promises, limits = [], [], model.PlacementOptions()
     for number, memory_mib in enumerate(order):
         guest = model.Guest(
             uuid=f'{number}', name=f'guest{number}', vcpus=1, memory_bytes=memory_mib << 20

@@ -28,7 +28,7 @@ class Listener:
     def fileno(self):
         return self._ends[0]
 
-    def pop_changes(self):
+    def pop_events(self):
         told, self.told = self.told, []
         return told
 
@@ -189,7 +189,7 @@ class WatchingTest(unittest.TestCase):
             ],
             [record.getMessage() for record in logs.records],
         )
-        listener.told = [libvirt_events.GuestChange(host.name_of(2))]
+        listener.told = [libvirt_events.GuestEvent(host.name_of(2))]
         self.assertEqual([2], self.heard())
         made.guests.read()
         self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)

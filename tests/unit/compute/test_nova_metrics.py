@@ -66,7 +66,7 @@ class RoundTripTest(unittest.TestCase):
                 self.found.memory_mb_used,
             ),
         )
-        self.assertEqual(model.Limits(), self.found.limits)
+        self.assertEqual(model.PlacementOptions(), self.found.limits)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
         current, maximum = nova_metrics.to_values(self.published, 0, 0)
@@ -149,7 +149,7 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual((0, 0), self.found.count_departed(['a']))
 
     def test_limits_come_out_again(self):
-        limits = model.Limits(pressure_floor=0.5, pressure_step=0.1)
+        limits = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
         found = host_metrics.decode(listed(state(0.5, 0.5, limits=limits)))
         self.assertEqual(limits, found.limits)
 

@@ -17,7 +17,7 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
 
     def test_limits_default_to_the_cores_own(self):
-        self.assertEqual(model.Limits(), host_options.read('/nonexistent/file').limits)
+        self.assertEqual(model.PlacementOptions(), host_options.read('/nonexistent/file').limits)
 
     def test_every_option_belongs_to_a_described_group(self):
         self.assertEqual(
@@ -140,7 +140,7 @@ class ReadTest(unittest.TestCase):
         )
         self.assertEqual(
             host_options.HostOptions(
-                limits=model.Limits(
+                limits=model.PlacementOptions(
                     ram_ratio=1.5,
                     reserve_bytes=512 << 20,
                     smt_ratio=0.5,

@@ -28,12 +28,12 @@ class CapacityTest(unittest.TestCase):
             GIB,
             (model.HugePages(2 * MIB, 1024, 10), model.HugePages(GIB, 2, 2)),
         )
-        limits = model.Limits(ram_ratio=1.5, reserve_bytes=GIB)
+        limits = model.PlacementOptions(ram_ratio=1.5, reserve_bytes=GIB)
         self.assertEqual(15 * GIB, subject.capacity_bytes(node, limits))
 
     def test_never_negative(self):
         node = model.Node(0, frozenset({0}), GIB, 0, GIB)
-        self.assertEqual(0, subject.capacity_bytes(node, model.Limits()))
+        self.assertEqual(0, subject.capacity_bytes(node, model.PlacementOptions()))
 
     def test_free_memory_now_does_not_count(self):
         node = model.Node(0, frozenset({0}), GIB, 0)

@@ -42,7 +42,7 @@ class FindTest(GroupsTestCase):
                             groups.children,
                         ),
                     )
-                    self.assertFalse(groups.covers)
+                    self.assertFalse(groups.writes_target)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory)
 
     def test_names_are_taken_as_they_are(self):
@@ -151,7 +151,7 @@ class FindTest(GroupsTestCase):
         groups = self.find(tree)
         self.assertEqual(
             (tree.scope, tree.scope, (), True),
-            (groups.target, groups.main, groups.children, groups.covers),
+            (groups.target, groups.main, groups.children, groups.writes_target),
         )
         os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
         with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):

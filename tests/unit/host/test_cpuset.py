@@ -234,7 +234,7 @@ class ConfineTest(TreeTestCase):
                         )
                         self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
                         held = read_held(groups)
-                        written = [tree.target] if groups.covers else tree.children
+                        written = [tree.target] if groups.writes_target else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
                         if bound:
                             self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
@@ -332,7 +332,7 @@ class ConfineTest(TreeTestCase):
                     write=self.logged(tree),
                     ours=Held(NODE0, frozenset({0})),
                 )
-                self.assertEqual(cpuset.UNASKED, applied.memory)
+                self.assertEqual(cpuset.NOT_REQUESTED, applied.memory)
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, shape in SHAPES:
@@ -345,7 +345,7 @@ class ConfineTest(TreeTestCase):
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.snapshot()
                     changes = cpuset.release_cpus(groups, write=tree.write)
-                    wide = [tree.target] if groups.covers else tree.children[pinned * 2 :]
+                    wide = [tree.target] if groups.writes_target else tree.children[pinned * 2 :]
                     for directory in wide:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
                     if pinned:

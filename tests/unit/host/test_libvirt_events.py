@@ -50,7 +50,7 @@ class ListenerCase(unittest.TestCase):
                 select.select([self.listener], [], [], PATIENCE_S)[0],
                 (told, self.listener.problem),
             )
-            told += self.listener.pop_changes()
+            told += self.listener.pop_events()
         return told
 
 
@@ -99,7 +99,7 @@ class RealTest(ListenerCase):
             with taken:
                 self.clock.now_s += libvirt_events.PATIENCE_S + 1
                 self.assertEqual(libvirt_events.HANGS, listener.problem)
-                self.assertEqual([], listener.pop_changes())
+                self.assertEqual([], listener.pop_events())
                 listener.request_xml('g')
             self.until(lambda _: listener.problem.startswith('libvirt: '))  # it has gone
 
@@ -225,7 +225,7 @@ class HangingTest(ListenerCase):
         self.fake.runs.clear()
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
-        self.assertEqual([libvirt_events.GuestChange('g')], self.until(lambda told: told))
+        self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda told: told))
         self.clock.now_s += libvirt_events.PATIENCE_S + 1
         self.until_why(libvirt_events.HANGS)
         self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.host import guests, live_guests
-from nova_numa_pmc.host.libvirt_events import GuestChange
+from nova_numa_pmc.host.libvirt_events import GuestEvent
 from tests.fixtures import host
 
 NAME = host.name_of(1)
@@ -34,7 +34,7 @@ class LiveGuestsTest(unittest.TestCase):
     def tell(self, identity=None, **more):
         """Let libvirt answer, of the status file as it is or as ``identity`` says."""
         self.made.update(
-            GuestChange(
+            GuestEvent(
                 NAME,
                 guests.parse(host.domain_xml(1, **more)),
                 identity or live_guests.identify(self.root, NAME),
@@ -110,7 +110,7 @@ class LiveGuestsTest(unittest.TestCase):
 
     def test_another_guest_of_the_same_name(self):
         self.made.update(
-            GuestChange(
+            GuestEvent(
                 NAME,
                 guests.parse(host.domain_xml(1, vcpus=4))._replace(uuid=host.uuid_of(9)),
                 live_guests.identify(self.root, NAME),

@@ -166,7 +166,7 @@ class ReadTest(TreeTest):
         self.assertEqual(
             [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}], [node.online_cpus for node in host.nodes]
         )
-        self.assertEqual([4, 4, 4], host_view.capacity_cores(host, model.Limits()))
+        self.assertEqual([4, 4, 4], host_view.capacity_cores(host, model.PlacementOptions()))
         (problem,) = host.problems
         self.assertIn('node1/cpulist: CPUs 2-3 are also on another node', problem)
 
@@ -174,7 +174,7 @@ class ReadTest(TreeTest):
         build_sysfs(self.root, equal_nodes(2))
         self.remove(f'{NODE}/node1/cpulist')
         host = topology.read(self.root)
-        self.assertEqual([4, 0], host_view.capacity_cores(host, model.Limits()))
+        self.assertEqual([4, 0], host_view.capacity_cores(host, model.PlacementOptions()))
         (problem,) = host.problems
         self.assertIn('CPUs 4-7 are online and on no node', problem)
 
@@ -212,7 +212,9 @@ class ReadTest(TreeTest):
         write(self.root, 'proc/meminfo', f'MemTotal: {4 << 20} kB\nMemFree: {2 << 20} kB\n')
         (node,) = topology.read(self.root).nodes
         self.assertEqual(((1 << 30, 2, 1),), node.huge_pages)
-        self.assertEqual(2 * GIB, host_view.capacity_bytes(node, model.Limits(reserve_bytes=0)))
+        self.assertEqual(
+            2 * GIB, host_view.capacity_bytes(node, model.PlacementOptions(reserve_bytes=0))
+        )
 
     def test_pools_that_no_node_tells_of_are_divided_over_those_with_memory(self):
         build_sysfs(

@@ -21,7 +21,7 @@ from tests.fixtures.trees import GIB, MIB, Tree, files_say, trees
 #: Trees per test: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '150'))
 MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
-LIMITS = model.Limits(reserve_bytes=0)
+LIMITS = model.PlacementOptions(reserve_bytes=0)
 
 REQUESTS = st.builds(
     model.Request,

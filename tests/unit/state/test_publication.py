@@ -25,7 +25,7 @@ STATE = Publication(
     ),
     (None, 0.25),
     'counters',
-    model.Limits(pressure_floor=0.5, pressure_step=0.125),
+    model.PlacementOptions(pressure_floor=0.5, pressure_step=0.125),
     (
         model.PoolLoad(
             frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),), ((0, 3.0),)
@@ -176,7 +176,7 @@ class CodecTest(unittest.TestCase):
             'counters',
             (sample_records.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),),
         )
-        found = publication.from_sample(view, measured, model.Limits())
+        found = publication.from_sample(view, measured, model.PlacementOptions())
         self.assertEqual((None, 0.5), found.remote_ratios)
         self.assertEqual((None, 1.5), found.demand_now_cores)
         self.assertEqual([None, None], [one.cpus for one in found.view.nodes])

@@ -17,7 +17,7 @@ STEPS = st.sampled_from((0.0, 0.01, 0.05, 0.1))
 
 
 def steps(pressure, step=0.05):
-    return ranking.steps(pressure, model.Limits(pressure_step=step))
+    return ranking.steps(pressure, model.PlacementOptions(pressure_step=step))
 
 
 class StepsTest(unittest.TestCase):

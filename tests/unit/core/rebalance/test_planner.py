@@ -73,7 +73,7 @@ class FiveToOneTest(unittest.TestCase):
     def test_an_operator_needs_no_regret(self):
         plan = planner.propose(skewed().situation(), TERMS)
         self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
-        nothing = planner.propose(skewed().situation(), TERMS, horizon_s=0.05)
+        nothing = planner.propose(skewed().situation(), TERMS, payback_s=0.05)
         self.assertEqual([], [move for move in nothing.moves if move.bytes])
 
 

@@ -253,7 +253,7 @@ class MigrateTest(unittest.TestCase):
                     held = {
                         own.cpus
                         for directory, own in read_held(self.groups).items()
-                        if directory != self.groups.target or self.groups.covers
+                        if directory != self.groups.target or self.groups.writes_target
                     }
                     self.assertLessEqual(
                         held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.core.evidence import ThreadTimes
-from nova_numa_pmc.host import running, topology
+from nova_numa_pmc.host import guest_use, topology
 from tests.fixtures import host, measured
 
 SECOND = measured.SECOND_NS
@@ -17,11 +17,11 @@ class PassedTest(unittest.TestCase):
         after = {1: ThreadTimes(2 * SECOND, SECOND, 1, 9), 2: ThreadTimes(2 * SECOND, 0, 2, 9)}
         self.assertEqual(
             (1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
-            running.use_between(before, after, HOME, 2 * SECOND),
+            guest_use.use_between(before, after, HOME, 2 * SECOND),
         )
 
     def test_a_thread_that_changed_nodes_is_halved(self):
-        used = running.use_between(
+        used = guest_use.use_between(
             {1: ThreadTimes(0, 0, 0, 9)}, {1: ThreadTimes(SECOND, 0, 2, 9)}, HOME, SECOND
         )
         self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
@@ -37,12 +37,12 @@ class PassedTest(unittest.TestCase):
         ):
             with self.subTest(before=before, after=after):
                 self.assertEqual(
-                    running.ThreadUse(), running.use_between(before, after, HOME, SECOND)
+                    guest_use.ThreadUse(), guest_use.use_between(before, after, HOME, SECOND)
                 )
-        self.assertEqual(running.ThreadUse(), running.use_between({1: old}, {1: new}, HOME, 0))
+        self.assertEqual(guest_use.ThreadUse(), guest_use.use_between({1: old}, {1: new}, HOME, 0))
 
     def test_a_cpu_without_node_hides_where_it_ran(self):
-        used = running.use_between(
+        used = guest_use.use_between(
             {1: ThreadTimes(0, 0, 9, 9)}, {1: ThreadTimes(SECOND, 0, 0, 9)}, HOME, SECOND
         )
         self.assertEqual((1.0, 0.0, {}, {}), used)
@@ -55,7 +55,7 @@ class GuestsTest(unittest.TestCase):
         self.host = measured.MeasuredHost(directory.name)
         self.addCleanup(self.host.close)
         self.topology = topology.read(directory.name)
-        self.guests = running.GuestReader(directory.name)
+        self.guests = guest_use.GuestUseReader(directory.name)
         self.addCleanup(self.guests.close)
 
     def read(self, at_s, elapsed_s=5):

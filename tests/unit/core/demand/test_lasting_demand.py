@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
-from nova_numa_pmc.core.demand import longer_horizon as subject
+from nova_numa_pmc.core.demand import lasting_demand as subject
 from nova_numa_pmc.core.demand.histories import Histories, Series
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
@@ -98,10 +98,10 @@ class Here:
             self.histories.feed(self.sample, self.known, self.promises)
 
     def loads(self):
-        return self.longer_horizon().node_loads()
+        return self.lasting_demand().node_loads()
 
-    def longer_horizon(self):
-        return subject.LongerHorizon(
+    def lasting_demand(self):
+        return subject.LastingDemand(
             self.histories, self.sample, self.host, self.known, self.promises, LIMITS, NOW_NS
         )
 
@@ -221,7 +221,7 @@ class PoolTest(TestCase):
         here.sample = here.sample._replace(
             pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
         )
-        (found,) = here.longer_horizon().pool_demands()
+        (found,) = here.lasting_demand().pool_demands()
         self.assertEqual((0, 16), found.cpus)
         return found.demand_by_node
 
@@ -269,7 +269,7 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(
             (),
-            subject.LongerHorizon(
+            subject.LastingDemand(
                 here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS
             ).pool_demands(),
         )
@@ -412,7 +412,7 @@ class DemandSumTest(unittest.TestCase):
         series.day.add(2.0, 1.0, 1)
         total = subject.DemandSum()
         total.add(series, 0.5)
-        self.assertEqual(1.0, total.longer_horizon())
+        self.assertEqual(1.0, total.lasting())
 
 
 class PropertyTest(unittest.TestCase):

@@ -79,7 +79,7 @@ class DemandSum:
         else:
             self.add(amount, share)
 
-    def longer_horizon(self) -> float:
+    def lasting(self) -> float:
         """Return the mean over the day, or the mean over minutes less its error if that is higher.
 
         A load that has appeared counts within minutes. One that has vanished counts for up to a
@@ -135,7 +135,7 @@ def _compose(
     for amount, share in known:
         if share:
             total.add_charge(amount, share)
-    return max(total.longer_horizon(), sustained or 0.0)
+    return max(total.lasting(), sustained or 0.0)
 
 
 class ExpectedDemand:
@@ -151,7 +151,7 @@ class ExpectedDemand:
         self.excess = self.most - (measured or 0.0)
 
 
-class LongerHorizon:
+class LastingDemand:
     """Composes the demand on a host's nodes from the charges of its guests."""
 
     def __init__(
@@ -161,7 +161,7 @@ class LongerHorizon:
         host: model.Topology,
         guests: Mapping[str, model.Guest],
         promises: Mapping[str, model.Promise],
-        limits: model.Limits,
+        limits: model.PlacementOptions,
         now_ns: int,
     ) -> None:
         """Prepare for an interval.
@@ -269,7 +269,7 @@ class LongerHorizon:
             ran = sum(cores for _, cores in sample.cores_by_node)
             for node, cores in sample.cores_by_node if ran else ():
                 now[node] = now.get(node, 0.0) + wanted * cores / ran
-        return {node: total.longer_horizon() - now.get(node, 0.0) for node, total in sums.items()}
+        return {node: total.lasting() - now.get(node, 0.0) for node, total in sums.items()}
 
     def _guest_charge(
         self, uuid: str, promise: model.Promise | None, sample: GuestSample | None

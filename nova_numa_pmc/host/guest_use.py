@@ -55,7 +55,7 @@ class _KeptThreads(Record):
     helpers: frozenset[tuple[int, int]]
 
 
-class GuestReader:
+class GuestUseReader:
     """Reads the running guests; caches their groups and the last times of their threads."""
 
     def __init__(self, root: str = '/') -> None:
