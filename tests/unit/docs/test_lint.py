@@ -58,7 +58,7 @@ class WorkflowTest(unittest.TestCase):
         makefile = (TOP / 'Makefile').read_text(encoding='utf-8')
         self.assertIn('debian-12', yaml.safe_load(text)['jobs'])
         named = re.findall(r'"make ([a-z-]+)"', text)
-        self.assertEqual(['lint', 'unit', 'docs'], named)
+        self.assertEqual(['lint', 'coverage', 'docs'], named)
         for target in named:
             self.assertRegex(makefile, f'(?m)^{target}:')
         self.assertIn('"bash .ci/run"', text)
