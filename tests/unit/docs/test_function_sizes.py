@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+import ast
+import unittest
+
+from tests.fixtures.checkout import TOP
+
+PACKAGE = TOP / 'nova_numa_pmc'
+LINES_MAX = 40
+OPTIONS = 'one option after the other, with its help'
+#: The functions that are longer, and why.
+LONGER = {
+    'cli/verbs/explain.py configure': OPTIONS,
+    'compute/host_metrics.py _decode': 'runs for each host of a request, where a call costs much',
+    'conf/agent.py list_opts': OPTIONS,
+    'conf/counters.py list_opts': OPTIONS,
+}
+
+
+def body_lines(function):
+    """Return the number of a function's lines without its signature and docstring."""
+    body = function.body[ast.get_docstring(function) is not None :]
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def functions(text):
+    """Yield every function of a module, nested ones and methods as well."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+class FunctionSizesTest(unittest.TestCase):
+    def test_a_long_function_has_a_reason(self):
+        longer = {
+            f'{path.relative_to(PACKAGE)} {function.name}'
+            for path in PACKAGE.rglob('*.py')
+            for function in functions(path.read_text(encoding='utf-8'))
+            if body_lines(function) > LINES_MAX
+        }
+        self.assertEqual(set(LONGER), longer)
+
+    def test_neither_signature_nor_docstring_counts(self):
+        lines = (
+            'def f(',
+            '    a,',
+            '):',
+            '    "Return\\n it."',
+            '    b = (',
+            '        a',
+            '    )',
+            '    return b',
+        )
+        (function,) = functions('\n'.join(lines))
+        self.assertEqual(4, body_lines(function))
