@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.cli import context, pinned_threads
-from nova_numa_pmc.core import host_view, node_memory, pressure
+from nova_numa_pmc.core import host_view, node_memory, pressure, rates
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, processes
@@ -188,8 +188,8 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
         return loads
     for node, remote, now in publication.by_node():
         parts = pressure.node_pressure(
-            pressure.utilisation(node.demand_cores, node.cores),
-            pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
+            rates.ratio(node.demand_cores, node.cores),
+            rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
             node.link_ratio,
         )
         loads[node.id] = dict(

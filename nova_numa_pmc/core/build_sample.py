@@ -103,7 +103,7 @@ def node_samples(
             for at, use in enumerate(uses)
         ]
     bandwidth_ratios = [
-        pressure.utilisation(use.bandwidth_bytes_per_sec, most)
+        rates.ratio(use.bandwidth_bytes_per_sec, most)
         for use, most in zip(uses, capacities.bandwidth_max)
     ]
     losses = pressure.losses(
@@ -136,9 +136,9 @@ def _node_sample(
     :param at: position of the node
     """
     pressed = pressure.node_pressure(
-        pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
+        rates.ratio(use.demand_cores, capacities.capacity_cores[at]),
         bandwidth_ratio,
-        pressure.utilisation(use.link_bytes_per_sec, capacities.link_max[at]),
+        rates.ratio(use.link_bytes_per_sec, capacities.link_max[at]),
     )
     threads = len(node.online_cpus or node.cpus)
     busy = None if use.busy_cores is None or not threads else use.busy_cores / threads

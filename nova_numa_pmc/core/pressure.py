@@ -62,20 +62,13 @@ def bandwidth_bytes_per_sec(
     return (read_bytes + write_weight * write_bytes) * 1e9 / elapsed_ns
 
 
-def utilisation(used: float | None, maximum: float | None) -> float | None:
-    """Return ``used / maximum``; None when either is unknown or the maximum is 0.
-
-    A maximum is never assumed: "the highest seen" would give 1.0 on an idle host.
-    """
-    if used is None or not maximum:
-        return None
-    return used / maximum
-
-
 def node_pressure(
     cpu_ratio: float | None, bandwidth_ratio: float | None, link_ratio: float | None
 ) -> NodePressure:
     """Return the utilisations with the maximum of the known ones; None: none is known.
+
+    Without a maximum a utilisation is unknown, as none is ever assumed: "the highest seen" would
+    give 1.0 on an idle host.
 
     Remote accesses are a loss and not a utilisation, and promised memory is a constraint, so
     neither is part of it.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nova_numa_pmc import checked
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.core.pressure import utilisation
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import comparison, host_estimate, objections, penalty, request
@@ -219,12 +219,12 @@ def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
     return [
         {
             'node': node.id,
-            'cpu_ratio': utilisation(node.demand_cores, node.cores),
-            'bandwidth_ratio': utilisation(
+            'cpu_ratio': rates.ratio(node.demand_cores, node.cores),
+            'bandwidth_ratio': rates.ratio(
                 node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec
             ),
             'link_ratio': node.link_ratio,
-            'promised_ratio': utilisation(node.promised_bytes, node.capacity_bytes),
+            'promised_ratio': rates.ratio(node.promised_bytes, node.capacity_bytes),
             'vcpus': node.vcpus,
             'remote_ratio': remote,
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.core.pressure import utilisation
+from nova_numa_pmc.core import rates
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
         'promised',
         lambda n: Cell(
             short_number(n.promised_bytes, 1024),
-            _level(utilisation(n.promised_bytes, n.memory_bytes), 0.95, 1.0),
+            _level(rates.ratio(n.promised_bytes, n.memory_bytes), 0.95, 1.0),
         ),
     ),
     (

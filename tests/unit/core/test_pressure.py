@@ -14,11 +14,6 @@ class TestUtilisations(unittest.TestCase):
         self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))
         self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10**9))
 
-    def test_no_maximum_means_unknown(self):
-        self.assertEqual(0.5, pressure.utilisation(5, 10))
-        for used, maximum in ((5, None), (None, 10), (5, 0)):
-            self.assertIsNone(pressure.utilisation(used, maximum))
-
     def test_pressure_is_the_highest_known(self):
         self.assertEqual(0.9, pressure.node_pressure(0.5, None, 0.9).pressure)
         self.assertEqual(1.4, pressure.node_pressure(1.4, 0.2, None).pressure)

@@ -86,6 +86,11 @@ class TestRatios(unittest.TestCase):
         for delta, elapsed in ((None, 1), (Delta(1.0, 1.0), 0), (Delta(1.0, 1.0), -5)):
             self.assertIsNone(rates.per_sec(delta, elapsed))
 
+    def test_without_a_whole_a_ratio_is_unknown(self):
+        self.assertEqual(0.5, rates.ratio(5, 10))
+        for part, whole in ((5, None), (None, 10), (5, 0)):
+            self.assertIsNone(rates.ratio(part, whole))
+
     def test_remote_ratio(self):
         self.assertEqual(0.25, rates.remote_ratio(300, 100))
         self.assertIsNone(rates.remote_ratio(0, 0))

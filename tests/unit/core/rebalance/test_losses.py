@@ -5,7 +5,7 @@ import unittest
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core import pressure
+from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rebalance import losses
 
 LATENCIES = ((80.0, 130.0, 140.0), (130.0, 80.0, 120.0), (140.0, 120.0, 90.0))
@@ -58,7 +58,7 @@ def laid_out(places):
             lines[cpus][m] += share * reached
             served[m] += share * reached * each
             reaching[m] += share * wants
-    used = [pressure.utilisation(amount, most) for amount, most in zip(served, MAXIMA)]
+    used = [rates.ratio(amount, most) for amount, most in zip(served, MAXIMA)]
     return demand, lines, used, reaching, distance
 
 
