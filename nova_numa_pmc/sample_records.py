@@ -117,6 +117,11 @@ class GuestSample(Record):
     remote_cache_per_sec: float | None = None
     stalled_ratio: float | None = None
 
+    @property
+    def demand_cores(self) -> float | None:
+        """Return the CPU time that its threads wanted [cores]; None: unknown."""
+        return None if self.cores is None else self.cores + (self.waiting_cores or 0.0)
+
 
 class PoolSample(Record):
     """A pool of CPUs other than the floating one (:mod:`nova_numa_pmc.core.pools`).

@@ -241,7 +241,7 @@ class Histories:
         if guest and guest.flavor:
             history.flavor = guest.flavor
         moved = history.take_place(promise)
-        wanted = demand_of(sample)
+        wanted = sample.demand_cores
         if wanted is None or (guest and guest.state == 'paused'):
             return
         if loads_floating_pool(promise):
@@ -292,11 +292,6 @@ def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
     return promise and (promise.since_ns, promise.cpu_nodes)
 
 
-def demand_of(sample: GuestSample) -> float | None:
-    """Return a guest's demand in an interval [cores], None: unknown."""
-    return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
-
-
 def loads_floating_pool(promise: model.Promise | None) -> bool:
     """Return whether a guest loads the floating pool, rather than CPUs of its own."""
     return promise is None or promise.vcpus > 0
@@ -316,7 +311,7 @@ def others_of(
     for guest in sample.guests:
         if not loads_floating_pool(promises.get(guest.uuid)):
             continue
-        wanted, bytes_per_sec = demand_of(guest), traffic.get(guest.uuid)
+        wanted, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
         ran = sum(part for _, part in guest.cores_by_node)
         if wanted and not ran:
             cores = None

@@ -20,7 +20,6 @@ from nova_numa_pmc.core.demand.histories import (
     Histories,
     Series,
     UsageHistory,
-    demand_of,
     loads_floating_pool,
 )
 from nova_numa_pmc.core.host_view import (
@@ -263,7 +262,7 @@ class LastingDemand:
                 continue
             for node, share in charge.cpus.items():
                 sums.setdefault(node, DemandSum()).add_charge(charge.demand, share)
-            wanted = demand_of(sample) if sample else None
+            wanted = sample.demand_cores if sample else None
             if sample is None or not wanted:
                 continue
             ran = sum(cores for _, cores in sample.cores_by_node)

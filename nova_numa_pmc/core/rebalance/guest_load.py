@@ -94,7 +94,7 @@ def _guest_load(
         known.mem_bytes,
         sample.bytes_by_node,
         sample.cores_by_node,
-        None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0),
+        sample.demand_cores,
         sample.cores,
         traffic.lines_per_sec(sample),
         sample.remote_ratio,
