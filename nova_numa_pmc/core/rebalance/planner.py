@@ -125,11 +125,7 @@ def propose(
             and candidate.gain * payback_s > candidate.cost
         ]
         best_gains = _best_gain_by_place(paying)
-        best = min(
-            (candidate for candidate in paying if not _is_superfluous(candidate, best_gains)),
-            key=lambda candidate: candidate.order(payback_s),
-            default=None,
-        )
+        best = _best(paying, best_gains, payback_s)
         if best is None:
             break
         chosen.append(to_move(host_model, best))
@@ -218,17 +214,14 @@ def _best_due(
         soon = _gains_due_soon(host_model, candidates, memory)
         due = []
         for candidate in candidates:
-            if _gains(host_model, candidate) and _missing_regret(candidate, factors) <= 0:
-                over = _budget_exceeded(candidate, memory, options)
-                if over:
-                    exceeded.add(over)
-                else:
-                    due.append(candidate)
-        best = min(
-            (candidate for candidate in due if not _is_superfluous(candidate, soon)),
-            key=lambda candidate: candidate.order(PAYBACK_S),
-            default=None,
-        )
+            if not _gains(host_model, candidate) or _missing_regret(candidate, factors) > 0:
+                continue
+            over = _budget_exceeded(candidate, memory, options)
+            if over:
+                exceeded.add(over)
+            else:
+                due.append(candidate)
+        best = _best(due, soon, PAYBACK_S)
         if best is None or best.fresh:
             return best
         if not _refresh(host_model, best):
@@ -270,6 +263,19 @@ def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, 
             for guest, _ in candidate.change:
                 best[guest.at] = max(candidate.gain, best.get(guest.at, 0.0))
     return best
+
+
+def _best(
+    candidates: Iterable[MoveCandidate],
+    best_gains: Mapping[tuple[int, ...], float],
+    payback_s: float,
+) -> MoveCandidate | None:
+    """Return the first candidate in order that is not superfluous."""
+    return min(
+        (candidate for candidate in candidates if not _is_superfluous(candidate, best_gains)),
+        key=lambda candidate: candidate.order(payback_s),
+        default=None,
+    )
 
 
 def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
