@@ -275,30 +275,37 @@ def reconcile(
         might break a promise
     """
     problems = [host_promises.problem] if host_promises.problem else []
-    names = guests.active_names(root)
-    running = [uuid for uuid, promise in host_promises.promises.items() if promise.name in names]
-    host_promises.promises = promises_file.prune(
-        host_promises.promises,
-        running,
-        files.boottime_ns() if now_ns is None else now_ns,
-        options.start_grace_s * 10**9,
+    host_promises.promises, unknown = remaining(
+        host_promises.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
     )
-    unknown = names - {promise.name for promise in host_promises.promises.values()}
     if starting:
         unknown -= {starting.name}
-    if unknown:
-        from nova_numa_pmc.core.placement import promise_limit
+    if not unknown:
+        return problems
+    from nova_numa_pmc.core.placement import promise_limit
 
-        found, unread = guests.read_running(root)
-        problems += unread
-        for guest in found:
-            if guest.name in unknown:
-                guest, beyond = promise_limit.limited(guest, host, options.limits)
-                problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
-                host_promises.put(
-                    _implied_promise(_with_pool_load(guest, host), host, options, root)
-                )
+    found, unread = guests.read_running(root)
+    problems += unread
+    for guest in found:
+        if guest.name in unknown:
+            guest, beyond = promise_limit.limited(guest, host, options.limits)
+            problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
+            host_promises.put(_implied_promise(_with_pool_load(guest, host), host, options, root))
     return problems
+
+
+def remaining(
+    promises: Mapping[str, model.Promise], options: HostOptions, root: str, now_ns: int
+) -> tuple[dict[str, model.Promise], frozenset[str]]:
+    """Return the promises without those of guests that are gone, and the names of guests without.
+
+    :param now_ns: CLOCK_BOOTTIME
+    :raises StateError: the running guests cannot be listed
+    """
+    names = guests.active_names(root)
+    running = [uuid for uuid, promise in promises.items() if promise.name in names]
+    kept = promises_file.prune(promises, running, now_ns, options.start_grace_s * 10**9)
+    return kept, names - {promise.name for promise in kept.values()}
 
 
 def _loading_promises(

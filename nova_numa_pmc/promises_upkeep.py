@@ -161,14 +161,9 @@ class PromisesUpkeep:
 
     def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
         """Return whether the promises are those of exactly the running guests."""
-        names = guests.active_names(self._root)
-        running = [
-            uuid for uuid, promise in host_promises.promises.items() if promise.name in names
-        ]
-        remaining = promises_file.prune(
-            host_promises.promises, running, now_ns, self.options.start_grace_s * 10**9
+        remaining, unknown = promises.remaining(
+            host_promises.promises, self.options, self._root, now_ns
         )
-        unknown = names - {promise.name for promise in host_promises.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(remaining) == len(host_promises.promises) and (not unknown or tried)
 
