@@ -17,13 +17,13 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
-from nova_numa_pmc.state.promises_format import HostPromises
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.sample_records import NodeSample, Sample
+    from nova_numa_pmc.state.promises_format import HostPromises
 
     #: Node ids and CPUs of a promise.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]
@@ -84,9 +84,7 @@ class CacheWidening:
                 name_nodes(promise.cpu_nodes),
                 most,
             )
-        if not widened:
-            return tick
-        return tick._replace(host_promises=tick.host_promises.with_promises(widened))
+        return tick.with_promises(widened)
 
     @staticmethod
     def _waiting(

@@ -71,9 +71,7 @@ class LateStarts:
                 after = self._finish(guest, promise)
                 if after:
                     finished[guest.uuid] = after
-        if not finished:
-            return tick
-        return tick._replace(host_promises=tick.host_promises.with_promises(finished))
+        return tick.with_promises(finished)
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, None where that must wait."""

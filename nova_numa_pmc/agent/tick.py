@@ -11,6 +11,8 @@ from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nova_numa_pmc import model
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.state import pause
@@ -60,3 +62,9 @@ class Tick(Record):
     paused: pause.Paused | None = None
     source: str = ''
     taken_over: int = 0
+
+    def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
+        """Return the tick with {uuid: promise} in place of these guests' earlier promises."""
+        if not promises or self.host_promises is None:
+            return self
+        return self._replace(host_promises=self.host_promises.with_promises(promises))
