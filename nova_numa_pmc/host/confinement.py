@@ -51,12 +51,8 @@ class LabelTrial(Record):
 def find_daemon(root: str = '/') -> Daemon | None:
     """Return the daemon that runs on the host at ``root``, or None."""
     proc = os.path.join(root, 'proc')
-    try:
-        entries = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
-    except OSError:
-        return None
     pid_by_name: dict[str, int] = {}
-    for pid in entries:
+    for pid in files.list_pids(root):
         name = files.read_optional(proc, '%d/comm' % pid)
         if name in DAEMONS and name not in pid_by_name:
             pid_by_name[name] = pid

@@ -130,6 +130,14 @@ def has_capability(root: str, process: str, number: int) -> bool | None:
     return None
 
 
+def list_pids(root: str) -> list[int]:
+    """List the ids of processes, ascending; none where procfs cannot be listed."""
+    try:
+        return sorted(int(name) for name in os.listdir(path_of(root, 'proc')) if name.isdigit())
+    except OSError:
+        return []
+
+
 def whole_number(root: str, path: str, digits: str, most: int) -> int:
     """Parse a number read from a file.
 

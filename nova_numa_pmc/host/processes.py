@@ -7,7 +7,7 @@ import os
 import re
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import confinement
+from nova_numa_pmc.host import confinement, files
 from nova_numa_pmc.record import Record
 
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
@@ -47,13 +47,8 @@ def find(root: str, name: str) -> Process | None:
     Services started through an interpreter are found by the script that it runs, those that
     have titled themselves by the command line in the title.
     """
-    proc = os.path.join(root, 'proc')
-    try:
-        pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
-    except OSError:
-        return None
-    for pid in pids:
-        process = _describe(root, os.path.join(proc, str(pid)), pid, name)
+    for pid in files.list_pids(root):
+        process = _describe(root, os.path.join(root, 'proc', str(pid)), pid, name)
         if process is not None:
             return process
     return None

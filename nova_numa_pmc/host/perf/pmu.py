@@ -122,12 +122,16 @@ def _read(path: str, limit: int = 4096) -> str | None:
         return None
 
 
-def _read_directory(path: str) -> dict[str, str]:
+def _names(directory: str) -> list[str]:
+    """List a directory of sysfs; empty when it is missing."""
     try:
-        names = sorted(os.listdir(path))
+        return sorted(os.listdir(directory))
     except OSError:
-        return {}
-    texts = ((name, _read(os.path.join(path, name))) for name in names)
+        return []
+
+
+def _read_directory(path: str) -> dict[str, str]:
+    texts = ((name, _read(os.path.join(path, name))) for name in _names(path))
     return {name: text for name, text in texts if text is not None}
 
 
@@ -173,11 +177,7 @@ def read_pmu(path: str, name: str) -> Pmu | None:
 def read_pmus(root: str = '/') -> dict[str, Pmu]:
     """Return the PMUs of a machine by name; a machine without any gives an empty dict."""
     devices = os.path.join(root, DEVICES)
-    try:
-        names = sorted(os.listdir(devices))
-    except OSError:
-        return {}
-    pmus = ((name, read_pmu(os.path.join(devices, name), name)) for name in names)
+    pmus = ((name, read_pmu(os.path.join(devices, name), name)) for name in _names(devices))
     return {name: pmu for name, pmu in pmus if pmu is not None}
 
 
