@@ -260,17 +260,18 @@ def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:
     return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
 
 
+def _cpi(by_role: Mapping[str, float | None]) -> float | None:
+    return rates.ratio(by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS))
+
+
 def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
     local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
-    cpi, _ = rates.cycles_per_instruction(
-        by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS), None
-    )
     return NodeSample(
         node_id,
         local_per_sec=local,
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),
-        cpi=cpi,
+        cpi=_cpi(by_role),
         bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
             by_role.get(counter_roles.MEM_READ), by_role.get(counter_roles.MEM_WRITE), 10**9
         ),
@@ -280,9 +281,6 @@ def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
 def _guest(path: str, counts: _DeltasByRole, elapsed_ns: float) -> GuestSample:
     by_role = _rates(counts, elapsed_ns)
     local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
-    cpi, _ = rates.cycles_per_instruction(
-        by_role.get(counter_roles.CYCLES), by_role.get(counter_roles.INSTRUCTIONS), None
-    )
     known = None not in (local, remote)
     shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
     return GuestSample(
@@ -293,7 +291,7 @@ def _guest(path: str, counts: _DeltasByRole, elapsed_ns: float) -> GuestSample:
         local_per_sec=local,
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),
-        cpi=cpi,
+        cpi=_cpi(by_role),
         intensity=rates.memory_intensity(local, remote, by_role.get(counter_roles.INSTRUCTIONS)),
         counted_share=min(shares, default=None),
         remote_cache_per_sec=by_role.get(counter_roles.REMOTE_CACHE),

@@ -14,8 +14,7 @@ except ImportError:  # the base install has no more than oslo.config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
-    from typing import TextIO
+    from typing import Any, TextIO
 
     from nova_numa_pmc.host.paging import guest_mover
 
@@ -29,12 +28,7 @@ class LineProgress:
     def __enter__(self) -> LineProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def print_line(self, line: str) -> None:
@@ -70,13 +64,8 @@ class Bars(LineProgress):
         self._bars.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._bars.__exit__(*raised)
 
     def print_line(self, line: str) -> None:
         """Print a line above the bars."""

@@ -24,8 +24,7 @@ except ImportError:  # the base install has no more than oslo.config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
-    from typing import TextIO
+    from typing import Any, TextIO
 
 _STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
 #: Home, and erase to the end of a line and of the screen: redrawn without a flicker.
@@ -71,13 +70,8 @@ class RichScreen:
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._live.__exit__(*raised)
 
     def draw(self, parts: Iterable[tables.Table | str]) -> None:
         """Show tables and lines."""

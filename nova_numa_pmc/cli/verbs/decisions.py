@@ -21,7 +21,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, intervals
+from nova_numa_pmc.cli import exits, intervals, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.scheduler import shadow_log
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='LOG',
         help='logs of nova-scheduler (also .gz); - reads standard input',
     )
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, explain_hosts
+from nova_numa_pmc.cli import exits, explain_hosts, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
 
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar='FILE',
         help="the scheduler's configuration file (default: none, all options at their defaults)",
     )
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
