@@ -328,15 +328,10 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     for path, kind, number in _PINS:
         for element in elements.get(path, ()):
             cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
-            name = (
-                kind
-                if number is None
-                else '%s%d'
-                % (
-                    kind,
-                    values.integer(path, element.attributes.get(number, ''), 0, values.VCPUS_MAX),
-                )
-            )
+            name = kind
+            if number is not None:
+                text = element.attributes.get(number, '')
+                name += '%d' % values.integer(path, text, 0, values.VCPUS_MAX)
             listed += len(cpus)
             if listed > values.LISTED_MAX:
                 raise DomainError('%s: lists more than %d CPUs' % (path, values.LISTED_MAX))

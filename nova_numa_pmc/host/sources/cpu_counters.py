@@ -109,24 +109,22 @@ class CpuShare:
         )
         evidence = {}
         for running in tick.guests:
+            ran = {node: cores for node, cores in running.cores_by_node.items() if cores}
+            if not running.cores_by_node or not ran.keys() <= known.keys():
+                continue
             local = remote = 0.0
-            for node, cores in running.cores_by_node.items():
-                if cores and node not in known:
-                    break
-                if cores:
-                    share = cores / tick.busy_cores[node]
-                    local += share * known[node][0]
-                    remote += share * known[node][1]
-            else:
-                if running.cores_by_node:
-                    evidence[running.guest.uuid] = Evidence(
-                        self.name,
-                        ATTRIBUTED,
-                        local,
-                        remote,
-                        rates.remote_ratio(local, remote),
-                        counted_share=counted_share,
-                    )
+            for node, cores in ran.items():
+                share = cores / tick.busy_cores[node]
+                local += share * known[node][0]
+                remote += share * known[node][1]
+            evidence[running.guest.uuid] = Evidence(
+                self.name,
+                ATTRIBUTED,
+                local,
+                remote,
+                rates.remote_ratio(local, remote),
+                counted_share=counted_share,
+            )
         return evidence
 
     def close(self) -> None:
