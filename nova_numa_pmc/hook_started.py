@@ -18,7 +18,7 @@ from nova_numa_pmc.exceptions import (
     TopologyError,
 )
 from nova_numa_pmc.host import cgroups, cpuset, guests, journal
-from nova_numa_pmc.host.held import Held
+from nova_numa_pmc.host.held import Cpuset
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -162,7 +162,7 @@ def _apply(
         call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None,
         huge_by_node=huge_by_node,
-        ours=Held(early_cpus, frozenset()),
+        ours=Cpuset(early_cpus, frozenset()),
     )
 
 

@@ -22,12 +22,12 @@ from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import (
-    Held,
+    Cpuset,
     groups_set_by_others,
     is_held,
     our_set,
     own_sets,
-    read_held,
+    read_cpusets,
 )
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -154,10 +154,10 @@ class Reassertion:
             self._held[key] = cpus
             self._log_set_by_others(key, guest, set_by_others)
             return True
-        held = read_held(groups)
-        left = self._our_sets(key, guest, groups, held, cpus, host)
+        cpusets = read_cpusets(groups)
+        left = self._our_sets(key, guest, groups, cpusets, cpus, host)
         theirs = set_by_others | frozenset.intersection(
-            *(frozenset(groups_set_by_others(groups, held, cpus, former)) for former in left)
+            *(frozenset(groups_set_by_others(groups, cpusets, cpus, former)) for former in left)
         )
         self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
@@ -175,7 +175,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes = _confine(groups, held, cpus, left, theirs)
+        changes = _confine(groups, cpusets, cpus, left, theirs)
         if changes:
             if self._held.get(key) == cpus:  # it was in force before, so others have changed it
                 self._written[guest.uuid] = [*recent, now_s]
@@ -190,7 +190,7 @@ class Reassertion:
         key: _Key,
         guest: model.Guest,
         groups: cgroups.GuestGroups,
-        held: dict[str, Held],
+        cpusets: dict[str, Cpuset],
         cpus: frozenset[int],
         host: model.Topology,
     ) -> tuple[frozenset[int], ...]:
@@ -204,11 +204,11 @@ class Reassertion:
             return (last if last != cpus else frozenset(),)
         uniform = our_set(groups)
         sets = [uniform.cpus] if uniform else []
-        for name in groups_set_by_others(groups, held, cpus):
-            own = held[os.path.join(groups.target, name)].cpus
+        for name in groups_set_by_others(groups, cpusets, cpus):
+            own = cpusets[os.path.join(groups.target, name)].cpus
             if own not in sets and _is_of_nodes(own, host, guest):
                 sets.append(own)
-        above = held[groups.target].cpus
+        above = cpusets[groups.target].cpus
         if (
             groups.version == 2
             and above
@@ -303,10 +303,10 @@ class _Room:
         self._reserve_bytes, self._root = reserve_bytes, root
         self._left: dict[int, int] = {}  # node id → bytes
 
-    def take(self, promise: model.Promise, held: Mapping[int, int]) -> str:
+    def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
         """Take a guest's untouched memory from its nodes' room; return why it does not fit, or ''.
 
-        :param held: {node id: bytes} that it has
+        :param present_bytes: {node id: bytes} that it has
         """
         if promise.page_bytes:
             return ''  # its pool is taken already
@@ -316,7 +316,7 @@ class _Room:
                 self._left[node] = (
                     node_room.available_bytes(node, self._root) - self._reserve_bytes
                 )
-            more = max(0, promised_bytes - held.get(node, 0))
+            more = max(0, promised_bytes - present_bytes.get(node, 0))
             if more > self._left[node]:
                 return '%d MiB more are promised there, but %d MiB are left' % (
                     more >> 20,
@@ -328,7 +328,7 @@ class _Room:
 
 def _confine(
     groups: cgroups.GuestGroups,
-    held: dict[str, Held],
+    cpusets: dict[str, Cpuset],
     cpus: frozenset[int],
     left: Iterable[frozenset[int]],
     theirs: frozenset[str],
@@ -336,9 +336,9 @@ def _confine(
     """Write the CPUs in place of each set that we left, but not to others' groups."""
     changes: list[FileChange] = []
     for former in left:
-        others = frozenset(groups_set_by_others(groups, held, cpus, former))
+        others = frozenset(groups_set_by_others(groups, cpusets, cpus, former))
         changes += cpuset.confine(
-            groups, cpus, ours=Held(former, frozenset()), set_by_others=theirs | others
+            groups, cpus, ours=Cpuset(former, frozenset()), set_by_others=theirs | others
         ).changes
     return changes
 

@@ -207,8 +207,8 @@ def _interval_s() -> int:
     interval_s = CONF.update_resources_interval
     audit_s = nova_metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
     # Metrics held back are sent with the first audit after the heartbeat.
-    held_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
-    return audit_s + int(held_s)
+    repeated_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
+    return audit_s + int(repeated_s)
 
 
 def _may_resend(sent: _Inputs, now: _Inputs) -> bool:

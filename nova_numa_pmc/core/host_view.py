@@ -311,16 +311,16 @@ def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list
     A busy sibling adds far less than a core: with threads counted as cores, XAPI's guests lost
     more CPU time than they gained by locality.
     """
-    home = {cpu: at for at, node in enumerate(host.nodes) for cpu in node.cpus}
+    position_of_cpu = {cpu: at for at, node in enumerate(host.nodes) for cpu in node.cpus}
     cores = [0.0] * len(host.nodes)
     for siblings in host.cores:
         seen = set()
         for cpu in siblings:
-            at = home.pop(cpu, None)
+            at = position_of_cpu.pop(cpu, None)
             if at is not None:
                 cores[at] += limits.smt_ratio if at in seen else 1.0
                 seen.add(at)
-    for at in home.values():  # CPUs that no core names
+    for at in position_of_cpu.values():  # CPUs that no core names
         cores[at] += 1.0
     return cores
 

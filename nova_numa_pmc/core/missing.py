@@ -41,10 +41,10 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     :returns: (nodes, tuple of the parts that were filled in)
     """
     filled: tuple[str, ...] = ()
-    for part, mend in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
-        mended = mend(nodes)
-        if mended is not None:
-            nodes, filled = mended, (*filled, part)
+    for part, fill in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
+        filled_in = fill(nodes)
+        if filled_in is not None:
+            nodes, filled = filled_in, (*filled, part)
     return nodes, filled
 
 

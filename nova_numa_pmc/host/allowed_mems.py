@@ -31,7 +31,7 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozen
     return mems if having is None else mems & having or None
 
 
-def wide_mems(groups: GuestGroups) -> str:
+def unbound_mems(groups: GuestGroups) -> str:
     """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
 
     These are the nodes that the guest's own group inherits, which all have memory, without those

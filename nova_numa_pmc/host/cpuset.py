@@ -24,7 +24,13 @@ from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, Pinne
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import bytes_off, memory_by_node, resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
-from nova_numa_pmc.host.held import Held, file_of, groups_set_by_others, read_held, written_groups
+from nova_numa_pmc.host.held import (
+    Cpuset,
+    file_of,
+    groups_set_by_others,
+    read_cpusets,
+    written_groups,
+)
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -81,7 +87,7 @@ def confine(
     mems: frozenset[int] | None = None,
     bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
     stay_bound: bool = False,
-    ours: Held | None = None,
+    ours: Cpuset | None = None,
     write: Writer = writes.write,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
@@ -104,15 +110,15 @@ def confine(
     """
     if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: an empty set was requested' % groups.target)
-    ours = ours or Held(frozenset(), frozenset())
+    ours = ours or Cpuset(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
 
         mems = allowed_mems.only_with_memory(groups, mems)
-    held = read_held(groups)
+    cpusets = read_cpusets(groups)
     theirs = [
         name
-        for name in groups_set_by_others(groups, held, cpus, ours.cpus)
+        for name in groups_set_by_others(groups, cpusets, cpus, ours.cpus)
         if name not in set_by_others
     ]
     if theirs:
@@ -120,19 +126,19 @@ def confine(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
                 file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
-                format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus),
+                format_cpulist(cpusets[os.path.join(groups.target, theirs[0])].cpus),
             )
         )
-    steps = _cpu_steps(groups, held, cpus, ours.cpus, set_by_others)
+    steps = _cpu_steps(groups, cpusets, cpus, ours.cpus, set_by_others)
     memory, off_bytes, memory_steps = _memory_steps(
-        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, huge_by_node
+        groups, cpusets, mems, bring_over_limit_bytes, stay_bound, ours.mems, huge_by_node
     )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and off_bytes and memory in (BROUGHT, BOUND):
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
-            left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
+            left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
     return ConfineResult(changes, cpus, _effective(groups), memory, left_bytes)
 
 
@@ -145,7 +151,7 @@ def release_memory(
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _unbinding_steps(groups, read_held(groups), mems), write)
+    return writes.run(groups.scope, _unbinding_steps(groups, read_cpusets(groups), mems), write)
 
 
 def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
@@ -155,15 +161,17 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    held = read_held(groups)
-    above = _handover_steps(groups, held, (held[groups.target].cpus,), 'cpus')
-    chosen = [directory for directory in written_groups(groups) if directory in held]
-    if len({held[directory].cpus for directory in chosen}) > 1:
-        counts = [held[directory].cpus for directory in chosen]
+    cpusets = read_cpusets(groups)
+    above = _handover_steps(groups, cpusets, (cpusets[groups.target].cpus,), 'cpus')
+    chosen = [directory for directory in written_groups(groups) if directory in cpusets]
+    if len({cpusets[directory].cpus for directory in chosen}) > 1:
+        counts = [cpusets[directory].cpus for directory in chosen]
         usual = max(counts, key=counts.count)
-        chosen = [directory for directory in chosen if held[directory].cpus == usual]
+        chosen = [directory for directory in chosen if cpusets[directory].cpus == usual]
     wide = (
-        _possible_cpus(groups) if groups.version == 2 else format_cpulist(held[groups.target].cpus)
+        _possible_cpus(groups)
+        if groups.version == 2
+        else format_cpulist(cpusets[groups.target].cpus)
     )
     return writes.run(
         groups.scope,
@@ -171,7 +179,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
         + [
             (file_of(directory, 'cpus'), wide)
             for directory in chosen
-            if groups.version == 1 or held[directory].cpus
+            if groups.version == 1 or cpusets[directory].cpus
         ],
         write,
     )
@@ -224,13 +232,13 @@ def widen_early(
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     return writes.run(
-        groups.scope, _handover_steps(groups, read_held(groups), (cpus,), 'cpus'), write
+        groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), write
     )
 
 
 def _cpu_steps(
     groups: GuestGroups,
-    held: Mapping[str, Held],
+    cpusets: Mapping[str, Cpuset],
     cpus: frozenset[int],
     ours: frozenset[int],
     set_by_others: Container[str],
@@ -241,22 +249,22 @@ def _cpu_steps(
     # A pin inside of the requested set stays as it is.
     steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
-        for directory, own in held.items()
+        for directory, own in cpusets.items()
         if directory != groups.target
         and os.path.basename(directory) not in set_by_others
         and (not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)
     ]
-    return steps + _handover_steps(groups, held, (cpus, ours), 'cpus')
+    return steps + _handover_steps(groups, cpusets, (cpus, ours), 'cpus')
 
 
 def _handover_steps(
-    groups: GuestGroups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
+    groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
     """Return steps that undo our narrowing of ``libvirt/`` before it had groups below (v2).
 
     Any other set there was made by others, as was any of the scope.
     """
-    own = getattr(held[groups.target], kind)
+    own = getattr(cpusets[groups.target], kind)
     if (
         groups.version != 2
         or groups.writes_target
@@ -265,15 +273,15 @@ def _handover_steps(
         or own not in sets
     ):
         return []
-    wide = _possible_cpus(groups) if kind == 'cpus' else _wide_mems(groups)
+    wide = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
     return [(file_of(groups.target, kind), wide)]
 
 
-def _wide_mems(groups: GuestGroups) -> str:
-    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide_mems`."""
+def _unbound_mems(groups: GuestGroups) -> str:
+    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.unbound_mems`."""
     from nova_numa_pmc.host import allowed_mems
 
-    return allowed_mems.wide_mems(groups)
+    return allowed_mems.unbound_mems(groups)
 
 
 def _possible_cpus(groups: GuestGroups) -> str:
@@ -291,7 +299,7 @@ def _possible_cpus(groups: GuestGroups) -> str:
 
 def _memory_steps(
     groups: GuestGroups,
-    held: Mapping[str, Held],
+    cpusets: Mapping[str, Cpuset],
     mems: frozenset[int] | None,
     limit_bytes: int,
     stay_bound: bool,
@@ -306,20 +314,20 @@ def _memory_steps(
         return NOT_REQUESTED, None, []
     if any(
         own.mems and not own.mems >= mems and own.mems != ours
-        for directory, own in held.items()
+        for directory, own in cpusets.items()
         if groups.writes_target or directory != groups.target
     ):
         return PINNED, None, []
     off_bytes = _off_bytes(groups, mems, huge_by_node=huge_by_node)
     if off_bytes is None or off_bytes > limit_bytes:
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
-    if groups.main not in held:
+    if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound elsewhere is unbound first: a child cannot have what its parent lacks.
-    steps = [] if ours == mems else _unbinding_steps(groups, held, ours)
+    steps = [] if ours == mems else _unbinding_steps(groups, cpusets, ours)
     main = file_of(groups.main, 'mems')
     planned = dict(steps)
-    rest = planned[main] if main in planned else _rest(groups, held)
+    rest = planned[main] if main in planned else _rest(groups, cpusets)
     migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
     moving = off_bytes and groups.version == 1
     if moving:
@@ -328,9 +336,9 @@ def _memory_steps(
         steps += [
             (file_of(directory, 'mems'), format_cpulist(mems))
             for directory in written_groups(groups)
-            if directory in held
+            if directory in cpusets
         ]
-        steps += _handover_steps(groups, held, (mems,), 'mems')
+        steps += _handover_steps(groups, cpusets, (mems,), 'mems')
     elif off_bytes:
         steps += [(main, format_cpulist(mems)), (main, rest)]
     if moving:
@@ -338,15 +346,15 @@ def _memory_steps(
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
 
 
-def _rest(groups: GuestGroups, held: Mapping[str, Held]) -> str:
+def _rest(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
     """Return the mems of the main thread's group once memory has been brought over."""
-    own = format_cpulist(held[groups.main].mems)
-    return own or (groups.version == 2 and _wide_mems(groups)) or ''
+    own = format_cpulist(cpusets[groups.main].mems)
+    return own or (groups.version == 2 and _unbound_mems(groups)) or ''
 
 
 def _bring_the_rest(
     groups: GuestGroups,
-    held: Mapping[str, Held],
+    cpusets: Mapping[str, Cpuset],
     mems: frozenset[int],
     memory: str,
     steps: Steps,
@@ -358,11 +366,11 @@ def _bring_the_rest(
     """
     if memory == BOUND:
         # Only a change of the set moves pages.
-        wide = _wide(groups, held)
+        wide = _unbound_text(groups, cpusets)
         steps = [
             (file_of(directory, 'mems'), wide)
             for directory in written_groups(groups)
-            if directory in held
+            if directory in cpusets
         ] + steps
     try:
         writes.run(groups.scope, steps, write)
@@ -403,19 +411,25 @@ def _off_bytes(
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
-def _wide(groups: GuestGroups, held: Mapping[str, Held]) -> str:
-    """Return the text by which the memory of a group below the guest's own is wide."""
-    return _wide_mems(groups) if groups.version == 2 else format_cpulist(held[groups.target].mems)
+def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
+    """Return the text by which the memory of a group below the guest's own is unbound."""
+    return (
+        _unbound_mems(groups)
+        if groups.version == 2
+        else format_cpulist(cpusets[groups.target].mems)
+    )
 
 
-def _unbinding_steps(groups: GuestGroups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
+def _unbinding_steps(
+    groups: GuestGroups, cpusets: Mapping[str, Cpuset], mems: frozenset[int]
+) -> Steps:
     """Return steps that unbind each group bound to exactly ``mems``, from the top down."""
-    wide = _wide(groups, held)
-    above = _handover_steps(groups, held, (mems,), 'mems')
+    wide = _unbound_text(groups, cpusets)
+    above = _handover_steps(groups, cpusets, (mems,), 'mems')
     return above + [
         (file_of(directory, 'mems'), wide)
         for directory in written_groups(groups)
-        if mems and directory in held and held[directory].mems == mems
+        if mems and directory in cpusets and cpusets[directory].mems == mems
     ]
 
 

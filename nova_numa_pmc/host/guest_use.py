@@ -82,7 +82,7 @@ class GuestUseReader:
         all_guests, problems = self._files.read()
         # Two files of one guest would be counted twice; libvirt has one for each name.
         by_uuid = {guest.uuid: guest for guest in all_guests}
-        home = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
+        node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
         ran = self._read_threads(by_uuid, vcpus, now_ns)
@@ -91,7 +91,7 @@ class GuestUseReader:
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
             uuid = guest.uuid
             limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
-            used = use_between(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
+            used = use_between(self._ran.get(uuid, {}), ran[uuid], node_of_cpu, elapsed_ns, limits)
             running.append(
                 RunningGuest(
                     guest,
@@ -210,7 +210,7 @@ def _has_changed(before: Guest, guest: Guest) -> bool:
 def use_between(
     before: _Ran,
     after: _Ran,
-    home: Mapping[int, int],
+    node_of_cpu: Mapping[int, int],
     elapsed_ns: int,
     limits: tuple[cpu_wait.Quota, ...] = (),
 ) -> ThreadUse:
@@ -220,7 +220,7 @@ def use_between(
     the two: where it was in between is unknown; so is its waiting between two CPUs. A
     thread that is in one reading only, or whose id another one has got, is left out.
 
-    :param home: {CPU: node id}
+    :param node_of_cpu: {CPU: node id}
     """
     if elapsed_ns <= 0:
         return ThreadUse()
@@ -230,7 +230,7 @@ def use_between(
     for tid, ran in after.items():
         old = before.get(tid)
         if old is ran:  # most threads have neither run nor waited
-            by_node.setdefault(home.get(ran.cpu), 0.0)
+            by_node.setdefault(node_of_cpu.get(ran.cpu), 0.0)
         elif (
             old
             and old.since == ran.since
@@ -244,7 +244,7 @@ def use_between(
     )
     for tid, (run, _) in used.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
-            node = home.get(cpu)
+            node = node_of_cpu.get(cpu)
             by_node[node] = by_node.get(node, 0) + run / 2 / elapsed_ns
             if waits[tid]:
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
 
-class Held(Record):
+class Cpuset(Record):
     """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
 
     cpus: frozenset[int]
     mems: frozenset[int]
 
 
-def read_held(groups: GuestGroups) -> dict[str, Held]:
+def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
     """Read the own sets of a guest's groups.
 
     :returns: {directory: its sets} of the target and the children that still exist
     :raises GuestGone, CpusetError: the target cannot be read
     """
-    return {directory: Held(*sets) for directory, sets in _read_sets(groups, *Held._fields)}
+    return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
 
 
 def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
@@ -58,13 +58,13 @@ def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[fro
 def held_cpus(groups: GuestGroups) -> frozenset[int]:
     """Return the CPUs that a guest's own groups hold it to; empty: it is held to none.
 
-    :raises GuestGone, CpusetError: as :func:`read_held`
+    :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    held = read_held(groups)
+    cpusets = read_cpusets(groups)
     own = frozenset[int]().union(
-        *(held[directory].cpus for directory in written_groups(groups) if directory in held)
+        *(cpusets[directory].cpus for directory in written_groups(groups) if directory in cpusets)
     )
-    above = held[groups.target].cpus if groups.version == 2 else frozenset()
+    above = cpusets[groups.target].cpus if groups.version == 2 else frozenset()
     return own & above or own or above
 
 
@@ -96,27 +96,27 @@ def is_held(
     )
 
 
-def own_sets(groups: GuestGroups) -> list[Held]:
+def own_sets(groups: GuestGroups) -> list[Cpuset]:
     """Return the own sets of the groups to which a guest's sets are written.
 
-    :raises GuestGone, CpusetError: as :func:`read_held`
+    :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    held = read_held(groups)
-    return [held[directory] for directory in written_groups(groups) if directory in held]
+    cpusets = read_cpusets(groups)
+    return [cpusets[directory] for directory in written_groups(groups) if directory in cpusets]
 
 
-def our_set(groups: GuestGroups) -> Held | None:
+def our_set(groups: GuestGroups) -> Cpuset | None:
     """Return the set that an earlier write left in all groups.
 
     None: there is no such set.
     """
     sets = {own.cpus for own in own_sets(groups)}
-    return Held(sets.pop(), frozenset()) if len(sets) == 1 else None
+    return Cpuset(sets.pop(), frozenset()) if len(sets) == 1 else None
 
 
 def groups_set_by_others(
     groups: GuestGroups,
-    held: Mapping[str, Held],
+    cpusets: Mapping[str, Cpuset],
     cpus: frozenset[int],
     ours: frozenset[int] = frozenset(),
 ) -> list[str]:
@@ -125,12 +125,12 @@ def groups_set_by_others(
     A subset or superset of ``cpus`` does not contradict it. Neither does a set that the thread
     itself does not have: a libvirt command that failed to pin the thread leaves such a set.
 
-    :param held: as :func:`read_held` returns
+    :param cpusets: as :func:`read_cpusets` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left
     """
     return [
         os.path.basename(directory)
-        for directory, own in held.items()
+        for directory, own in cpusets.items()
         if directory != groups.target
         and not (
             own.cpus <= cpus

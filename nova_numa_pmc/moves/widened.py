@@ -21,26 +21,26 @@ class Widened:
     """Widened guests, and those narrowed by the move in progress."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Place] = {}
+        self._widened: dict[str, _Place] = {}
         self._narrowed: dict[str, _Place] = {}
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
         """Return {uuid: ids of the nodes that a widened guest is held to}."""
-        return {uuid: nodes for uuid, (nodes, _) in self._held.items()}
+        return {uuid: nodes for uuid, (nodes, _) in self._widened.items()}
 
     def clear(self) -> None:
         """Forget all: the widened guests go home."""
-        self._held.clear()
+        self._widened.clear()
 
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Forget guests that are overridden, or whose promise has changed: these go home."""
         overridden = {guest.uuid for guest in running if guest.override}
-        self._held = {
+        self._widened = {
             uuid: (nodes, promise)
-            for uuid, (nodes, promise) in self._held.items()
+            for uuid, (nodes, promise) in self._widened.items()
             if uuid not in overridden and promised.get(uuid) == promise
         }
 
@@ -55,11 +55,11 @@ class Widened:
         """
         uuid = part.planned.uuid
         if kind == plan_records.WIDEN:
-            self._held[uuid] = tuple(part.planned.to_nodes), part.after
-        elif kind != plan_records.FETCH and uuid in self._held:
-            self._narrowed[uuid] = self._held.pop(uuid)
+            self._widened[uuid] = tuple(part.planned.to_nodes), part.after
+        elif kind != plan_records.FETCH and uuid in self._widened:
+            self._narrowed[uuid] = self._widened.pop(uuid)
 
     def restore(self, uuid: str) -> None:
         """Count a guest as widened again, as the move that narrowed it is taken back."""
         if uuid in self._narrowed:
-            self._held[uuid] = self._narrowed[uuid]
+            self._widened[uuid] = self._narrowed[uuid]

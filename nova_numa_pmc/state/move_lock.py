@@ -78,7 +78,11 @@ class AgentMoveLock:
     """The agent's move lock: never waits, and logs when a command takes or releases it."""
 
     def __init__(self, log: logging.Logger) -> None:
-        self._log, self._move_lock, self._waiting = log, MoveLock('', 'nova-numa-agent'), False
+        self._log, self._move_lock, self._is_locked_out = (
+            log,
+            MoveLock('', 'nova-numa-agent'),
+            False,
+        )
 
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
@@ -92,15 +96,15 @@ class AgentMoveLock:
         try:
             self._move_lock.take()
         except StateLocked as error:
-            if not self._waiting:
+            if not self._is_locked_out:
                 self._log.info('%s: the agent neither holds nor moves guests meanwhile', error)
-            self._waiting = True
+            self._is_locked_out = True
             return False
         except StateError:
             pass
-        if self._waiting:
+        if self._is_locked_out:
             self._log.info('the agent holds and moves guests again')
-        self._waiting = False
+        self._is_locked_out = False
         return True
 
     def release(self) -> None:

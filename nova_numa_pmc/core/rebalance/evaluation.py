@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate a candidate change: its gain, its cost and its sort order."""
+"""Evaluate a proposal: its gain, its cost and its sort order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
     from nova_numa_pmc.core.rebalance.layout import GuestModel
-    from nova_numa_pmc.core.rebalance.proposals import Change
+    from nova_numa_pmc.core.rebalance.proposals import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
     #: Of each guest: its uuid and where it goes.
@@ -29,48 +29,48 @@ TAKEN_UP_RATIO = 0.25
 
 
 class MoveCandidate:
-    """A candidate change with its gain and cost.
+    """A proposal with its gain and cost.
 
-    :ivar change: of each guest, its model and where it goes
+    :ivar proposal: of each guest, its model and where it goes
     :ivar kind: one of :data:`plan_records.KINDS`
     :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
     :ivar fresh: whether the gain is up to date with the moves applied to the model
     """
 
-    __slots__ = ('change', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
+    __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
 
-    def __init__(self, host_model: HostModel, change: Change, gain: float) -> None:
-        self.change, self.kind, self.gain = change, kind(change), gain
-        self.cost = sum([host_model.cost(guest, place) for guest, place in change])
-        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in change])
+    def __init__(self, host_model: HostModel, proposal: Proposal, gain: float) -> None:
+        self.proposal, self.kind, self.gain = proposal, kind(proposal), gain
+        self.cost = sum([host_model.cost(guest, place) for guest, place in proposal])
+        self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
         self.regret, self.fresh = 0.0, True
         # Among equals the emptiest target comes first; names decide last.
         self._order = (
             self.bytes,
-            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in change), 6),
-            sorted((guest.load.uuid, place.cpus) for guest, place in change),
+            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in proposal), 6),
+            sorted((guest.load.uuid, place.cpus) for guest, place in proposal),
         )
 
     def overlaps(self, other: MoveCandidate) -> bool:
         """Return whether another candidate moves a guest that this one moves."""
-        return any(mine is theirs for mine, _ in self.change for theirs, _ in other.change)
+        return any(mine is theirs for mine, _ in self.proposal for theirs, _ in other.proposal)
 
     def order(self, payback_s: float) -> tuple[object, ...]:
         """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
         return (-round(self.gain * payback_s - self.cost, 6), *self._order)
 
 
-def gain(host_model: HostModel, change: Change) -> float:
-    """Return the gain of a change [cores]."""
+def gain(host_model: HostModel, proposal: Proposal) -> float:
+    """Return the gain of a proposal [cores]."""
     gain_cores = host_model.host_loss.gain(
-        [guest.effect for guest, _ in change],
-        [host_model.effect(guest, place) for guest, place in change],
+        [guest.effect for guest, _ in proposal],
+        [host_model.effect(guest, place) for guest, place in proposal],
     )
-    return _adjust_gain(host_model, *change[0], gain_cores) if len(change) == 1 else gain_cores
+    return _adjust_gain(host_model, *proposal[0], gain_cores) if len(proposal) == 1 else gain_cores
 
 
-def key(host_model: HostModel, change: Change) -> Key:
-    """Return a key of a change that is stable across ticks."""
+def key(host_model: HostModel, proposal: Proposal) -> Key:
+    """Return a key of a proposal that is stable across ticks."""
     return tuple(
         sorted(
             (
@@ -78,30 +78,30 @@ def key(host_model: HostModel, change: Change) -> Key:
                 host_model.node_ids(place.cpus),
                 () if place.memory is None else host_model.ids[place.memory],
             )
-            for guest, place in change
+            for guest, place in proposal
         )
     )
 
 
-def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
-    """Return {identity: change} of the changes of all sequences."""
-    changes = {}
+def distinct(*sequences: Iterable[Proposal]) -> dict[Identity, Proposal]:
+    """Return {identity: proposal} of the proposals of all sequences."""
+    proposals = {}
     for sequence in sequences:
-        for change in sequence:
+        for proposal in sequence:
             identity = tuple(
-                [(guest.load.uuid, place.cpus, place.memory) for guest, place in change]
+                [(guest.load.uuid, place.cpus, place.memory) for guest, place in proposal]
             )
             if len(identity) > 1 and not identity[0] < identity[1]:
                 identity = identity[::-1]
-            changes[identity] = change
-    return changes
+            proposals[identity] = proposal
+    return proposals
 
 
-def kind(change: Change) -> str:
-    """Return the kind of a change, of :data:`plan_records.KINDS`."""
-    if len(change) > 1:
+def kind(proposal: Proposal) -> str:
+    """Return the kind of a proposal, of :data:`plan_records.KINDS`."""
+    if len(proposal) > 1:
         return plan_records.SWAP
-    ((guest, place),) = change
+    ((guest, place),) = proposal
     at, to = set(guest.at), set(place.cpus)
     if at == to:
         return plan_records.FETCH
@@ -112,7 +112,7 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
     """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
     return plan_records.Move(
         candidate.kind,
-        tuple(_part(host_model, guest, place) for guest, place in candidate.change),
+        tuple(_part(host_model, guest, place) for guest, place in candidate.proposal),
         candidate.gain,
         candidate.cost,
         candidate.regret,
@@ -123,8 +123,8 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
 
 def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
     """Yield what a candidate's gain is made of, the largest part first."""
-    removed = [guest.effect for guest, _ in candidate.change]
-    added = [host_model.effect(guest, place) for guest, place in candidate.change]
+    removed = [guest.effect for guest, _ in candidate.proposal]
+    added = [host_model.effect(guest, place) for guest, place in candidate.proposal]
     spared = [
         now - then
         for now, then in zip(
@@ -133,10 +133,10 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
     ]
     spared.append(candidate.gain - sum(spared))
     causes = 'waiting', 'distance', 'bandwidth', 'crowding', 'bursts'
-    counted = all(guest.counted for guest, _ in candidate.change)
+    counted = all(guest.counted for guest, _ in candidate.proposal)
     ends = (
-        ('from', host_model.node_ids(candidate.change[0][0].at)),
-        ('to', host_model.node_ids(candidate.change[0][1].cpus)),
+        ('from', host_model.node_ids(candidate.proposal[0][0].at)),
+        ('to', host_model.node_ids(candidate.proposal[0][1].cpus)),
     )
     for cores, cause in sorted(zip(spared, causes), reverse=True):
         if abs(cores) > 1e-6:
@@ -155,7 +155,7 @@ def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Tria
                 tuple((host_model.ids[at][0], share) for at, share in guest.mem_shares),
                 host_model.node_ids(place.cpus),
             )
-            for guest, place in candidate.change
+            for guest, place in candidate.proposal
         ),
         candidate.cost,
         0.0,
@@ -175,7 +175,7 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
 
 
 def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
-    """Return the gain of a change, corrected where it widens a guest or lets it go home."""
+    """Return the gain of a proposal, corrected where it widens a guest or lets it go home."""
     if set(guest.at) < set(place.cpus):
         return gain + _pooled_gain(host_model, guest, place)
     if set(place.cpus) < set(guest.at) and place.memory is None and place.cpus == guest.home:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
-    from nova_numa_pmc.core.rebalance.proposals import Change
+    from nova_numa_pmc.core.rebalance.proposals import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import Key
 
 #: Regrets kept between ticks.
@@ -81,14 +81,15 @@ def plan(
             break
         chosen.append(to_move(host_model, best))
         memory = with_move_recorded(memory, chosen[-1], trial(host_model, best, now_s), now_s)
-        host_model.apply(best.change)
+        host_model.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
             candidate.fresh = False
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
     memory = memory._replace(
         regrets=tuple(
-            Regret(key(host_model, candidate.change), candidate.regret) for candidate in candidates
+            Regret(key(host_model, candidate.proposal), candidate.regret)
+            for candidate in candidates
         )
     )
     return plan_records.Plan(
@@ -114,9 +115,9 @@ def propose(
     chosen_uuids: set[str] = set()
     while len(chosen) < PROPOSED_MAX:
         candidates = [
-            MoveCandidate(host_model, change, gain(host_model, change))
-            for change in distinct(proposals(host_model)).values()
-            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in change)
+            MoveCandidate(host_model, proposal, gain(host_model, proposal))
+            for proposal in distinct(proposals(host_model)).values()
+            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
         paying = [
             candidate
@@ -129,8 +130,8 @@ def propose(
         if best is None:
             break
         chosen.append(to_move(host_model, best))
-        chosen_uuids.update(guest.load.uuid for guest, _ in best.change)
-        host_model.apply(best.change)
+        chosen_uuids.update(guest.load.uuid for guest, _ in best.proposal)
+        host_model.apply(best.proposal)
     return plan_records.Plan(
         tuple(chosen),
         before,
@@ -142,14 +143,14 @@ def propose(
 def _with_regrets(
     host_model: HostModel, memory: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
-    """Weigh the proposals and the changes with regrets; keep those nearest to being due."""
+    """Weigh the proposals, new ones and those with regrets; keep those nearest to being due."""
     recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in memory.regrets]
     known = {}
-    for change, core_sec in recalled:
-        if change:
-            (identity,) = distinct((change,))
+    for proposal, core_sec in recalled:
+        if proposal:
+            (identity,) = distinct((proposal,))
             known[identity] = core_sec
-    remembered = [change for change, _ in recalled if change]
+    remembered = [proposal for proposal, _ in recalled if proposal]
     candidates = _weigh(host_model, distinct(proposals(host_model), remembered), known, elapsed_s)
     candidates.sort(
         key=lambda candidate: (
@@ -162,23 +163,23 @@ def _with_regrets(
 
 def _weigh(
     host_model: HostModel,
-    changes: Mapping[Identity, Change],
+    proposed: Mapping[Identity, Proposal],
     known: Mapping[Identity, float],
     elapsed_s: float,
 ) -> list[MoveCandidate]:
-    """Weigh changes and add the interval's regret to the known one; drop those without any."""
+    """Weigh proposals and add the interval's regret to the known one; drop those without any."""
     candidates = []
-    for identity, change in changes.items():
-        now = gain(host_model, change)
+    for identity, proposal in proposed.items():
+        now = gain(host_model, proposal)
         regret = known.get(identity, 0.0) + (now - host_model.min_gain) * elapsed_s
         if regret > 0:
-            candidates.append(MoveCandidate(host_model, change, now))
+            candidates.append(MoveCandidate(host_model, proposal, now))
             candidates[-1].regret = regret
     return candidates
 
 
-def _recall(host_model: HostModel, named: Key) -> Change | None:
-    """Turn a regret's key into a change; None: no longer possible."""
+def _recall(host_model: HostModel, named: Key) -> Proposal | None:
+    """Turn a regret's key into a proposal; None: no longer possible."""
     parts = []
     for uuid, cpu_nodes, mem_nodes in named:
         guest = host_model.guests.get(uuid)
@@ -236,7 +237,7 @@ def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
-        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.change)
+        candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.proposal)
         - candidate.regret
     )
 
@@ -260,7 +261,7 @@ def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, 
     best: dict[tuple[int, ...], float] = {}
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
-            for guest, _ in candidate.change:
+            for guest, _ in candidate.proposal:
                 best[guest.at] = max(candidate.gain, best.get(guest.at, 0.0))
     return best
 
@@ -282,7 +283,7 @@ def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], flo
     """Return whether it is a widening, and a move due soon gains at least half as much."""
     if candidate.kind != plan_records.WIDEN:
         return False
-    ((guest, _),) = candidate.change
+    ((guest, _),) = candidate.proposal
     return soon.get(guest.at, 0.0) >= candidate.gain / 2
 
 
@@ -290,7 +291,7 @@ def _budget_exceeded(
     candidate: MoveCandidate, memory: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
     """Return the name of the budget that a candidate would exceed; empty: none."""
-    count = len(candidate.change)
+    count = len(candidate.proposal)
     if not candidate.bytes:
         return (
             'changes_per_hour' if len(memory.changed_s) + count > options.changes_per_hour else ''
@@ -309,10 +310,10 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
     :returns: whether it is still to be considered
     """
     if not candidate.fresh:
-        if not host_model.fits(candidate.change):
+        if not host_model.fits(candidate.proposal):
             return False
         before = candidate.gain
-        candidate.gain, candidate.fresh = gain(host_model, candidate.change), True
+        candidate.gain, candidate.fresh = gain(host_model, candidate.proposal), True
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0

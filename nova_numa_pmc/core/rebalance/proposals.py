@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the changes that are worth weighing, out of the many that could be made.
+"""Choose the moves that are worth weighing, out of the many that could be made.
 
 A thousand guests on eight nodes have 7,000 moves and half a million swaps. What a guest's
 absence would spare is a bound of the gain of moving it, and cheap to compute. Only the best guests
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-    Change = tuple[tuple[GuestModel, Place], ...]
+    Proposal = tuple[tuple[GuestModel, Place], ...]
 
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
@@ -29,26 +29,26 @@ _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
 _EXHAUSTIVE_GUESTS_MAX = 16
 
 
-def proposals(host_model: HostModel) -> list[Change]:
-    """List the changes to weigh, each a tuple of (GuestModel, Place)."""
+def proposals(host_model: HostModel) -> list[Proposal]:
+    """List the proposals to weigh, each a tuple of (GuestModel, Place)."""
     movable = [guest for guest in host_model.guests.values() if guest.movable]
     bounds = {guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable}
     promising = [guest for guest in movable if bounds[guest.load.uuid] > host_model.min_gain]
     few = len(movable) <= _EXHAUSTIVE_GUESTS_MAX
     sources = _by_place(promising)
-    changes: list[Change] = []
+    listed: list[Proposal] = []
     for at in sorted(sources):
         chosen = sources[at] if few else _best(host_model, sources[at], bounds, _MOVERS)
         for guest in chosen:
-            changes.extend(((guest, place),) for place in single_places(host_model, guest))
+            listed.extend(((guest, place),) for place in single_places(host_model, guest))
     for guest in movable:
         home = Place(guest.home, None)
         if set(guest.home) < set(guest.at) and host_model.may_have(guest, home):
-            changes.append(((guest, home),))  # memory that it leaves elsewhere is fetched later
-    changes.extend(_swaps(host_model, movable, sources, bounds, few))
+            listed.append(((guest, home),))  # memory that it leaves elsewhere is fetched later
+    listed.extend(_swaps(host_model, movable, sources, bounds, few))
     if host_model.options.widen:
-        changes.extend(_widenings(host_model, movable))
-    return changes
+        listed.extend(_widenings(host_model, movable))
+    return listed
 
 
 def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
@@ -97,7 +97,7 @@ def _swaps(
     sources: Mapping[tuple[int, ...], list[GuestModel]],
     bounds: Mapping[str, float],
     few: bool,
-) -> Iterator[Change]:
+) -> Iterator[Proposal]:
     """Yield swaps of guests that lose at their place with guests elsewhere."""
     partners_by_place = {
         at: _SwapPartners(guests) for at, guests in _by_place(movable).items() if len(at) == 1
@@ -118,17 +118,17 @@ def _swaps(
                 )
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
-                    change = (
+                    proposal = (
                         (guest, _place(host_model, other)),
                         (partner, _place(host_model, at)),
                     )
                     if (
                         pair not in seen
-                        and host_model.may_have(*change[1])
-                        and host_model.fits(change)
+                        and host_model.may_have(*proposal[1])
+                        and host_model.fits(proposal)
                     ):
                         seen.add(pair)
-                        yield change
+                        yield proposal
 
 
 def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
@@ -160,7 +160,7 @@ class _SwapPartners:
         return dict.fromkeys(self.guests[first : first + _NEAREST] + self.calmest + returning)
 
 
-def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator[Change]:
+def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator[Proposal]:
     """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.spanning else host_loss.demand
@@ -173,9 +173,9 @@ def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator
     ]
     if not idle:
         return
-    waiting = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
+    crowded = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
     for at, guests in sorted(_by_place(movable).items()):
-        if not waiting.intersection(at):
+        if not crowded.intersection(at):
             continue
         wanting = [guest for guest in guests if guest.demand > host_model.min_gain]
         wanting.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))

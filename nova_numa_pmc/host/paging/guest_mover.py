@@ -17,7 +17,7 @@ from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Held
+from nova_numa_pmc.host.held import Cpuset
 from nova_numa_pmc.host.paging import mappings, node_room
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.host.paging.page_mover import PageMover
@@ -104,7 +104,7 @@ class GuestMove:
         groups: cgroups.GuestGroups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
-        ours: Held | None = None,
+        ours: Cpuset | None = None,
         limits: PagingLimits | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
@@ -124,7 +124,7 @@ class GuestMove:
             raise PageMoveError('%s: no node was requested' % groups.target)
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
         self._mems, self._cpus = tuple(mems), cpus
-        self._ours = ours or Held(frozenset(), frozenset())
+        self._ours = ours or Cpuset(frozenset(), frozenset())
         self._limits = limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)

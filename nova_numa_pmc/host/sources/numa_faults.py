@@ -43,7 +43,7 @@ class NumaFaults:
         """
         if not is_balancing(self._root):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is 0 or absent')
-        home = {cpu: node.id for node in tick.host.nodes for cpu in node.online_cpus}
+        node_of_cpu = {cpu: node.id for node in tick.host.nodes for cpu in node.online_cpus}
         evidence = {}
         for running in tick.guests:
             if not running.cores:
@@ -51,7 +51,7 @@ class NumaFaults:
             hits = [
                 hit
                 for tid, ran in running.threads.items()
-                for hit in (self._hits(running.guest.pid, tid, home.get(ran.cpu)),)
+                for hit in (self._hits(running.guest.pid, tid, node_of_cpu.get(ran.cpu)),)
                 if hit
             ]
             total = sum(local + remote for local, remote in hits)

@@ -23,7 +23,7 @@ import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host.held import Held
+from nova_numa_pmc.host.held import Cpuset
 from nova_numa_pmc.host.paging import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
@@ -47,7 +47,7 @@ def move(request):
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
-        ours=Held(parse_cpulist(ours), frozenset()),
+        ours=Cpuset(parse_cpulist(ours), frozenset()),
         limits=terms,
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20

@@ -9,7 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Held, read_held
+from nova_numa_pmc.host.held import Cpuset, read_cpusets
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
@@ -79,7 +79,7 @@ class ConfineTest(TreeTestCase):
                     groups,
                     NODE1,
                     write=self.logged(tree),
-                    ours=Held(ours, frozenset()) if ours else None,
+                    ours=Cpuset(ours, frozenset()) if ours else None,
                 )
                 self.assertEqual(
                     ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
@@ -223,7 +223,7 @@ class ConfineTest(TreeTestCase):
                 with self.subTest(version=version, shape=shape, bound=bound):
                     tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
-                        ours = Held(frozenset(range(4)) - cpus, frozenset({1 - node}))
+                        ours = Cpuset(frozenset(range(4)) - cpus, frozenset({1 - node}))
                         applied = cpuset.confine(
                             groups,
                             cpus,
@@ -233,7 +233,7 @@ class ConfineTest(TreeTestCase):
                             write=tree.write,
                         )
                         self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
-                        held = read_held(groups)
+                        held = read_cpusets(groups)
                         written = [tree.target] if groups.writes_target else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
                         if bound:
@@ -257,7 +257,7 @@ class ConfineTest(TreeTestCase):
                 self.assertEqual(wide, self.mems(tree))
                 cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 cpuset.confine(
-                    groups, NODE0, frozenset({0}), write=tree.write, ours=Held(NODE1, TO_NODE1)
+                    groups, NODE0, frozenset({0}), write=tree.write, ours=Cpuset(NODE1, TO_NODE1)
                 )
                 self.assertEqual(wide, self.mems(tree))
 
@@ -283,7 +283,7 @@ class ConfineTest(TreeTestCase):
                     NODE0,
                     frozenset({0}),
                     write=self.logged(tree),
-                    ours=Held(NODE1, frozenset()),
+                    ours=Cpuset(NODE1, frozenset()),
                 )
                 self.assertEqual('0-1', tree.held('mems'))
                 self.assertEqual(
@@ -330,7 +330,7 @@ class ConfineTest(TreeTestCase):
                     NODE0,
                     frozenset({1}),
                     write=self.logged(tree),
-                    ours=Held(NODE0, frozenset({0})),
+                    ours=Cpuset(NODE0, frozenset({0})),
                 )
                 self.assertEqual(cpuset.NOT_REQUESTED, applied.memory)
 
@@ -358,7 +358,7 @@ class ConfineTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.confine(groups, NODE1, ours=Held(NODE0, frozenset()), write=self.logged(tree))
+        cpuset.confine(groups, NODE1, ours=Cpuset(NODE0, frozenset()), write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
@@ -602,7 +602,7 @@ class FaultTest(TreeTestCase):
                 TO_NODE1,
                 stay_bound=True,
                 write=tree.write,
-                ours=Held(frozenset(), frozenset({0})),
+                ours=Cpuset(frozenset(), frozenset({0})),
             )
         self.assertEqual(before, tree.snapshot())
 
@@ -614,7 +614,7 @@ class FaultTest(TreeTestCase):
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (cpuset.confine, NODE0),
-                    (read_held,),
+                    (read_cpusets,),
                     (cpuset.undo, applied.changes),
                 ):
                     with self.assertRaises(GuestGone):

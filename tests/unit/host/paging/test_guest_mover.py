@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import (
     PinnedByOthers,
 )
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.host.held import Held, read_held
+from nova_numa_pmc.host.held import Cpuset, read_cpusets
 from nova_numa_pmc.host.paging import guest_mover, move_pages
 from nova_numa_pmc.host.paging.kernel_port import KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
@@ -252,14 +252,14 @@ class MigrateTest(unittest.TestCase):
                     self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
                     held = {
                         own.cpus
-                        for directory, own in read_held(self.groups).items()
+                        for directory, own in read_cpusets(self.groups).items()
                         if directory != self.groups.target or self.groups.writes_target
                     }
                     self.assertLessEqual(
                         held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
                     )
                     mover.undo_cpus()
-                    wide = {own.cpus for own in read_held(self.groups).values()}
+                    wide = {own.cpus for own in read_cpusets(self.groups).values()}
                     self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
 
     def test_cancelled_while_it_waits(self):
@@ -289,7 +289,7 @@ class MigrateTest(unittest.TestCase):
             if mover.progress.state == guest_mover.MOVING:
                 self.clock.sleep(mover.step().wait_s)
         del mover
-        end = self.run_to_end(self.mover(ours=Held(CPUS, frozenset())))
+        end = self.run_to_end(self.mover(ours=Cpuset(CPUS, frozenset())))
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
         # A pinned page may hold back the huge page it is in, nothing else.
         self.assertLessEqual(
@@ -305,7 +305,7 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_bound_guest_is_unbound(self):
         self.guest([AWAY] * 40)
-        ours = Held(frozenset({2, 3}), frozenset({AWAY}))
+        ours = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
         cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
         mover = self.mover(ours=ours)
         mover.step()
