@@ -58,7 +58,7 @@ class HostPromisesDraft(HostPromises):
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         pass
 
@@ -102,7 +102,7 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         try:
             if (
