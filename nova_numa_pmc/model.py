@@ -91,6 +91,11 @@ class Topology(Record):
     vendor: str = ''
     problems: tuple[str, ...] = ()
 
+    @property
+    def online_cpus(self) -> frozenset[int]:
+        """Return the online CPUs of all nodes."""
+        return frozenset[int]().union(*(node.online_cpus for node in self.nodes))
+
 
 class Guest(Record):
     """A libvirt domain, as its XML describes it.

@@ -87,7 +87,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        online = frozenset[int]().union(*(node.online_cpus for node in tick.host.nodes))
+        online = tick.host.online_cpus
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:

@@ -35,7 +35,7 @@ def find(
     if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
         return {}
     place = pools.cpus_held(promise, host, guest)
-    online = frozenset().union(*(node.online_cpus for node in host.nodes))
+    online = host.online_cpus
     groups = cgroups.find(guest.pid, root)
     own = held.own_cpus(groups)
     own.pop(groups.target)

@@ -42,7 +42,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
         return host
     l3s: tuple[_L3s, ...] = ()
     if _text(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
-        online = frozenset[int]().union(*with_cpus)
+        online = host.online_cpus
         known: list[frozenset[int]] = []
         l3s = tuple(_l3s_of(node.online_cpus, online, known, root) for node in host.nodes)
     many = len(with_cpus) > _MANY_NODES

@@ -202,9 +202,9 @@ class StatusFiles:
 
 def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Drop pins to every CPU that a guest may use: they restrict nothing."""
-    from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
+    from nova_numa_pmc.host import pins, topology  # not for the hook, which has no live XML
 
-    online = pins.read_online(root) if any(guest.pins for guest in running) else frozenset()
+    online = topology.read_online(root) if any(guest.pins for guest in running) else frozenset()
     return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import files
 from nova_numa_pmc.model import Guest
 
 #: The elements of ``<cputune>``, by what the names of the threads' groups begin with.
@@ -42,11 +40,3 @@ def may_hold(guest: Guest) -> bool:
     Pins of single threads leave the others to us, and numatune the CPUs.
     """
     return set(guest.placed_by) <= {*KINDS.values(), 'numatune'}
-
-
-def read_online(root: str = '/') -> frozenset[int]:
-    """Return the host's online CPUs; empty: they cannot be read."""
-    try:
-        return files.read_cpus(root, 'sys/devices/system/cpu/online') or frozenset()
-    except TopologyError:
-        return frozenset()

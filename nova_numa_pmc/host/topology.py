@@ -45,6 +45,7 @@ _LOCAL_DISTANCE, _REMOTE_DISTANCE, _DISTANCE_MAX = 10, 20, 255
 
 _NODES = 'sys/devices/system/node'
 _CPUS = 'sys/devices/system/cpu'
+_ONLINE = _CPUS + '/online'
 _CPULIST = _NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 _HUGE_PAGES_MAX = 1 << 50
@@ -58,7 +59,7 @@ def read(root: str = '/') -> model.Topology:
 
     :raises TopologyError: a file is malformed; the message names it
     """
-    online = read_cpus(root, _CPUS + '/online')
+    online = read_cpus(root, _ONLINE)
     isolated = read_cpus(root, _CPUS + '/isolated') or frozenset()
     nohz_full = read_cpus(root, _CPUS + '/nohz_full') or frozenset()
     numbers = _node_numbers(root)
@@ -138,6 +139,14 @@ def _on_one_node(
             'on them' % (path_of(root, _NODES), format_cpulist(left))
         )
     return by_node, tuple(problems)
+
+
+def read_online(root: str = '/') -> frozenset[int]:
+    """Return the host's online CPUs; empty: they cannot be read."""
+    try:
+        return read_cpus(root, _ONLINE) or frozenset()
+    except TopologyError:
+        return frozenset()
 
 
 def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:

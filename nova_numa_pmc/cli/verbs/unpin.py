@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, pinned_threads
-from nova_numa_pmc.host import pins
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
@@ -67,6 +67,6 @@ def _restore(command: context.CommandContext, uuid: str) -> list[str]:
                     guest, observed.host_promises.promises.get(uuid), observed.host, command.root
                 )
             )
-            pinned_threads.restore(guest, names, pins.read_online(command.root), command.run)
+            pinned_threads.restore(guest, names, topology.read_online(command.root), command.run)
             return names
     return []
