@@ -24,7 +24,6 @@ MAX_PRESSURE_MAX = 64.0
 #: Extra specs by which Nova itself pins a guest to nodes or CPUs (nova/virt/hardware.py,
 #: numa_get_constraints): its NUMATopologyFilter decides then.
 _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
-_NOVA_CPU_POLICIES = ('dedicated', 'mixed')
 
 
 class FlavorSpecs(Record):
@@ -90,7 +89,7 @@ def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     :returns: 'key=value' of each; empty: Nova does not pin it
     """
     specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
-    if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:
+    if extra_specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:
         specs.append('hw:cpu_policy=%s' % extra_specs['hw:cpu_policy'])
     return tuple(specs)
 

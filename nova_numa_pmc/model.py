@@ -15,6 +15,8 @@ from nova_numa_pmc.record import Record
 
 #: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'
+#: Values of ``hw:cpu_policy`` with which Nova itself pins vCPUs.
+DEDICATED_POLICIES = ('dedicated', 'mixed')
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)

@@ -65,9 +65,6 @@ _PINS = (
 )
 
 
-_DEDICATED_POLICIES = ('dedicated', 'mixed')
-
-
 def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> model.Guest:
     """Turn the XML of one domain, as the hook gets it, into a guest.
 
@@ -369,7 +366,7 @@ def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
     ):
         placed.append('numad')
     placed += [name for path, name in _PLACED_BY if path in elements]
-    if specs.get('hw:cpu_policy') in _DEDICATED_POLICIES:
+    if specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:
         placed.append('dedicated')
     placed += sorted(key for key in specs if key.startswith('hw:numa_'))
     return tuple(placed)
