@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
-_CPUS = 'sys/devices/system/cpu'
 #: Bit of the capability in CapEff (linux/capability.h).
 _SYS_ADMIN = 21
 
@@ -117,11 +116,13 @@ def check_governor(root: str) -> Iterator[Finding]:
     """Check that no frequency governor slows a CPU that guests may use."""
     slow: dict[str, list[int]] = {}
     try:
-        names = sorted(os.listdir(os.path.join(root, _CPUS)))
+        names = sorted(os.listdir(os.path.join(root, files.CPUS)))
     except OSError:
         return
     for name in names:
-        governor = files.read_optional(root, os.path.join(_CPUS, name, 'cpufreq/scaling_governor'))
+        governor = files.read_optional(
+            root, os.path.join(files.CPUS, name, 'cpufreq/scaling_governor')
+        )
         if (
             name[:3] == 'cpu'
             and name[3:].isdigit()
@@ -137,7 +138,7 @@ def check_governor(root: str) -> Iterator[Finding]:
             'state deeper than C1, busy guests completed 6.8 %% more transactions, at the cost '
             'of more power' % (format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
-            os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
+            os.path.join(root, files.CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
         )
 
 

@@ -11,13 +11,12 @@ Imported by the libvirt hook at every guest start: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.memory_domains import labelled, near
+from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, labelled, near
 
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
 #: The most nodes per socket that AMD makes by memory controllers (NPS4).
 _BY_CONTROLLERS_MAX = 4
-_DISTANCE_MAX = 255
 
 
 def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, ...]:
@@ -74,7 +73,7 @@ def distances(host: model.Topology) -> tuple[tuple[int, ...], ...]:
         return far
     return tuple(
         tuple(
-            min(_DISTANCE_MAX, within + 1) if (a, b) in beyond else distance
+            min(DISTANCE_MAX, within + 1) if (a, b) in beyond else distance
             for b, distance in enumerate(row)
         )
         for a, row in enumerate(far)

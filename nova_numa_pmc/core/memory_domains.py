@@ -17,7 +17,8 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
+#: The kernel's own; a distance is a byte of ACPI's SLIT.
+LOCAL_DISTANCE, REMOTE_DISTANCE, DISTANCE_MAX = 10, 20, 255
 #: Nodes nearer than this were one domain in releases that knew distances only [SLIT units].
 NEAR_DEFAULT = 12
 

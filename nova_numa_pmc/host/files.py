@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     #: Of a file: device, inode, times of its last change and of its status' [ns], size [bytes].
     Identity = tuple[int, int, int, int, int]
 
+#: The kernel's directories of nodes and CPUs, below the root.
+NODES, CPUS = 'sys/devices/system/node', 'sys/devices/system/cpu'
+#: More pages, or KiB, than any host has.
+AMOUNT_MAX = 1 << 50
 #: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
 _READ_MAX_BYTES = 1 << 20
 
@@ -179,7 +183,7 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
         digits, _, unit = value.strip().partition(' ')
         if unit != 'kB':
             raise TopologyError('%s: %a is not in kB' % (path_of(root, path), line[:80]))
-        fields[name] = whole_number(root, path, digits, 1 << 50) << 10
+        fields[name] = whole_number(root, path, digits, AMOUNT_MAX) << 10
     return fields
 
 

@@ -10,15 +10,14 @@ Imported by the libvirt hook where the host has huge pages: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.files import read_whole_number, whole_number
+from nova_numa_pmc.host.files import AMOUNT_MAX, NODES, read_whole_number, whole_number
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
 
-_NODE = 'sys/devices/system/node/node%d/hugepages/%s'
-_PAGES_MAX = 1 << 50
+_NODE = NODES + '/node%d/hugepages/%s'
 
 
 def with_huge_pages(
@@ -71,7 +70,7 @@ def _of_size(
     silent: list[int] = []
     for node_id in left_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
-        total = read_whole_number(root, directory + '/nr_hugepages', _PAGES_MAX)
+        total = read_whole_number(root, directory + '/nr_hugepages', AMOUNT_MAX)
         if total is None:
             silent += [node_id] if node_id in own else []
         elif total:
@@ -99,4 +98,4 @@ def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int
 
 
 def _free(root: str, directory: str) -> int:
-    return read_whole_number(root, directory + '/free_hugepages', _PAGES_MAX) or 0
+    return read_whole_number(root, directory + '/free_hugepages', AMOUNT_MAX) or 0

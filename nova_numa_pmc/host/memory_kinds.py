@@ -27,7 +27,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
-from nova_numa_pmc.host.files import path_of, read_text
+from nova_numa_pmc.host.files import NODES, path_of, read_text
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     #: A node id, and whose memory that node has.
     _Kind = tuple[int, model.NodeMemory]
 
-_NODES = 'sys/devices/system/node'
 _GPUS = 'proc/driver/nvidia/gpus'
 _DAX = 'sys/bus/dax/devices'
 _TIERS = 'sys/devices/virtual/memory_tiering'
@@ -62,7 +61,7 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
 
     For a writer of ``cpuset.mems`` that has not read the whole topology.
     """
-    with_cpus = _list(root, '%s/has_cpu' % _NODES)
+    with_cpus = _list(root, '%s/has_cpu' % NODES)
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not alone or not with_cpus:
         return frozenset()
@@ -95,7 +94,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
     """Return the nodes that may be in a ``cpuset.mems``, those with memory; None: not reported."""
     # Before 4.14 has_memory is there only on kernels with movable nodes.
     for name in ('has_memory', 'has_normal_memory'):
-        numbers = _list(root, '%s/%s' % (_NODES, name))
+        numbers = _list(root, '%s/%s' % (NODES, name))
         if numbers:
             return numbers
     return None
@@ -111,13 +110,13 @@ def _of_gpus(root: str) -> Iterator[_Kind]:
 
 
 def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
-    initiators = _list(root, '%s/has_generic_initiator' % _NODES)
+    initiators = _list(root, '%s/has_generic_initiator' % NODES)
     if not initiators:
         return
     for node_id in sorted(alone):
         nearest = {
             int(name[4:])
-            for name in _names(root, '%s/node%d/access0/initiators' % (_NODES, node_id))
+            for name in _names(root, '%s/node%d/access0/initiators' % (NODES, node_id))
             if name[:4] == 'node' and is_number(name[4:])
         } or {node_id}
         if nearest & initiators and not nearest & with_cpus:

@@ -17,9 +17,13 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, LOCAL_DISTANCE, REMOTE_DISTANCE
 from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
+    AMOUNT_MAX,
+    CPUS,
+    NODES,
     meminfo_bytes,
     path_of,
     read_cpus,
@@ -40,15 +44,9 @@ if TYPE_CHECKING:
 #: SecPageTables (6.1) are KVM's nested page tables: for guests, but beyond what is promised.
 UNRECLAIMABLE_FIELDS = ('SUnreclaim', 'KernelStack', 'PageTables', 'SecPageTables')
 
-# The kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE; a distance is a byte of ACPI's SLIT.
-_LOCAL_DISTANCE, _REMOTE_DISTANCE, _DISTANCE_MAX = 10, 20, 255
-
-_NODES = 'sys/devices/system/node'
-_CPUS = 'sys/devices/system/cpu'
-_ONLINE = _CPUS + '/online'
-_CPULIST = _NODES + '/node%d/cpulist'
+_ONLINE = CPUS + '/online'
+_CPULIST = NODES + '/node%d/cpulist'
 _HUGE_PAGES = 'sys/kernel/mm/hugepages'
-_HUGE_PAGES_MAX = 1 << 50
 
 
 def read(root: str = '/') -> model.Topology:
@@ -60,17 +58,17 @@ def read(root: str = '/') -> model.Topology:
     :raises TopologyError: a file is malformed; the message names it
     """
     online = read_cpus(root, _ONLINE)
-    isolated = read_cpus(root, _CPUS + '/isolated') or frozenset()
-    nohz_full = read_cpus(root, _CPUS + '/nohz_full') or frozenset()
+    isolated = read_cpus(root, CPUS + '/isolated') or frozenset()
+    nohz_full = read_cpus(root, CPUS + '/nohz_full') or frozenset()
     numbers = _node_numbers(root)
     on_node = {number: cpus_of_node(number, root) for number in numbers}
-    meminfo = _NODES + '/node%d/meminfo'
+    meminfo = NODES + '/node%d/meminfo'
     if not numbers:
         numbers, on_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
     if online is None:
         online = frozenset[int]().union(*on_node.values())
     if not online:
-        raise TopologyError('%s/online: no CPU is online' % path_of(root, _CPUS))
+        raise TopologyError('%s/online: no CPU is online' % path_of(root, CPUS))
     usable = online - isolated - nohz_full
     on_node, problems = _on_one_node(root, on_node, online)
     nodes = tuple(
@@ -107,7 +105,7 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     except OSError:
         return {}
     pages = {
-        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), _HUGE_PAGES_MAX)
+        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), AMOUNT_MAX)
         for name in names
     }
     return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
@@ -136,7 +134,7 @@ def _on_one_node(
     if left:
         problems.append(
             '%s/node*/cpulist: CPUs %s are online and on no node: no guest is placed '
-            'on them' % (path_of(root, _NODES), format_cpulist(left))
+            'on them' % (path_of(root, NODES), format_cpulist(left))
         )
     return by_node, tuple(problems)
 
@@ -211,11 +209,11 @@ def _is_pci_address(address: str) -> bool:
 def _node_numbers(root: str) -> tuple[int, ...]:
     """Return the numbers of the online nodes, ascending; they need not be contiguous."""
     try:
-        names = os.listdir(path_of(root, _NODES))
+        names = os.listdir(path_of(root, NODES))
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise TopologyError('%s: %s' % (path_of(root, _NODES), error.strerror)) from error
+        raise TopologyError('%s: %s' % (path_of(root, NODES), error.strerror)) from error
     return tuple(
         sorted(int(name[4:]) for name in names if name[:4] == 'node' and is_number(name[4:]))
     )
@@ -243,18 +241,18 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
     """Return the SLIT matrix by position; the kernel's rows hold the online nodes only."""
     rows = []
     for number in numbers:
-        path = '%s/node%d/distance' % (_NODES, number)
+        path = '%s/node%d/distance' % (NODES, number)
         text = read_text(root, path)
         if text is None:
             row = tuple(
-                _LOCAL_DISTANCE if other == number else _REMOTE_DISTANCE for other in numbers
+                LOCAL_DISTANCE if other == number else REMOTE_DISTANCE for other in numbers
             )
         else:
-            row = tuple(whole_number(root, path, item, _DISTANCE_MAX) for item in text.split())
+            row = tuple(whole_number(root, path, item, DISTANCE_MAX) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
                 '%s: %a are not %d distances from 1 to %d'
-                % (path_of(root, path), (text or '')[:80], len(numbers), _DISTANCE_MAX)
+                % (path_of(root, path), (text or '')[:80], len(numbers), DISTANCE_MAX)
             )
         rows.append(row)
     return tuple(rows)
@@ -262,7 +260,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
 
 def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]:
     """Return the online SMT siblings of each core, by lowest CPU."""
-    smt = read_text(root, _CPUS + '/smt/active')
+    smt = read_text(root, CPUS + '/smt/active')
     if smt is not None and smt == '0':
         return tuple(frozenset((cpu,)) for cpu in sorted(online))
     cores: list[frozenset[int]] = []
@@ -270,7 +268,7 @@ def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]
     for cpu in sorted(online):
         if cpu in seen:
             continue
-        siblings = read_cpus(root, '%s/cpu%d/topology/thread_siblings_list' % (_CPUS, cpu))
+        siblings = read_cpus(root, '%s/cpu%d/topology/thread_siblings_list' % (CPUS, cpu))
         core = ((siblings or frozenset()) & online - seen) | {cpu}
         cores.append(core)
         seen |= core

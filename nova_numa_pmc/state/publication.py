@@ -32,7 +32,7 @@ _MAJOR, _MINOR = 1, 3
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 _POOLS_MAX = 1024
 #: Beyond any real amount; a file that says more is damaged.
-_AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
+_AMOUNT_MAX, _HUGE_SIZES_MAX = 2**60, 16
 _NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 
 _LIMITS = ('pressure_floor', 'pressure_step')
@@ -309,7 +309,7 @@ def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], .
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
         raise ValueError('distances: expected a %d by %d matrix' % (count, count))
-    return tuple(_wholes('distances', row, count, _DISTANCE_MAX) for row in rows)
+    return tuple(_wholes('distances', row, count, memory_domains.DISTANCE_MAX) for row in rows)
 
 
 def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:

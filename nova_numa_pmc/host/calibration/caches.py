@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host.files import read_kernel_file
+from nova_numa_pmc.host.files import CPUS, read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_CACHES = 'sys/devices/system/cpu/cpu%d/cache'
+_CACHES = CPUS + '/cpu%d/cache'
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
 
