@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
-#: Our script as ``hook install`` puts it (``hook_files`` is too slow to import here).
-HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory does not count as holding it.
 _HOLDS_RATIO = 0.05
 
@@ -408,7 +406,8 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
     try:
         stat = files.read_kernel_file(os.path.join(root, 'proc/%d/stat' % pid))
         age_s = files.boottime_ns() / 1e9 - files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
-        return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
+        hook = os.stat(os.path.join(root, files.HOOKS, files.OUR_HOOK))
+        return time.time() - age_s > hook.st_ctime
     except (OSError, ValueError, IndexError):
         return False
 

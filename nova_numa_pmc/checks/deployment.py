@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.finding import Finding
-from nova_numa_pmc.host import confinement, files, hook_files
+from nova_numa_pmc.host import confinement, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
         return
     if not daemon.same_root:
         inside = os.path.join(root, 'proc/%d/root' % daemon.pid)
-        hook = os.path.join(inside, hook_files.HOOKS, hook_files.OURS)
+        hook = os.path.join(inside, files.HOOKS, files.OUR_HOOK)
         if not os.path.exists(hook):
             yield Finding(
                 'hook-not-in-container',

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The kernel's directories of nodes and CPUs, below the root.
 NODES, CPUS = 'sys/devices/system/node', 'sys/devices/system/cpu'
+#: libvirt's directory of hooks, below the root, and our script in that.
+HOOKS, OUR_HOOK = 'etc/libvirt/hooks', 'qemu.d/50-nova-numa-pmc'
 #: More pages, or KiB, than any host has.
 AMOUNT_MAX = 1 << 50
 #: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.

@@ -22,8 +22,6 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
-HOOKS = 'etc/libvirt/hooks'
-OURS = 'qemu.d/50-nova-numa-pmc'
 MAIN = 'qemu'
 CHAINED = 'qemu.nova-numa-pmc-chained'
 TEMPORARY = '.nova-numa-pmc.new'
@@ -116,8 +114,8 @@ def writable_by_others(site: str) -> str | None:
 
 def inspect(root: str, expected: bytes) -> InstalledFiles:
     """Inspect the hooks installed on the host at ``root``; ``expected`` is our script."""
-    hooks = os.path.join(root, HOOKS)
-    path = os.path.join(hooks, OURS)
+    hooks = os.path.join(root, files.HOOKS)
+    path = os.path.join(hooks, files.OUR_HOOK)
     chained = os.path.join(hooks, CHAINED)
     content = _read(path)
     return InstalledFiles(
@@ -137,11 +135,11 @@ def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
     :param directory_read: libvirt runs ``qemu.d/`` itself (6.5.0 and later)
     :raises HookError: where an old hook cannot be kept
     """
-    hooks = os.path.join(root, HOOKS)
+    hooks = os.path.join(root, files.HOOKS)
     changes = []
     os.makedirs(os.path.join(hooks, 'qemu.d'), mode=0o755, exist_ok=True)
-    if _put(hooks, OURS, expected):
-        changes.append('wrote %s' % os.path.join(hooks, OURS))
+    if _put(hooks, files.OUR_HOOK, expected):
+        changes.append('wrote %s' % os.path.join(hooks, files.OUR_HOOK))
     if directory_read:
         changes += _unchain(hooks)
     else:
@@ -151,9 +149,9 @@ def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
 
 def remove(root: str) -> list[str]:
     """Take our files away and put a chained hook back; return what was changed."""
-    hooks = os.path.join(root, HOOKS)
+    hooks = os.path.join(root, files.HOOKS)
     changes = _unchain(hooks)
-    path = os.path.join(hooks, OURS)
+    path = os.path.join(hooks, files.OUR_HOOK)
     if os.path.lexists(path):
         os.unlink(path)
         changes.append('removed %s' % path)
@@ -169,7 +167,7 @@ def put_probe(root: str, expected: bytes) -> str:
 
     Confinement depends on path and label, so a trial has to run from there.
     """
-    hooks = os.path.join(root, HOOKS)
+    hooks = os.path.join(root, files.HOOKS)
     os.makedirs(hooks, mode=0o755, exist_ok=True)
     _put(hooks, PROBE, expected)
     return os.path.join(hooks, PROBE)

@@ -107,7 +107,7 @@ class ReconcileTest(unittest.TestCase):
             self.host.write('proc/%d/stat' % pid, stat)
         for hook, missed in ((False, {1: False, 2: False}), (True, {1: True, 2: False})):
             if hook:
-                self.host.write(promises.HOOK, '')
+                self.host.write(files.HOOKS + '/' + files.OUR_HOOK, '')
             record = Draft()
             self.reconcile(record)
             self.assertEqual(

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import finding
 from nova_numa_pmc.checks import hook
-from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.host import confinement, files, hook_files
 from tests.fixtures import sysfs
 
 
@@ -15,7 +15,7 @@ class StatusTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = directory.name
         sysfs.write(self.root, 'proc/sys/kernel/random/boot_id', 'x\n')
-        self.script = os.path.join(self.root, hook_files.HOOKS, hook_files.OURS)
+        self.script = os.path.join(self.root, files.HOOKS, files.OUR_HOOK)
 
     def assert_found(self, *expected):
         """Compare the status with (code, severity) of each finding."""

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.host import files, hook_files
 
 FORMER = b'#!/bin/sh\n# a hook of the operator\ncat\nexit 3\n\n'
 
@@ -22,8 +22,8 @@ class HooksCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.hooks = os.path.join(self.root, hook_files.HOOKS)
-        self.ours = os.path.join(self.hooks, hook_files.OURS)
+        self.hooks = os.path.join(self.root, files.HOOKS)
+        self.ours = os.path.join(self.hooks, files.OUR_HOOK)
         self.main = os.path.join(self.hooks, 'qemu')
         self.chained = os.path.join(self.hooks, hook_files.CHAINED)
 
@@ -49,7 +49,7 @@ class HookFilesTest(HooksCase):
     def test_install_into_directory(self):
         changes = hook_files.install(self.root, self.script, directory_read=True)
         self.assertEqual(1, len(changes))
-        self.assertEqual([hook_files.OURS], self.names())
+        self.assertEqual([files.OUR_HOOK], self.names())
         self.assertEqual(self.script, read(self.ours))
         self.assertEqual(0o755, stat.S_IMODE(os.stat(self.ours).st_mode))
 
@@ -130,7 +130,7 @@ class HookFilesTest(HooksCase):
         hook_files.install(self.root, self.script, directory_read=False)
         hook_files.install(self.root, self.script, directory_read=True)
         self.assertEqual(FORMER, read(self.main))
-        self.assertEqual(['qemu', hook_files.OURS], self.names())
+        self.assertEqual(['qemu', files.OUR_HOOK], self.names())
 
     def test_remove_without_install(self):
         self.assertEqual([], hook_files.remove(self.root))

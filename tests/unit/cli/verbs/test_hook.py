@@ -26,7 +26,7 @@ class HookCommandTest(unittest.TestCase):
         self.host = hosts.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
-        self.ours = self.host.path(os.path.join(hook_files.HOOKS, hook_files.OURS))
+        self.ours = self.host.path(os.path.join(files.HOOKS, files.OUR_HOOK))
 
     def call(self, *arguments):
         """Run the command with --json; return (exit code, report)."""
