@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is slow to import
+
+if TYPE_CHECKING:
+    #: A guest's uuid and pid, which tell apart two lives of one guest.
+    Life = tuple[str, int | None]
+
 #: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: Values of ``hw:cpu_policy`` with which Nova itself pins vCPUs.
@@ -165,6 +171,11 @@ class Guest(Record):
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
     plugged_bytes: int | None = None
     mem_bound: bool = False
+
+    @property
+    def life(self) -> Life:
+        """Return its uuid and pid: another once it is started again."""
+        return self.uuid, self.pid
 
     @property
     def vcpus_limit(self) -> int:

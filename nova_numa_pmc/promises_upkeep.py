@@ -42,7 +42,7 @@ class PromisesUpkeep:
         #: Identity of the file, None: there is none; the promises in it.
         self._kept: tuple[Identity | None, HostPromises] | None = None
         #: {(uuid, pid): what had placed the guest when it was last seen}.
-        self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
+        self._placed: dict[model.Life, tuple[str, ...]] = {}
 
     def retry_unreadable(self, names: Iterable[str]) -> None:
         """Retry unreadable status files, as events named their guests.
@@ -131,9 +131,8 @@ class PromisesUpkeep:
         """Log changes of what others have pinned of each guest."""
         before, self._placed = self._placed, {}
         for guest in running:
-            key = guest.uuid, guest.pid
-            self._placed[key] = guest.placed_by
-            if before.get(key, guest.placed_by) != guest.placed_by:
+            self._placed[guest.life] = guest.placed_by
+            if before.get(guest.life, guest.placed_by) != guest.placed_by:
                 self._log.info(
                     'guest %s: %s',
                     guest.name,

@@ -39,8 +39,8 @@ class LateStarts:
 
     def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
         self.options, self._root, self._log = options, root, log
-        self._seen: dict[tuple[str, int | None], int] = {}  # (uuid, pid) → first seen so [ns]
-        self._fetched: set[tuple[str, int | None]] = set()  # looked at
+        self._seen: dict[model.Life, int] = {}  # first seen so [ns]
+        self._fetched: set[model.Life] = set()  # looked at
         self.taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
@@ -65,7 +65,7 @@ class LateStarts:
                 or (promise.started and not promise.missed)
             ):
                 continue
-            key, now_ns = (guest.uuid, guest.pid), tick.now.monotonic_ns
+            key, now_ns = guest.life, tick.now.monotonic_ns
             self._seen[key] = seen.get(key, now_ns)
             if now_ns - self._seen[key] >= PATIENCE_NS:
                 after = self._finish(guest, promise)
@@ -135,15 +135,13 @@ class LateStarts:
         :param rebalance_options: bound the memory that is moved at once, as in a plan
         """
         assert tick.host_promises is not None
-        alive = {(guest.uuid, guest.pid) for guest in tick.guests}
-        self._fetched &= alive
+        self._fetched &= {guest.life for guest in tick.guests}
         planned: list[plan_records.Move] = []
         size_bytes = 0
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
-            key = guest.uuid, guest.pid
             if (
-                key in self._fetched
+                guest.life in self._fetched
                 or promise is None
                 or not promise.started
                 or eligibility.why_not_now(guest)
@@ -152,7 +150,7 @@ class LateStarts:
             off_bytes = self._off_bytes(guest, promise, tick.now.boottime_ns)
             if off_bytes and planned and size_bytes + off_bytes > rebalance_options.bytes_per_tick:
                 continue  # in another tick
-            self._fetched.add(key)
+            self._fetched.add(guest.life)
             if off_bytes:
                 size_bytes += off_bytes
                 planned.append(_fetch(guest, promise, off_bytes))

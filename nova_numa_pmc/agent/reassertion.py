@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import FileChange
 
-    #: A guest's uuid and the id of its process.
-    _Key = tuple[str, int | None]
-
 #: A guest whose sets are reset more than this many times within this time [s] is left to the
 #: program or operator that resets them.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
@@ -58,13 +55,13 @@ class Reassertion:
     ) -> None:
         self.options = options
         self._root, self._log, self._problem_log = root, log, problem_log
-        self._alive: dict[_Key, str] = {}  # names
-        self._groups: dict[_Key, cgroups.GuestGroups] = {}
+        self._alive: dict[model.Life, str] = {}  # names
+        self._groups: dict[model.Life, cgroups.GuestGroups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → when it was written recently
         #: CPUs that all groups but the operator's were seen to hold.
-        self._held: dict[_Key, frozenset[int]] = {}
+        self._held: dict[model.Life, frozenset[int]] = {}
         #: Names of groups left to the operator, as logged.
-        self._theirs: dict[_Key, frozenset[str]] = {}
+        self._theirs: dict[model.Life, frozenset[str]] = {}
 
     def hold(
         self,
@@ -110,12 +107,12 @@ class Reassertion:
                         failed.discard(guest.uuid)
                     self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
-                    self._groups.pop((guest.uuid, guest.pid), None)  # or made again elsewhere
+                    self._groups.pop(guest.life, None)  # or made again elsewhere
         return failed
 
     def _forget(self, present: Iterable[model.Guest]) -> None:
         """Drop what is kept of guests that have gone."""
-        alive = {(guest.uuid, guest.pid): guest.name for guest in present}
+        alive = {guest.life: guest.name for guest in present}
         for key in self._alive.keys() - alive.keys():
             self._problem_log.forget(_STAGE % self._alive[key])
             for kept in (self._groups, self._held, self._theirs):
@@ -147,7 +144,7 @@ class Reassertion:
         online: frozenset[int],
     ) -> bool:
         """Hold the guest to its place; return False if another program keeps resetting it."""
-        key, groups = (guest.uuid, guest.pid), self._find(guest)
+        key, groups = guest.life, self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # What is inside of the place is a pin, or the place before CPUs came online.
         if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
@@ -187,7 +184,7 @@ class Reassertion:
 
     def _our_sets(
         self,
-        key: _Key,
+        key: model.Life,
         guest: model.Guest,
         groups: cgroups.GuestGroups,
         cpusets: dict[str, Cpuset],
@@ -234,7 +231,9 @@ class Reassertion:
             format_cpulist(cpus),
         )
 
-    def _log_set_by_others(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
+    def _log_set_by_others(
+        self, key: model.Life, guest: model.Guest, theirs: frozenset[str]
+    ) -> None:
         """Log once which groups are left to the operator."""
         if theirs == self._theirs.get(key, frozenset()):
             return
@@ -248,11 +247,10 @@ class Reassertion:
         )
 
     def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
-        key = guest.uuid, guest.pid
-        groups = self._groups.get(key)
+        groups = self._groups.get(guest.life)
         # vCPUs that were plugged since have groups of their own.
         if groups is None or cgroups.children(groups.target) != groups.children:
-            groups = self._groups[key] = cgroups.find(guest.pid, self._root)
+            groups = self._groups[guest.life] = cgroups.find(guest.pid, self._root)
         return groups
 
     def _check_bound_memory(

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.evidence import ThreadTimes
-    from nova_numa_pmc.model import Guest, Topology
+    from nova_numa_pmc.model import Guest, Life, Topology
 
-    #: A guest's uuid and pid, which tell apart two lives of one guest.
-    _Life = tuple[str, int | None]
     #: {thread id: its times}
     _Ran = Mapping[int, ThreadTimes]
 
@@ -62,15 +60,15 @@ class GuestUseReader:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
-        self._kept: dict[_Life, _KeptThreads] = {}
+        self._kept: dict[Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
         self._ran: dict[str, dict[int, ThreadTimes]] = {}
         #: {directory: time for which the group was throttled so far [ns]} at the last reading.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group of its memory.
-        self._groups: dict[_Life, tuple[int, str]] = {}
+        self._groups: dict[Life, tuple[int, str]] = {}
         #: When it was read [ns], and bytes by node.
-        self._memory: dict[_Life, tuple[int, dict[int, int]]] = {}
+        self._memory: dict[Life, tuple[int, dict[int, int]]] = {}
 
     def read(
         self, host: Topology, now_ns: int, elapsed_ns: int
@@ -113,7 +111,7 @@ class GuestUseReader:
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
             own = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            kept = self._kept[uuid, guest.pid] = self._look_up(guest, own, now_ns)
+            kept = self._kept[guest.life] = self._look_up(guest, own, now_ns)
             keys[uuid] = own | kept.helpers
         ran = self._threads.read(frozenset().union(*keys.values()))
         return {
@@ -122,7 +120,7 @@ class GuestUseReader:
 
     def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
         """Return the cached state of a guest, renewed where something has changed."""
-        before = self._kept.get((guest.uuid, guest.pid))
+        before = self._kept.get(guest.life)
         if before is not None and (
             _has_changed(before.guest, guest)
             or not 0 <= now_ns - before.read_ns < GROUPS_AGE_MAX_NS
@@ -148,7 +146,7 @@ class GuestUseReader:
         since: of most guests there is nothing to read.
         """
         limits = []
-        for group in self._kept[guest.uuid, guest.pid].guest_quotas.groups:
+        for group in self._kept[guest.life].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
             old = throttled.get(group.directory)
             if old is None or any(before.get(tid) != after.get(tid) for tid in tids):
@@ -166,20 +164,20 @@ class GuestUseReader:
         return tuple(limits)
 
     def _forget(self, present: Iterable[Guest]) -> None:
-        alive = {(guest.uuid, guest.pid) for guest in present}
+        alive = {guest.life for guest in present}
         for kept in (self._kept, self._groups, self._memory):
             for key in kept.keys() - alive:
                 del kept[key]
 
     def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
-        key = guest.uuid, guest.pid
+        key = guest.life
         since_ns, by_node = self._memory.get(key, (None, {}))
         if since_ns is None or now_ns - since_ns >= MEMORY_AGE_MAX_NS:
             by_node = self._read_memory(guest, key)
             self._memory[key] = now_ns, by_node
         return by_node
 
-    def _read_memory(self, guest: Guest, key: _Life) -> dict[int, int]:
+    def _read_memory(self, guest: Guest, key: Life) -> dict[int, int]:
         try:
             if key not in self._groups:
                 self._groups[key] = cgroups.memory_group(guest.pid, self._root)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import SourceTick
-    from nova_numa_pmc.model import Guest, Topology
+    from nova_numa_pmc.model import Guest, Life, Topology
 
     #: A thread's id and start time; or a control group's inode and a CPU.
     _Key = tuple[int | None, int | None]
@@ -60,7 +60,7 @@ class GuestCounters:
         self._events: tuple[Event, ...] | None = None
         self._lack: tuple[str, ...] = ()
         #: Directories of guests' control groups, by uuid and pid.
-        self._paths: dict[tuple[str, int | None], str] = {}
+        self._paths: dict[Life, str] = {}
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
@@ -120,7 +120,7 @@ class GuestCounters:
         owner_counters.refuse_mediated(self._root)
         events = self._choose() if self._events is None else self._events
         self._failed = False
-        present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
+        present = {running.guest.life for running in tick.guests}
         for key in self._paths.keys() - present:
             del self._paths[key]
         targets = self._threads if self._scope == perf_event.THREAD else self._groups
@@ -195,7 +195,7 @@ class GuestCounters:
 
     def _group(self, guest: Guest) -> perf_event.Target | None:
         """Return the target of a guest's control group; one made again has another ``since``."""
-        key = guest.uuid, guest.pid
+        key = guest.life
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
             try:
