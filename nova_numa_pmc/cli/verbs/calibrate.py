@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import confirm, exits, options
 from nova_numa_pmc.cli.render import tables
@@ -36,7 +36,6 @@ from nova_numa_pmc.state import calibration
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from nova_numa_pmc import model
 
@@ -69,27 +68,6 @@ class NodePlan(Record):
         return self.sizes.total_bytes(len(self.cpus))
 
 
-class LatencyProbe(Protocol):
-    """Pointers to follow through a node's memory, as :class:`memory_probe.PointerChain`."""
-
-    def latency_ns(self, cpu: int) -> float:
-        """Return the time from one to the next, from a CPU."""
-
-
-class Probe(Protocol):
-    """A probe, as :mod:`memory_probe`; a node None is wherever memory is."""
-
-    def read_bytes_per_sec(
-        self, cpus: tuple[int, ...], node: int | None, slice_bytes: int
-    ) -> float:
-        """Return the bandwidth of a node's memory to threads on CPUs."""
-
-    def PointerChain(  # stands for the class
-        self, node: int | None, chain_bytes: int, flush_bytes: int
-    ) -> AbstractContextManager[LatencyProbe]:
-        """Return a chain over a node's memory."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
@@ -113,7 +91,6 @@ def run(
     args: argparse.Namespace,
     ask: Callable[[str], str] = input,
     read_host: Callable[[], model.Topology] = topology.read,
-    probe: Probe = memory_probe,
 ) -> int:
     """Measure and keep the result; PROBLEM where the operator declined."""
     host = read_host()
@@ -129,7 +106,7 @@ def run(
         if not args.yes and not _ask_operator(ask):
             _print_line('not measured: nothing is changed')
             return exits.PROBLEM
-        measured, problems = measure(host, plans, _print_line, probe)
+        measured, problems = measure(host, plans, _print_line)
     except KeyboardInterrupt:
         _print_line('interrupted by the operator: nothing is kept')
         return exits.PROBLEM
@@ -273,7 +250,6 @@ def measure(
     host: model.Topology,
     plans: Iterable[NodePlan],
     print_line: Callable[[str], None],
-    probe: Probe = memory_probe,
     root: str = '/',
 ) -> tuple[calibration.Calibration, list[str]]:
     """Return (what was measured, problems).
@@ -294,11 +270,11 @@ def measure(
         node = node_plan.id if several else None  # one node needs no binding, nor the right to it
         try:
             print_line('node %d: bandwidth' % node_plan.id)
-            bandwidths[node_plan.id] = probe.read_bytes_per_sec(
+            bandwidths[node_plan.id] = memory_probe.read_bytes_per_sec(
                 node_plan.cpus, node, node_plan.sizes.slice_bytes
             )
             print_line('node %d: latency' % node_plan.id)
-            with probe.PointerChain(
+            with memory_probe.PointerChain(
                 node, node_plan.sizes.chain_bytes, node_plan.sizes.flush_bytes
             ) as chain:
                 for from_node, cpu in first_cpus.items():

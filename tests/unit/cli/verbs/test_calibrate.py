@@ -6,10 +6,12 @@ import json
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.verbs import calibrate
 from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host.calibration import memory_probe
 from nova_numa_pmc.state import calibration
 from nova_numa_pmc.state.calibration import MEASURED, SLIT
 from tests.fixtures import sysfs
@@ -36,29 +38,33 @@ class Probe:
     def __init__(self, broken=()):
         self.broken, self.reads = broken, []
 
+    def in_place(self):
+        return mock.patch.multiple(
+            memory_probe, read_bytes_per_sec=self.read_bytes_per_sec, PointerChain=self.chain
+        )
+
     def read_bytes_per_sec(self, cpus, node, slice_bytes):
         if node in self.broken:
             raise CalibrationError('no room')
         self.reads.append((cpus, node))
         return 1e9 * ((node or 0) + 1)
 
-    def PointerChain(self, node, chain_bytes, flush_bytes):  # stands for the class
-        @contextlib.contextmanager
-        def chain():
-            class Followed:
-                @staticmethod
-                def latency_ns(cpu):
-                    return 80.0 if node in (None, cpu // 4) else 140.0
+    @staticmethod
+    @contextlib.contextmanager
+    def chain(node, chain_bytes, flush_bytes):
+        class Followed:
+            @staticmethod
+            def latency_ns(cpu):
+                return 80.0 if node in (None, cpu // 4) else 140.0
 
-            yield Followed
-
-        return chain()
+        yield Followed
 
 
 class TestCalibrate(unittest.TestCase):
     def measure(self, machine, probe):
         plans = calibrate.plan(machine, '/nowhere')
-        return calibrate.measure(machine, plans, lambda line: None, probe, '/nowhere')
+        with probe.in_place():
+            return calibrate.measure(machine, plans, lambda line: None, '/nowhere')
 
     def test_one_thread_a_core(self):
         plans = calibrate.plan(host(), '/nowhere')
@@ -157,10 +163,8 @@ class TestCommand(unittest.TestCase):
         parser = argparse.ArgumentParser()
         calibrate.configure(parser)
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = calibrate.run(
-                parser.parse_args(['--out', self.path, *arguments]), ask, host, Probe()
-            )
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), Probe().in_place():
+            code = calibrate.run(parser.parse_args(['--out', self.path, *arguments]), ask, host)
         return code, out.getvalue(), err.getvalue()
 
     def test_a_dry_run_does_nothing(self):
