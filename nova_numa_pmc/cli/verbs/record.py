@@ -21,7 +21,7 @@ import argparse
 import sys
 import time
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, intervals, live
 from nova_numa_pmc.cli.render import tables
@@ -30,18 +30,11 @@ from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from nova_numa_pmc.sample_records import Sample
+    from nova_numa_pmc.sampling import Sampler
 
 _PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
-
-
-class RecordSampler(Protocol):
-    """Measures a host, over the time since the sample before."""
-
-    def sample(self) -> Sample:
-        """Return the sample."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +87,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 def run(
     args: argparse.Namespace,
-    open_sampler: Callable[[], AbstractContextManager[RecordSampler]] = live.open_sampler,
+    open_sampler: Callable[[], Sampler] = live.open_sampler,
     wait: Callable[[float], bool | None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
