@@ -16,6 +16,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.host.files import CPUS
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     #: The CPUs of each L3 cache.
     _L3s = tuple[frozenset[int], ...]
 
-_CPU = 'sys/devices/system/cpu/cpu%d/'
+_CPU = CPUS + '/cpu%d/'
 _L3 = 'cache/index3/'
 #: By memory controllers AMD makes at most four nodes of a socket: on hosts with no more nodes than
 #: that, the vendor does not matter.

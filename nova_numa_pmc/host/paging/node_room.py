@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc.exceptions import PageMoveError, TopologyError
-from nova_numa_pmc.host.files import meminfo_bytes, path_of
+from nova_numa_pmc.host.files import NODES, meminfo_bytes, path_of
 
 _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
 
@@ -17,7 +17,7 @@ def available_bytes(node: int, root: str = '/') -> int:
 
     :raises PageMoveError: there is no such node with memory, or its file is not understood
     """
-    path = 'sys/devices/system/node/node%d/meminfo' % node
+    path = '%s/node%d/meminfo' % (NODES, node)
     try:
         fields = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
