@@ -181,7 +181,7 @@ def _memory_text(
     off_bytes = cgroups.bytes_off(by_node, homes)
     outcome = applied.memory
     if outcome == cpuset.NOT_REQUESTED:
-        outcome = 'wide' if off_bytes else cpuset.LOCAL
+        outcome = 'unbound' if off_bytes else cpuset.LOCAL
     text = ' (%s' % outcome
     if off_bytes:
         text += ', %d of %d KiB lay elsewhere' % (

@@ -345,7 +345,7 @@ class Placement(Record):
     :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
     :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
     :param bind: the memory fits on ``nodes``, so it may be brought there, or bound if the operator
-        wants; False: only CPUs are held, and memory stays wide
+        wants; False: only CPUs are held, and memory stays unbound
     :param reasons: why there, the deciding one first
     :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits
         there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)

@@ -32,7 +32,7 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozen
 
 
 def unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes that memory may come from when it is wide (v2); '': as inherited.
+    """Return the nodes that memory may come from when it is unbound (v2); '': as inherited.
 
     These are the nodes that the guest's own group inherits, which all have memory, without those
     whose memory is not for guests. If a group above names such a node, an operator has granted it.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a guest to CPUs and bring its memory along: ordered writes, read back, undone.
 
-At rest, CPUs are narrow and memory is wide: a guest bound to a full node is killed for lack of
+At rest, CPUs are narrow and memory is unbound: a guest bound to a full node is killed for lack of
 memory even if another node has some free, while a guest whose vCPUs merely run there fills the
 node by first touch and spills. So ``cpuset.mems`` is narrowed only to bring over what was
 touched so far, in the group of QEMU's main thread: the kernel then moves the pages of the
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 #: What became of a guest's memory.
 NOT_REQUESTED = 'unasked'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
-BROUGHT = 'brought'  # memory was moved, and is wide again
+BROUGHT = 'brought'  # memory was moved, and is unbound again
 BOUND = 'bound'  # moved, and held there
 TOO_MUCH = 'too_much'  # not moved: more lies elsewhere than one write may move
 PINNED = 'pinned'  # not moved: a group holds another set that is not ours
@@ -98,7 +98,7 @@ def confine(
     :param mems: node ids, not empty, or None: leave memory alone; nodes without
         memory among them are left out, which v1 and older v2 refuse (EINVAL)
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
-    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of making it wide again
+    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
     :param ours: what an earlier call left; what holds exactly this may be
         changed, any other set that does not contain the requested one is a pin by others
     :param huge_by_node: {node id: bytes} of its huge pages, which the groups do not count; None:
@@ -278,7 +278,7 @@ def _handover_steps(
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.unbound_mems`."""
+    """Return the nodes of memory that is unbound (v2), as :func:`allowed_mems.unbound_mems`."""
     from nova_numa_pmc.host import allowed_mems
 
     return allowed_mems.unbound_mems(groups)

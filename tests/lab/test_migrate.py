@@ -167,7 +167,7 @@ def test_others_do_not_wait_for_a_move(lab):
 
 
 def test_cancelled_in_the_middle(lab):
-    """The CPUs are on the node, or back where they were; memory is wide, what moved has moved."""
+    """The CPUs are on the node, or where they were; memory is unbound, what moved has moved."""
     guest_on_node_1(lab)
     ended = ask(lab, cancel_after_mib=64, undo=True)
     assert ended['state'] == 'cancelled' and ended['undone']

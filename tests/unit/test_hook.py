@@ -487,7 +487,7 @@ class MemoryLiesTest(HookTest):
         for size in (40 * MIB, 4096 * MIB):
             self.assertEqual('0-3', self.settle({0: MIB, 1: size}))
             self.assertEqual((0,), self.promise(1).mem_nodes)
-            self.assertIn('(wide, %d of ' % (size >> 10), self.host.logged()[-1])
+            self.assertIn('(unbound, %d of ' % (size >> 10), self.host.logged()[-1])
             self.call('stopped', 1)
             self.host.write('run/nova-numa-pmc/promises', '')
 
@@ -550,7 +550,7 @@ class MemoryLiesTest(HookTest):
 
     def test_what_lies_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
         self.assertEqual('0-3', self.settle_on_huge_pages(0, MIB))
-        self.assertIn('(wide, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
+        self.assertIn('(unbound, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
 
 
 class EndTest(HookTest):

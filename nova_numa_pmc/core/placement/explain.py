@@ -21,7 +21,7 @@ _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
     'spread': 'spread over all nodes, as its policy requires',
-    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left wide',
+    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left unbound',
     'placed_by_others': 'left alone: placed by others ({by})',
     'policy_none': 'left alone, as its policy or the operator requires',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, only {threads} CPUs allowed',

@@ -43,7 +43,7 @@ def place(
     """Decide where a guest belongs.
 
     One node if the guest fits, else the smallest and closest set of nodes, else CPUs
-    only with memory left wide, else nothing. It fits when the nodes have a thread for
+    only with memory left unbound, else nothing. It fits when the nodes have a thread for
     each vCPU and what is left to promise covers its memory; other guests' vCPUs are
     pressure, not a limit. Among feasible candidates, compared in this order
     (:data:`ranking.KEY_PARTS`):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Move a running guest to other nodes: its CPUs at once, then its memory bit by bit.
 
-``cpuset.mems`` stays wide meanwhile: narrowing it would let the kernel move everything in its
+``cpuset.mems`` keeps all nodes meanwhile: narrowing it would let the kernel move everything in its
 one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead, pages
 are moved by move_pages(2) in batches, each when the rate limit allows it; between two batches
 nothing is locked or pending. Nothing is recorded either: the work left is the memory that lies

@@ -95,7 +95,7 @@ class MigrateTest(unittest.TestCase):
         )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
         for directory in [self.tree.target, *self.tree.children]:
-            self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays wide')
+            self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays unbound')
         self.assertEqual(end, mover.step(), 'a finished move does nothing more')
 
     def test_rate_is_held_by_waiting(self):
