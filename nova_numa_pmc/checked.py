@@ -27,26 +27,26 @@ def exact(kind: type[_T], value: object) -> _T:
     return value
 
 
-def number(value: Any, most: float = NUMBER_MAX, least: float = 0) -> float:
-    """Return the value, an int or a float from ``least`` to ``most``."""
+def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float:
+    """Return the value, an int or a float from ``minimum`` to ``maximum``."""
     # Written so that NaN, which is neither above nor below, is refused.
-    if type(value) not in (int, float) or not least <= value <= most:
-        raise ValueError('%.40r is not a number from %g to %g' % (value, least, most))
+    if type(value) not in (int, float) or not minimum <= value <= maximum:
+        raise ValueError('%.40r is not a number from %g to %g' % (value, minimum, maximum))
     amount: float = value
     return amount
 
 
-def whole(value: Any, most: float = NUMBER_MAX) -> int:
-    """Return an int from 0 to ``most``."""
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError('%.40r is not a whole number up to %g' % (value, most))
+def whole(value: Any, maximum: float = NUMBER_MAX) -> int:
+    """Return an int from 0 to ``maximum``."""
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ValueError('%.40r is not a whole number up to %g' % (value, maximum))
     return value
 
 
-def text(value: object, longest: int) -> str:
-    """Return a printable str of at most ``longest`` characters, without line ends."""
-    if type(value) is not str or len(value) > longest or not value.isprintable():
-        raise ValueError('%.40r is not a string of at most %d characters' % (value, longest))
+def text(value: object, max_length: int) -> str:
+    """Return a printable str of at most ``max_length`` characters, without line ends."""
+    if type(value) is not str or len(value) > max_length or not value.isprintable():
+        raise ValueError('%.40r is not a string of at most %d characters' % (value, max_length))
     return value
 
 
@@ -58,19 +58,19 @@ def one_of(value: object, known: Collection[str]) -> str:
     raise ValueError('%.40r is not a known value' % (value,))
 
 
-def sequence(value: object, longest: int, shortest: int = 0) -> list[Any]:
-    """Return a list of ``shortest`` to ``longest`` items, which are not checked."""
-    if type(value) is not list or not shortest <= len(value) <= longest:
-        raise ValueError('%.40r is not a list of %d to %d items' % (value, shortest, longest))
+def sequence(value: object, max_length: int, min_length: int = 0) -> list[Any]:
+    """Return a list of ``min_length`` to ``max_length`` items, which are not checked."""
+    if type(value) is not list or not min_length <= len(value) <= max_length:
+        raise ValueError('%.40r is not a list of %d to %d items' % (value, min_length, max_length))
     return value
 
 
-def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
-    """Return a dict of at most ``longest`` members, which are not checked."""
+def mapping(value: object, max_length: int | None = None) -> dict[str, Any]:
+    """Return a dict of at most ``max_length`` members, which are not checked."""
     if type(value) is not dict:
         raise ValueError('%.40r is not an object' % (value,))
-    if longest is not None and len(value) > longest:
-        raise ValueError('%.40r has more than %d members' % (value, longest))
+    if max_length is not None and len(value) > max_length:
+        raise ValueError('%.40r has more than %d members' % (value, max_length))
     return value
 
 
@@ -85,13 +85,13 @@ def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: flo
 class Members:
     """A JSON object whose members are checked when they are read; errors name the member.
 
-    :param most: upper bound of numbers, unless a call gives another
+    :param maximum: upper bound of numbers, unless a call gives another
     """
 
-    __slots__ = ('_members', '_most')
+    __slots__ = ('_members', '_maximum')
 
-    def __init__(self, value: object, most: float = NUMBER_MAX) -> None:
-        self._members, self._most = mapping(value), most
+    def __init__(self, value: object, maximum: float = NUMBER_MAX) -> None:
+        self._members, self._maximum = mapping(value), maximum
 
     def get(self, name: str, default: object = _REQUIRED) -> Any:
         """Return a member unchecked."""
@@ -101,29 +101,29 @@ class Members:
         return value
 
     @overload
-    def number(self, name: str, default: float = ..., most: float | None = ...) -> float: ...
+    def number(self, name: str, default: float = ..., maximum: float | None = ...) -> float: ...
 
     @overload
-    def number(self, name: str, default: None, most: float | None = ...) -> float | None: ...
+    def number(self, name: str, default: None, maximum: float | None = ...) -> float | None: ...
 
     def number(
-        self, name: str, default: object = _REQUIRED, most: float | None = None
+        self, name: str, default: object = _REQUIRED, maximum: float | None = None
     ) -> float | None:
         """Return a number of at least 0; with the default None it may be null."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
-        return member(name, number, value, self._most if most is None else most)
+        return member(name, number, value, self._maximum if maximum is None else maximum)
 
     def whole(self, name: str, default: object = _REQUIRED) -> int:
         """Return an int of at least 0."""
-        return member(name, whole, self.get(name, default), self._most)
+        return member(name, whole, self.get(name, default), self._maximum)
 
-    def text(self, name: str, longest: int, default: object = _REQUIRED) -> str:
+    def text(self, name: str, max_length: int, default: object = _REQUIRED) -> str:
         """Return a printable str."""
-        return member(name, text, self.get(name, default), longest)
+        return member(name, text, self.get(name, default), max_length)
 
-    def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
+    def sequence(self, name: str, max_length: int, default: Any = _REQUIRED) -> Sequence[Any]:
         """Return a list, or the default."""
         value: Any = self.get(name, default)
-        return value if value is default else member(name, sequence, value, longest)
+        return value if value is default else member(name, sequence, value, max_length)

@@ -24,12 +24,12 @@ BLANK = ' \t\n\r\v\f\0'
 HEX_DIGITS = frozenset('0123456789abcdef')
 
 
-def is_number(text: str, longest: int = 19) -> bool:
+def is_number(text: str, max_length: int = 19) -> bool:
     """Return whether text is a decimal number of at most this many digits, and nothing else.
 
     str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
     """
-    return len(text) <= longest and text.isascii() and text.isdigit()
+    return len(text) <= max_length and text.isascii() and text.isdigit()
 
 
 def parse_cpulist(text: str) -> frozenset[int]:

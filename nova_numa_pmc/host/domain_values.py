@@ -56,12 +56,12 @@ def _is_one_line(text: str) -> bool:
     return _NOT_IN_NAMES.isdisjoint(text) and not any('\ud800' <= c <= '\udfff' for c in text)
 
 
-def integer(what: str, digits: str, least: int, most: int) -> int:
+def integer(what: str, digits: str, minimum: int, maximum: int) -> int:
     """Return a decimal number within bounds; ``what`` names it in the error."""
     digits = digits.strip()
-    if not (is_number(digits) and least <= int(digits) <= most):
+    if not (is_number(digits) and minimum <= int(digits) <= maximum):
         raise DomainError(
-            '%s: %a is not a number from %d to %d' % (what, digits[:40], least, most)
+            '%s: %a is not a number from %d to %d' % (what, digits[:40], minimum, maximum)
         )
     return int(digits)
 

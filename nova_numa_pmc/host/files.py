@@ -144,27 +144,27 @@ def list_pids(root: str) -> list[int]:
         return []
 
 
-def whole_number(root: str, path: str, digits: str, most: int) -> int:
+def whole_number(root: str, path: str, digits: str, maximum: int) -> int:
     """Parse a number read from a file.
 
     :param path: of the file, for the error
-    :raises TopologyError: not a number, or above ``most``
+    :raises TopologyError: not a number, or above ``maximum``
     """
-    if not is_number(digits) or int(digits) > most:
+    if not is_number(digits) or int(digits) > maximum:
         raise TopologyError(
-            '%s: %a is not a number up to %d' % (path_of(root, path), digits[:40], most)
+            '%s: %a is not a number up to %d' % (path_of(root, path), digits[:40], maximum)
         )
     return int(digits)
 
 
-def read_whole_number(root: str, path: str, most: int) -> int | None:
+def read_whole_number(root: str, path: str, maximum: int) -> int | None:
     """Read a file that holds one number.
 
     :returns: None without the file
-    :raises TopologyError: not a number, or above ``most``
+    :raises TopologyError: not a number, or above ``maximum``
     """
     text = read_text(root, path)
-    return None if text is None else whole_number(root, path, text, most)
+    return None if text is None else whole_number(root, path, text, maximum)
 
 
 def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:

@@ -43,8 +43,8 @@ class WhatIfHost:
         """
         self.saved = saved_hosts.parse_host(row)
 
-        def amount(name: str, least: float = 0.0) -> float:
-            return max(least, saved_hosts.amount(row, name, 0) or 0.0)
+        def amount(name: str, minimum: float = 0.0) -> float:
+            return max(minimum, saved_hosts.amount(row, name, 0) or 0.0)
 
         self.vcpus = amount('vcpus') * self._ratio(row, 'cpu')
         self.memory_mb = amount('memory_mb') * self._ratio(row, 'ram')

@@ -286,8 +286,8 @@ def _text(value: object) -> str:
     return checked.text(value, _TEXT_MAX)
 
 
-def _amount(value: object, least: float = 0) -> float:
-    return checked.number(value, _AMOUNT_MAX, least)
+def _amount(value: object, minimum: float = 0) -> float:
+    return checked.number(value, _AMOUNT_MAX, minimum)
 
 
 def _whole(value: object) -> int:

@@ -229,7 +229,7 @@ def decode(data: bytes) -> Publication:
             members.number('taken_s'),
             members.number('interval_s'),
             _view(members, views, limits),
-            tuple(node.number('remote_ratio', None, most=1.0) for node in nodes),
+            tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
             members.text('source', _NAME_MAX, ''),
             _limits(limits),
             tuple(_pool(_members(pool)) for pool in members.sequence('pools', _POOLS_MAX, ())),
@@ -345,19 +345,20 @@ def _pool(members: checked.Members) -> model.PoolLoad:
 
 def _history(members: checked.Members) -> model.DemandHistory:
     guests, total = (
-        members.number(name, 0, most) for name, most in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
+        members.number(name, 0, maximum)
+        for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
     )
     return model.DemandHistory(checked.whole(guests), total)
 
 
-def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> tuple[int, ...]:
+def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -> tuple[int, ...]:
     """Check a list of this many whole numbers.
 
     :param name: of the member that it is from
     """
     try:
         return tuple(
-            checked.whole(value, most) for value in checked.sequence(values, count, count)
+            checked.whole(value, maximum) for value in checked.sequence(values, count, count)
         )
     except ValueError as error:
         raise ValueError('its %s: %s' % (name, error)) from None

@@ -108,7 +108,7 @@ class MembersTest(unittest.TestCase):
 
     def test_above_the_most(self):
         with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
-            self.members.number('cores', most=1)
+            self.members.number('cores', maximum=1)
         with self.assertRaisesRegex(ValueError, '^id: '):
             checked.Members({'id': 11}, 10).whole('id')
 

@@ -97,4 +97,4 @@ def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _number(value: Any) -> float:
-    return checked.number(value, least=-checked.NUMBER_MAX)
+    return checked.number(value, minimum=-checked.NUMBER_MAX)
