@@ -2,8 +2,8 @@
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
 An error that one module raises is defined there, and derives from one of these.
-Beside them the check of a format's version, which readers of files and of metrics share.
-Import-free: the libvirt hook loads this module at every guest start.
+The check of a format's version, which readers of files and metrics share, is here as well.
+Imports nothing: the libvirt hook loads this module at every guest start.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CountersExhausted(CounterError):
 
 
 class CounterTargetGone(CounterError):
-    """The thread, control group or CPU to count on is gone."""
+    """The thread, control group or CPU that was to be counted is gone."""
 
 
 class SourceUnavailable(NumaPmcError):

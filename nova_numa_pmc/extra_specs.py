@@ -77,7 +77,7 @@ def check(key: str, value: str) -> str | float:
         # Written so that NaN, which is neither above nor below, is refused.
         if not 0.0 < number <= MAX_PRESSURE_MAX:
             raise ValueError(
-                '%s=%.80r: must be a number above 0, %g at most' % (key, value, MAX_PRESSURE_MAX)
+                '%s=%.80r: must be a value above 0 and at most %g' % (key, value, MAX_PRESSURE_MAX)
             )
         return number
     raise ValueError('%.80r: no such extra spec; known ones are %s' % (key, ', '.join(KEYS)))

@@ -87,7 +87,7 @@ def run(
     leave_behind: LeaveBehind | None = None,
     lines: journal.JournalLines | None = None,
 ) -> int:
-    """Run one operation, and wait for it at most as long as the operator allows.
+    """Run one operation, and wait for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt gives it
     :param stdin_fd: descriptor of the domain's XML

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.files import Identity
 
-#: Polling interval at first, when most starts happen; later; and when it changes [s].
+#: Polling interval; the slower one of long starts, and the age at which it begins [s].
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
 #: Interval at which to check whether the start has ended, which reads the promises file [s].
 END_CHECK_S = 0.1
@@ -69,7 +69,7 @@ class EarlyHold:
         self._file: Identity | None = None
 
     def step(self, now_s: float) -> bool:
-        """Do what can be done by now; return whether more is left to do.
+        """Do what can be done now; return whether anything is left to do.
 
         :param now_s: of a clock that never goes back
         """
@@ -87,7 +87,7 @@ class EarlyHold:
             return False
 
     def has_start_ended(self) -> bool:
-        """Return whether the start has ended: its promise is gone, started or a newer start's."""
+        """Return whether the start has ended: no promise, a started one, or a newer one."""
         directory = self._options.state_path(self._root)
         try:
             identity = files.identity(os.path.join(directory, promises_file.FILE))

@@ -152,7 +152,7 @@ def _apply(
 ) -> cpuset.ConfineResult:
     assert decision.cpus is not None
     mems = None
-    # Of locked memory the kernel would try each page, in vain.
+    # The kernel would try each page of locked memory in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.confine(

@@ -126,8 +126,8 @@ class Guest(Record):
     :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
         None: not pinned
     :param flavor: name of Nova's flavor, None: not Nova's or not reported
-    :param preallocated: its memory lies before its CPUs run (``<allocation
-        mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
+    :param preallocated: its memory is allocated before its CPUs run (``<allocation
+        mode='immediate'/>``), as is that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
     :param host_devices: other devices of the host that it uses, by their names, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
@@ -174,7 +174,7 @@ class Guest(Record):
 
     @property
     def life(self) -> Life:
-        """Return its uuid and pid: another once it is started again."""
+        """Return its uuid and pid; the pair changes when the guest is started again."""
         return self.uuid, self.pid
 
     @property
@@ -344,8 +344,8 @@ class Placement(Record):
 
     :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
     :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
-    :param bind: the memory fits on ``nodes``, so it may be brought there, or bound if the operator
-        wants; False: only CPUs are held, and memory stays unbound
+    :param memory_fits: the memory fits on ``nodes``, so it may be brought there, or bound if the
+        operator wants; False: only CPUs are held, and memory stays unbound
     :param reasons: why there, the deciding one first
     :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits
         there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
@@ -355,7 +355,7 @@ class Placement(Record):
 
     nodes: tuple[int, ...]
     cpus: frozenset[int] | None = None
-    bind: bool = False
+    memory_fits: bool = False
     reasons: tuple[Reason, ...] = ()
     mem_nodes: tuple[int, ...] = ()
     mem_bytes: tuple[int, ...] = ()

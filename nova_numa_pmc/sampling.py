@@ -329,7 +329,7 @@ class Sampler:
         )
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the counters and files."""
         self._ladder.close()
         self._cpus.close()
         self._uncore.close()
@@ -352,7 +352,7 @@ def _at_least(
 ) -> dict[int, float]:
     """Return busy cores by node, at least what the guests ran there.
 
-    The host's times are in ticks of 10 ms, theirs are finer.
+    The host's times have a resolution of 10 ms; those of guests are finer.
     """
     ran = {node: 0.0 for node in busy}
     for running_guest in guests:
@@ -366,7 +366,7 @@ def _use(
 ) -> build_sample.NodeUse:
     """Return the use of a node."""
     if counts is None:
-        # A node of memory only reaches none.
+        # A memory-only node accesses no memory.
         none = None if node.online_cpus else 0.0
         counts = build_sample.CpuRates(none, none, None, None, None)
     incoming = None

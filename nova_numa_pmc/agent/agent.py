@@ -75,7 +75,7 @@ class Agent:
         self._demand_file = demand_file.DemandFile(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Apply other options; counters are reopened where their options have changed."""
+        """Apply new options; counters are reopened if their options have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: A guest is widened once those of its cache have waited this long beside idle CPUs [core-seconds]
 #: (assumed: a few times what the cold caches of such a change cost).
 WIDEN_AFTER_CORE_SEC = 10.0
-#: Waiting of one cache that is noise [cores].
+#: Waiting on one cache up to this is noise [cores].
 NOISE_CORES = 0.1
 #: A sample counts for at most this long, however late the next one is [s].
 INTERVAL_MAX_S = 60.0

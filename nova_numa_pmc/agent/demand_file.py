@@ -93,7 +93,7 @@ class DemandFile:
         :param durable: wait until the disk has it
         """
         assert self.histories is not None
-        self._saved_s = self.histories.clock_s  # a full disk is not tried again in each tick
+        self._saved_s = self.histories.clock_s  # a write that fails is not retried in each tick
         data = json.dumps(
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: and libvirt share stay there anyway. No more, so that small guests too (above 25 MiB) are at
 #: least 99 % at home.
 _NEGLIGIBLE_BYTES = 256 << 10
-#: How long the hook is given: its default timeout, so that the second tick finishes a start [ns].
+#: Time given to the hook: its default timeout, so that the second tick finishes a start [ns].
 PATIENCE_NS = 2 * 10**9
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 FIRST_INTERVAL_S = 1.0
 
 
-class Service:
-    """The loop.
+class AgentLoop:
+    """Runs the ticks of an agent.
 
     :param read_options: returns (options after a reload, problems for which defaults are used)
     :param wait: the :class:`signals.Waiter` that :func:`signals.blocked` yields

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 #: A guest whose sets are reset more than this many times within this time [s] is left to the
 #: program or operator that resets them.
-_FIGHT_WRITES, _FIGHT_S = 6, 600.0
+_RESETS_MAX, _RESETS_WINDOW_S = 6, 600.0
 _STAGE = 'holding guest %s'
 
 
@@ -91,7 +91,7 @@ class Reassertion:
             promise = tick.host_promises.promises.get(guest.uuid)
             if due is not None and guest.uuid not in due:
                 continue
-            # What libvirt works on is looked at again once it is done.
+            # A guest with a libvirt job is looked at again once the job has ended.
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
@@ -161,14 +161,14 @@ class Reassertion:
         recent = [
             written_s
             for written_s in self._written.get(guest.uuid, ())
-            if now_s - written_s < _FIGHT_S
+            if now_s - written_s < _RESETS_WINDOW_S
         ]
-        if len(recent) >= _FIGHT_WRITES:
+        if len(recent) >= _RESETS_MAX:
             self._problem_log.problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
                     'it is: find the process that writes it, or run nova-numa-rebalance ignore'
-                    % (guest.name, len(recent), _FIGHT_S / 60)
+                    % (guest.name, len(recent), _RESETS_WINDOW_S / 60)
                 ]
             )
             return False
@@ -307,7 +307,7 @@ class _Room:
         :param present_bytes: {node id: bytes} that it has
         """
         if promise.page_bytes:
-            return ''  # its pool is taken already
+            return ''  # its huge pages were taken from their pool at its start
         wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
         for node, promised_bytes in wanted.items():
             if node not in self._left:

@@ -126,7 +126,7 @@ class Rebalancer:
             return rebalance_memory_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
-                '%s: %s: what moves have gained is counted from zero again',
+                '%s: %s: the regret of moves is counted from zero again',
                 os.path.join(self._directory, FILE),
                 error,
             )

@@ -58,7 +58,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
             'libvirt-modular',
             finding.NOTE,
             'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
-            'where a guide says libvirtd, reload virtqemud',
+            'where a guide tells you to reload libvirtd, reload virtqemud',
         )
 
 

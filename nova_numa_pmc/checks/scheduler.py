@@ -35,7 +35,7 @@ _PACKING_FLOOR = 0.7
 
 
 def check_weigher(conf: NovaConf) -> Iterator[Finding]:
-    """Check that the weigher is among ``weight_classes``, beside Nova's own."""
+    """Check that the weigher is in ``weight_classes``, in addition to Nova's own."""
     classes, file = conf.get('weight_classes', _GROUP), conf.file_of('weight_classes', _GROUP)
     if WEIGHER not in classes:
         yield Finding(
@@ -61,7 +61,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
 
 
 def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
-    """Check that the penalty is large enough beside Nova's own weights."""
+    """Check that the penalty is large enough compared with Nova's own weights."""
     multiplier = conf.get('weight_multiplier', 'numa_pmc')
     file = conf.file_of('weight_multiplier', 'numa_pmc')
     floor = conf.get('penalty_floor', 'numa_pmc')

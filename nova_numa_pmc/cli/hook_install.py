@@ -19,7 +19,7 @@ _PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging'
 class InstallResult(Record):
     """Outcome of an installation or a removal.
 
-    :param changes: of the files, a line each
+    :param changes: to files, one line each
     :param notes: what else was done, seen, or is left to do
     :param findings: why nothing was installed; empty: it is done
     """

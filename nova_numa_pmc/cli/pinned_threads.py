@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the threads of a placed guest that an operator has pinned, and give them back.
+"""Find the threads of a placed guest that an operator has pinned, and unpin them.
 
-They are given back through libvirt, which sets both a thread's cpuset and its affinity: widening
+They are unpinned through libvirt, which sets both a thread's cpuset and its affinity: widening
 the cpuset alone would leave the affinity as narrow as it was.
 """
 

@@ -152,7 +152,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
             'yes' if options.publish else 'no',
             options.rebalance,
         )
-        loop.Service(
+        loop.AgentLoop(
             agent,
             lambda: agent_options.read(args.config_file),
             LOG,

@@ -395,7 +395,7 @@ def _homes(
     wanted: Iterable[tuple[int, ...]],
     everywhere: tuple[int, ...] = (),
 ) -> list[tuple[int, ...]]:
-    """Turn tuples of node ids into positions; ``everywhere``, or all, where none exists."""
+    """Turn tuples of node ids into positions; if none exists, ``everywhere`` or else all."""
     position = {node.id: at for at, node in enumerate(nodes)}
     everywhere = everywhere or tuple(range(len(nodes)))
     return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
@@ -407,7 +407,7 @@ def _add(amounts: list[int], homes: tuple[int, ...], parts: Sequence[int]) -> No
 
 
 def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """List (page_bytes, bytes free): what the kernel has free, less starts still to come."""
+    """List (page_bytes, bytes free): free pages, less what promised guests have yet to take."""
     return tuple(
         (
             pool.page_bytes,

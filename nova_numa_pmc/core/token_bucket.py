@@ -37,7 +37,7 @@ class TokenBucket:
         self._balance -= amount
 
     def _refill(self, now_s: float) -> None:
-        # A clock that did go back pays nothing and takes nothing.
+        # If the clock does go back, the balance stays as it is.
         passed_s = max(0.0, now_s - self._at_s)
         self._balance = min(self._burst, self._balance + passed_s * self._rate)
         self._at_s = now_s

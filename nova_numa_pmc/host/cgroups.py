@@ -29,7 +29,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-#: What of a guest's memory may be on other nodes in any case.
+#: Share of a guest's memory that may be on other nodes without being worth a move.
 _NEGLIGIBLE_RATIO = 0.01
 
 
@@ -206,7 +206,7 @@ def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
 def bytes_off_above(
     by_node: Mapping[int, int], nodes: Container[int], negligible_bytes: int
 ) -> int:
-    """Return :func:`bytes_off`, and 0 where that is negligible.
+    """Return :func:`bytes_off`, or 0 if that is negligible.
 
     :param negligible_bytes: the most that is negligible, unless 1 % of all is more
     """

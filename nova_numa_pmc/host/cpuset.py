@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold a guest to CPUs and bring its memory along: ordered writes, read back, undone.
+"""Hold a guest to CPUs and bring its memory along, by writes that are undone on failure.
 
 At rest, CPUs are narrow and memory is unbound: a guest bound to a full node is killed for lack of
 memory even if another node has some free, while a guest whose vCPUs merely run there fills the
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
-NOT_REQUESTED = 'unasked'  # only CPUs were requested
+NOT_REQUESTED = 'not_requested'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
 BROUGHT = 'brought'  # memory was moved, and is unbound again
 BOUND = 'bound'  # moved, and held there
@@ -103,7 +103,7 @@ def confine(
         changed, any other set that does not contain the requested one is a pin by others
     :param huge_by_node: {node id: bytes} of its huge pages, which the groups do not count; None:
         not known, so that any of them may have to move
-    :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
+    :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; left alone
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
@@ -147,7 +147,7 @@ def release_memory(
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`confine` left bound to ``mems``.
 
-    GuestGroups that hold another set are left alone.
+    Groups that hold another set are left alone.
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
@@ -246,7 +246,7 @@ def _cpu_steps(
     text = format_cpulist(cpus)
     if groups.writes_target:
         return [(file_of(groups.target, 'cpus'), text)]
-    # A pin inside of the requested set stays as it is.
+    # A pin within the requested set stays as it is.
     steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
         for directory, own in cpusets.items()
@@ -360,9 +360,9 @@ def _bring_the_rest(
     steps: Steps,
     write: Writer,
 ) -> int | None:
-    """Move memory once more, as pages in use, or from faults in progress, stayed behind.
+    """Move memory once more, as pages in use or being faulted in stayed behind.
 
-    :returns: bytes that lie off the nodes even so, None: unknown
+    :returns: bytes that are still on other nodes; None: unknown
     """
     if memory == BOUND:
         # Only a change of the set moves pages.
@@ -452,7 +452,7 @@ def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
 
 
 def _effective(groups: GuestGroups) -> frozenset[int] | None:
-    """Read the CPUs the kernel lets a guest use, None where it does not report it."""
+    """Read the CPUs that the kernel lets a guest use; None: not reported."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     cpus: frozenset[int] = frozenset()
     for directory in written_groups(groups):

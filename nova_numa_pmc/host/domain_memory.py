@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: nova/virt/libvirt/driver.py).
 _NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
 
-#: Asked for this size, libvirt takes no huge pages (qemuBuildMemoryGetPagesize in its
+#: For this size libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
 #: src/qemu/qemu_command.c).
 _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
 

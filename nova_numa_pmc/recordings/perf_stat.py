@@ -27,7 +27,7 @@ HOST_SCOPE, CPU_SCOPE, NODE_SCOPE = 'host', 'cpu', 'node'
 _NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
 _LINE_MAX = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
-#: What perf calls events, beside the names of this CPU's own.
+#: What perf calls events, in addition to the names of this CPU's own.
 _NAMES = {
     'cycles': counter_roles.CYCLES,
     'cpu-cycles': counter_roles.CYCLES,
@@ -86,7 +86,7 @@ def parse(
 ) -> Iterator[Interval]:
     """Yield the interval of each time in the lines of a file.
 
-    :param damaged: called with the number and text of a line that is none of perf's
+    :param damaged: called with the number and text of a line that perf did not write
     :raises RecordingError: lines without a time, so that no rate follows (perf's ``-I``)
     """
     pattern: re.Pattern[str] | None = None

@@ -195,7 +195,7 @@ def _why_nothing(name: str, data: bytes) -> str:
 
 
 def _is_other(data: bytes, end: int) -> bool:
-    """Return whether what follows the last whole sample was not torn off one of ours."""
+    """Return whether the file ends in something other than a torn sample of ours."""
     text, whole = _unpack(data, end)
     if whole is not None:
         return True
@@ -303,7 +303,7 @@ class RecordingWriter:
         return end
 
     def _rotate(self) -> None:
-        """Rename every part one further; what is then beyond ``max_parts`` is removed."""
+        """Rename every part to the next number; remove those beyond ``max_parts``."""
         for number in sorted((0, *_rotated_numbers(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path
             if number + 1 >= self.max_parts:

@@ -30,7 +30,7 @@ _WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
-    """Passes hosts that hold the guest within the pressure ceiling, and on one node if required.
+    """Passes hosts that take the guest within the pressure ceiling, and on one node if required.
 
     A rebuild stays on its host and changes nothing that is counted here.
     """

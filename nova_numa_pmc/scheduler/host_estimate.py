@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.request import GuestRequest
 
-    #: What an estimate depends on, beside the metrics: vCPUs and MiB that came since, whether
+    #: What an estimate depends on besides the metrics: vCPUs and MiB that came since, whether
     #: the guest is there, the guest.
     _Size = tuple[float, int]  # vCPUs, MiB
     _Key = tuple[float, float, _Size | None, ExpectedGuest]

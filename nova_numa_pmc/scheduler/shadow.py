@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Precedes the JSON in a line of the log.
 MARK = 'numa_pmc decision: '
 VERSION = 1
-#: Hosts that a line names beside the chosen ones; characters of a name.
+#: Hosts that a line names besides the chosen ones; characters of a name.
 _TOP, _NAME_MAX = 3, 64
 
 

@@ -62,7 +62,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             return super().get_request()
         except OSError:
-            time.sleep(0.1)  # out of descriptors: it would be called again at once, and again
+            time.sleep(0.1)  # out of descriptors: without a pause this would be a busy loop
             raise
 
     def process_request(self, request: _Request, client_address: Any) -> None:

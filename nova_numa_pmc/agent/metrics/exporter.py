@@ -38,7 +38,7 @@ class Exporter:
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks, self._seconds = 0, 0.0
-        self._shown: Scrape  # there before the first scrape
+        self._shown: Scrape  # set before the first scrape
 
     @property
     def address(self) -> metrics_conf.Address | None:

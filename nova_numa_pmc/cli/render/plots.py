@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.cli.render.summary import MetricSeries, RecordedSeries
 
-#: More points than a plot has pixels show nothing.
+#: More points than a plot has pixels add nothing.
 _POINTS = 1000
 #: More lines than this cannot be distinguished: the guests with most CPU time are drawn.
 _LINES = 10

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demand for the nodes of a host over the longer horizon.
 
-It is composed of the histories of the present guests and of all else, so that a guest's demand
+It sums the histories of the guests there and of everything else, so that a guest's demand
 moves with the guest. Placements and choices of hosts use it; moves use the last interval.
 """
 
@@ -281,7 +281,7 @@ class LastingDemand:
         ):
             demand, traffic = self._expected_demand(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
-            return None  # it could not be measured: its part is in what others want
+            return None  # it could not be measured: its demand is within that of the others
         else:
             demand, traffic = history.demand, history.traffic
             if traffic.day.mean is None:

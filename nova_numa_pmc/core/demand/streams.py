@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean, variance and quantiles of a quantity over a horizon, in bounded memory.
 
-An observation made a time t ago weighs exp(-t / horizon). Instead of reducing the old weights, the
+An observation of age t weighs exp(-t / horizon). Instead of reducing the old weights, the
 new ones are increased, so that adding an observation takes constant time: G. Cormode,
 V. Shkapenyuk, D. Srivastava, B. Xu, "Forward decay", ICDE 2009.
 
@@ -115,7 +115,7 @@ class Stream:
     def rescale(self, factor: float) -> None:
         """Multiply all weights; forget bins that have hardly any left."""
         self.weight *= factor
-        if not self.weight:  # it was observed so long ago that no float is small enough
+        if not self.weight:  # it was observed so long ago that its weight has underflowed
             self.mean, self._squares, self._bins = None, 0.0, {}
             return
         self._squares *= factor

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Candidate:
     """A place: positions of the CPUs and of the memory (empty: anywhere), and whether to bind."""
 
-    __slots__ = ('cpus', 'mems', 'bind')
+    __slots__ = ('cpus', 'mems', 'memory_fits')
 
-    def __init__(self, cpus: tuple[int, ...], mems: tuple[int, ...], bind: bool) -> None:
-        self.cpus, self.mems, self.bind = cpus, mems, bind
+    def __init__(self, cpus: tuple[int, ...], mems: tuple[int, ...], memory_fits: bool) -> None:
+        self.cpus, self.mems, self.memory_fits = cpus, mems, memory_fits
 
 
 class PlacementInput:
@@ -167,7 +167,7 @@ def _single_nodes(inputs: PlacementInput, bandwidth: float | None) -> list[Candi
             continue
         home: int | None = at
         if inputs.free_bytes[at] < memory_bytes:
-            # First touch on a node without memory falls back to the nearest by itself.
+            # First touch on a node without memory falls back to the nearest node that has some.
             home = _nearest_memory(inputs, at) if is_memoryless(node) else None
         if home is not None and not (
             bandwidth and (inputs.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
@@ -182,7 +182,7 @@ def is_memoryless(node: model.NodeView) -> bool:
 
 
 def _nearest_memory(inputs: PlacementInput, at: int) -> int | None:
-    """Find where a CPU-only node's memory would lie; None: it does not fit there."""
+    """Find where a guest on a CPU-only node would have its memory; None: it does not fit."""
     having = [other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)]
     nearest = min(
         having,

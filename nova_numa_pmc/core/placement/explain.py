@@ -21,11 +21,11 @@ _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
     'spread': 'spread over all nodes, as its policy requires',
-    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left unbound',
+    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory stays unbound',
     'placed_by_others': 'left alone: placed by others ({by})',
     'policy_none': 'left alone, as its policy or the operator requires',
-    'too_few_cpus': 'left alone: {vcpus} vCPUs, only {threads} CPUs allowed',
-    'no_single_node': 'left alone: its policy requires one node, '
+    'too_few_cpus': 'left alone: {vcpus} vCPUs, but only {threads} CPUs allowed',
+    'no_single_node': 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {threads} CPUs and {free_bytes}',
@@ -71,7 +71,7 @@ def _comparison(values: Mapping[str, Any]) -> list[str]:
         texts.append('distance %g beyond local' % values['distance'])
     if 'decided_by' in values:
         texts.append(
-            'preferred by %s to %s (pressure %.2f)'
+            'chosen by %s over %s (pressure %.2f)'
             % (values['decided_by'], name_nodes(values['instead_of']), values['instead_pressure'])
         )
     return texts

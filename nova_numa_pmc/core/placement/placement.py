@@ -81,7 +81,7 @@ def place(
 class PlaceDecision:
     """The kind of place that was decided on, and the order of its candidates.
 
-    :ivar reason: the verdict's code alone where there are ``ranks``
+    :ivar reason: only the verdict's code if there are ``ranks``
     :ivar ranks: best first; empty: nowhere
     :ivar assumed: the parts of pressure that some nodes do not know (:mod:`missing`)
     """
@@ -162,14 +162,16 @@ def _placement(
             sorted({host_view.nodes[member].id for at in positions for member in members[at]})
         )
 
-    nodes = ids(best.cpus + best.mems if best.bind and best.mems != best.cpus else best.cpus)
+    nodes = ids(
+        best.cpus + best.mems if best.memory_fits and best.mems != best.cpus else best.cpus
+    )
     # A node without memory has none to be bound to: cgroup v1 and older v2 refuse it.
     without = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
     mem_nodes = tuple(node for node in ids(best.mems) if node not in without)
     return model.Placement(
         nodes,
         _cpus(inputs, best),
-        best.bind,
+        best.memory_fits,
         (_verdict(code, decided.ranks, ids), *_remarks(inputs, code, decided.assumed)),
         mem_nodes,
         _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     #: Of each guest: its uuid and where it goes.
     Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]
 
-#: A widened guest is assumed to lose at least this share of the time that it runs away from home,
-#: as it allocates new memory where it runs.
+#: A widened guest is assumed to lose at least this share of its running time on other nodes than
+#: its home, as it allocates new memory where it runs.
 AWAY_RATIO = 0.02
 #: Guests that may use several nodes absorb bursts there up to this share of their demand (assumed;
 #: simulated with a half, a quarter and an eighth).
@@ -186,7 +186,7 @@ def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: f
 def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
     """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
 
-    Independent bursts add as squares, so nodes that share their guests wait for
+    Independent bursts add in quadrature, so nodes that share their guests wait for
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
     it (:data:`TAKEN_UP_RATIO`); what is then left are bursts of both nodes together.
     """
@@ -217,7 +217,7 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
 
 
 def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
-    """Return the gain of going home: none unless that leaves room, else at least a small one."""
+    """Return the gain of going home: 0 if home has too little room, else at least a small one."""
     host_loss = host_model.host_loss
     others = dict(host_loss.spanning)
     others[guest.at] = others.get(guest.at, 0.0) - guest.demand

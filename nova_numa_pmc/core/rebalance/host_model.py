@@ -47,12 +47,12 @@ class HostModel(Layout):
     def __init__(
         self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
     ) -> None:
-        """Lay it out; see :class:`Layout`."""
+        """Build the model of a situation; see :class:`Layout`."""
         super().__init__(situation, options)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
-        """Return a guest's effect at a place; its memory all there, or as it lies."""
+        """Return a guest's effect at a place, with all of its memory there or where it is now."""
         if len(place.cpus) == 1 and place in guest.effects:
             return guest.effects[place]
         mem_shares = guest.mem_shares if place.memory is None else ((place.memory, 1.0),)

@@ -95,7 +95,7 @@ class Layout:
     def __init__(
         self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
     ) -> None:
-        """Lay it out."""
+        """Lay out the host and the guests of a situation."""
         view = situation.view
         merged, members = memory_domains.merge(view)
         self.options, self.nodes = options, merged.nodes
@@ -268,7 +268,7 @@ def _latencies(
     merged: HostView,
     members: Sequence[tuple[int, ...]],
 ) -> tuple[tuple[float, ...], ...]:
-    """Average measured latencies over each domain; none: SLIT distances times a local one."""
+    """Average measured latencies over each domain; if there are none, scale SLIT distances."""
     if latencies_ns is None:
         count = range(len(merged.nodes))
         return tuple(

@@ -78,7 +78,7 @@ class NodeOrder:
         )
 
     def _pressure(self, guest: GuestModel, n: int, traffic: float, runs: bool = True) -> float:
-        """Return a node's pressure with the guest, whose part there is already in the figures."""
+        """Return a node's pressure with the guest on it; what it already uses there is counted."""
         ran, lies = dict(guest.cpu_shares).get(n, 0.0), dict(guest.mem_shares).get(n, 0.0)
         return max(
             ranking.parts(

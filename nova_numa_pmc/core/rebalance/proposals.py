@@ -98,7 +98,7 @@ def _swaps(
     bounds: Mapping[str, float],
     few: bool,
 ) -> Iterator[Proposal]:
-    """Yield swaps of guests that lose at their place with guests elsewhere."""
+    """Yield swaps between guests that suffer a loss where they are and guests elsewhere."""
     partners_by_place = {
         at: _SwapPartners(guests) for at, guests in _by_place(movable).items() if len(at) == 1
     }
@@ -136,7 +136,7 @@ def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
 
 
 class _SwapPartners:
-    """Guests of one node, sorted in the orders in which swap partners are searched."""
+    """Guests of one node, in each order in which swap partners are looked for."""
 
     def __init__(self, guests: Iterable[GuestModel]) -> None:
         self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))

@@ -53,13 +53,13 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
 def parse(data: bytes) -> dict[tuple[int, int], float]:
     """Return the latencies in a table's bytes.
 
-    :raises ValueError: they are no HMAT, damaged, or of an unknown revision
+    :raises ValueError: they are not an HMAT, damaged, or of an unknown revision
     """
     if len(data) < _FIRST:
-        raise ValueError('shorter than a table')
+        raise ValueError('too short for an ACPI table')
     signature, length, revision, _checksum = _HEADER.unpack_from(data)
     if signature != b'HMAT' or length != len(data) or sum(data) & 0xFF:
-        raise ValueError('no HMAT, or damaged')
+        raise ValueError('not an HMAT, or damaged')
     # A revision's units in nanoseconds: Linux, hmat_normalize().
     unit_ns = {1: 0.1, 2: 0.001}.get(revision)
     if unit_ns is None:
@@ -74,7 +74,7 @@ def parse(data: bytes) -> dict[tuple[int, int], float]:
             raise ValueError('a structure is cut short')
         kind, _reserved, size = struct.unpack_from('<HHI', data, offset)
         if size < 8 or offset + size > len(data):
-            raise ValueError('a structure gives its length as %d' % size)
+            raise ValueError('a structure has an impossible length: %d' % size)
         if kind == _LOCALITY_TYPE:
             _add_locality(data[offset : offset + size], unit_ns, latencies_by_type)
         offset += size

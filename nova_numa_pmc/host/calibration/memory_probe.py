@@ -250,7 +250,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
     beyond = set(cpus) - os.sched_getaffinity(0)
     if beyond:
         raise CalibrationError(
-            'this process may not use CPU %d: run outside its cpuset' % min(beyond)
+            'this process may not use CPU %d: run it where its cpuset has that CPU' % min(beyond)
         )
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
     for thread in threads:
@@ -258,7 +258,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
     try:
         for thread in threads:
             thread.join()
-    finally:  # interrupted, they must not be left reading memory that is given back
+    finally:  # if interrupted, they must not go on reading memory that is freed
         for thread in threads:
             thread.join()
     if failed:

@@ -84,7 +84,7 @@ class ServiceTest(unittest.TestCase):
     def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0, **more):
         self.clock, self.told = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
-        loop.Service(
+        loop.AgentLoop(
             self.agent,  # type: ignore[arg-type]
             read_options,
             LOG,
@@ -204,7 +204,7 @@ class StopTest(RebalancingCase):
             ),
             self.promises(),
         )
-        loop.Service(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
+        loop.AgentLoop(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
         self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
 

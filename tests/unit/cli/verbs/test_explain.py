@@ -59,7 +59,7 @@ class ExplainTest(unittest.TestCase):
     def test_no_place(self):
         code, said = self.call('--vcpus', '64', '--memory', '1G')
         self.assertEqual((1, []), (code, said['places']))
-        self.assertIn('64 vCPUs, only 8 CPUs', said['decision']['why'])
+        self.assertIn('64 vCPUs, but only 8 CPUs', said['decision']['why'])
 
     def test_a_flavor_and_what_overrides_it(self):
         path = self.flavor(FLAVOR)

@@ -48,8 +48,8 @@ class PropertyTest(unittest.TestCase):
                 continue
             new = guest(str(turn), vcpus, size * MIB)
             view, placed = start(machine, promises, new)
-            self.assertEqual(feasible(view, new), placed.bind)
-            if placed.bind:
+            self.assertEqual(feasible(view, new), placed.memory_fits)
+            if placed.memory_fits:
                 promises.append(placement.promise(new, placed, turn))
             for kept in host_view.view(machine, promises, LIMITS).nodes:
                 self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
@@ -101,7 +101,7 @@ class PropertyTest(unittest.TestCase):
                 (
                     frozenset(map(name, one.nodes)),
                     frozenset(map(name, one.mem_nodes)),
-                    one.bind,
+                    one.memory_fits,
                     one.reasons[0].code,
                 )
                 for one in placed

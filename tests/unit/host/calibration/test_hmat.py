@@ -94,5 +94,5 @@ class TestHmat(unittest.TestCase):
             os.makedirs(directory)
             with open(os.path.join(directory, 'HMAT'), 'wb') as file:
                 file.write(b'garbage')
-            with self.assertRaisesRegex(CalibrationError, 'tables/HMAT: shorter'):
+            with self.assertRaisesRegex(CalibrationError, 'tables/HMAT: too short'):
                 hmat.read_latencies_ns(root)
