@@ -15,7 +15,7 @@ from tests.fixtures import host
 
 
 class PublishTest(AgentCase):
-    def test_load_promises_and_when(self):
+    def test_the_publication_tells_load_promises_and_when(self):
         made = self.open()
         for number in (1, 2):
             self.launch(number)
@@ -55,7 +55,7 @@ class PublishTest(AgentCase):
         self.assertGreater(found.cores_per_vcpu_sum, 0)
         self.assertEqual(found, pool_loads.read(self.directory).history)
 
-    def test_bandwidth_by_node(self):
+    def test_the_publication_tells_bandwidth_by_node(self):
         made = self.open()
         self.host.caches({cpu: cpu // 4 for cpu in range(8)})
         self.launch(1)
@@ -90,13 +90,13 @@ class PublishTest(AgentCase):
             ),
         )
 
-    def test_not_where_the_operator_does_not_want_it(self):
+    def test_nothing_is_published_where_the_option_is_off(self):
         made = self.open(publish=False)
         self.tick(made, 0)
         self.assertIsNotNone(self.tick(made, 5).publication)
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
-    def test_other_counters_after_a_reload(self):
+    def test_a_reload_counts_by_the_sources_of_the_new_options(self):
         made = self.open()
         self.tick(made, 0)
         made.reload(
@@ -107,7 +107,7 @@ class PublishTest(AgentCase):
 
 
 class ProblemTest(AgentCase):
-    def test_what_fails_is_told_once_and_when_it_works_again(self):
+    def test_a_failure_is_told_once_and_again_when_it_has_ended(self):
         made = self.open()
         self.tick(made, 0)
         cpulist = 'sys/devices/system/node/node0/cpulist'
@@ -120,7 +120,7 @@ class ProblemTest(AgentCase):
         self.assertEqual(1, told.count('reading the host works again'))
         self.assertEqual(1020.0, self.published().taken_s)
 
-    def test_a_state_directory_that_can_not_be_trusted_stops_publishing_only(self):
+    def test_a_state_directory_that_cannot_be_trusted_stops_publishing_only(self):
         made = self.open()
         self.tick(made, 0)
         os.makedirs(self.directory, exist_ok=True)
@@ -171,7 +171,7 @@ class BookkeepingTest(AgentCase):
         self.tick(made, 901)
         self.assertEqual({}, self.promises())
 
-    def test_a_guest_that_can_not_be_read_is_not_looked_at_in_each_tick(self):
+    def test_a_guest_that_cannot_be_read_is_not_looked_at_in_each_tick(self):
         made = self.open()
         self.launch(1, xml=b'<domain/>')
         self.tick(made, 0)
@@ -179,7 +179,7 @@ class BookkeepingTest(AgentCase):
             self.tick(made, 5)
         self.assertEqual(1005.0, self.published().taken_s)
 
-    def test_without_libvirt(self):
+    def test_without_libvirt_no_guests_are_published(self):
         os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))
         made = self.open()
         self.tick(made, 0)
@@ -190,7 +190,7 @@ class BookkeepingTest(AgentCase):
 class SoakTest(AgentCase):
     """Guests come, go, load and break at random; nothing is lost, nothing is left over."""
 
-    def test_hundreds_of_ticks(self):
+    def test_hundreds_of_ticks_lose_no_guest_and_leave_none_over(self):
         chance, running, trees = random.Random(11), set(), {}
         made = self.open(rebalance=agent_conf.DRY_RUN)
         logging.disable(logging.CRITICAL)

@@ -55,13 +55,13 @@ class CacheWideningTest(AgentCase):
         self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
         self.assertEqual([{1}, {1}], [self.look((0.0, 0.5, 0.0)) for _ in range(2)])
 
-    def test_not_beside_a_node_that_has_nothing_to_spare(self):
+    def test_no_guest_is_widened_on_a_node_without_anything_to_spare(self):
         for demand in (None, 5.0, 9.0):
             with self.subTest(demand=demand):
                 for _ in range(9):
                     self.assertEqual({1, 2}, self.look((0.5, 0.5, 0.0), demand))
 
-    def test_noise_and_what_is_not_known_add_up_to_nothing(self):
+    def test_noise_and_unknown_waiting_never_widen_a_guest(self):
         for waits in ((0.05, 0.05, 0.0), (None, None, None), (0.0, 0.0, 3.0)):
             for _ in range(99):
                 self.assertEqual({1, 2}, self.look(waits))

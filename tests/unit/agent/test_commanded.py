@@ -33,14 +33,14 @@ class CommandedCase(RebalancingCase):
 
 
 class PauseTest(CommandedCase):
-    def test_nothing_is_planned_and_guests_are_held(self):
+    def test_a_pause_plans_nothing_and_holds_guests(self):
         pause.begin(self.directory, 'firmware')
         cpus = self.reset(2)
         self.assertEqual([self.HOME] * 3, list(self.ticks(self.open()).values()))
         self.assertEqual('0-3', cpus())
         self.assertIsNotNone(self.published())
 
-    def test_in_the_middle_of_a_move(self):
+    def test_a_pause_in_the_middle_of_a_move_takes_it_back(self):
         made = self.open()
         at_s = self.until_moved(made)
         pause.begin(self.directory, 'firmware')
@@ -51,7 +51,7 @@ class PauseTest(CommandedCase):
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
         self.assertIn('paused: firmware', ' '.join(logs.output))
 
-    def test_it_goes_on_when_resumed(self):
+    def test_moves_go_on_after_a_pause_ends(self):
         made = self.open()
         pause.begin(self.directory)
         self.ticks(made, 2)
@@ -60,7 +60,7 @@ class PauseTest(CommandedCase):
 
 
 class TurnsTest(CommandedCase):
-    def test_while_a_command_moves_guests_they_are_neither_held_nor_planned_for(self):
+    def test_no_guest_is_held_or_planned_for_while_a_command_moves_guests(self):
         made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         cpus = self.reset(2)
         with command:
@@ -82,7 +82,7 @@ class TurnsTest(CommandedCase):
         with command:
             command.take()
 
-    def test_an_agent_that_ends_gives_its_turn_back(self):
+    def test_an_agent_that_ends_releases_the_lock_for_moves(self):
         made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         self.until_moved(made)
         made.abandon()
@@ -105,7 +105,7 @@ class OverridesTest(CommandedCase):
         self.assertEqual([{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open()).values()])
         self.assertEqual('0-7', cpus())
 
-    def test_one_that_is_pinned_while_it_is_moved_goes_back(self):
+    def test_a_guest_that_is_pinned_while_it_is_moved_goes_back(self):
         made = self.open()
         at_s = self.until_moved(made)
         for number in self.NUMBERS:
@@ -114,7 +114,7 @@ class OverridesTest(CommandedCase):
         self.finish(made)
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_with_a_list_that_can_not_be_trusted_no_guest_is_moved(self):
+    def test_no_guest_is_moved_where_the_overrides_cannot_be_trusted(self):
         self.say(1, model.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:

@@ -61,7 +61,7 @@ class RememberingCase(AgentCase):
 
 
 class PublishTest(RememberingCase):
-    def test_the_longer_horizon_decides_and_the_interval_is_told(self):
+    def test_the_longer_horizon_is_published_beside_the_interval(self):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
@@ -69,7 +69,7 @@ class PublishTest(RememberingCase):
         self.assertGreater(longer[0], 1.8)
         self.assertEqual(0.0, now[0])
 
-    def test_it_goes_with_a_guest_that_moves(self):
+    def test_lasting_demand_goes_with_a_guest_that_moves(self):
         self.start(1)
         self.start(2)
         self.minutes(10, {1: (2.0, 0), 2: (1.0, 0)})
@@ -87,7 +87,7 @@ class PublishTest(RememberingCase):
         self.tick(self.made, 5)
         self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
 
-    def test_status_and_once_tell_both(self):
+    def test_status_and_once_tell_lasting_and_measured_demand(self):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
         self.minutes(1, {1: (0.0, 0)})
@@ -96,7 +96,7 @@ class PublishTest(RememberingCase):
         self.assertEqual(0.0, found['demand_now_cores'])
         self.assertIn('(now 0.00)', agent.as_lines(self.published())[1])
 
-    def test_what_fails_leaves_the_interval(self):
+    def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})
         self.made._demand_file.histories = object()
@@ -107,7 +107,7 @@ class PublishTest(RememberingCase):
 
 
 class FileTest(RememberingCase):
-    def test_it_outlasts_a_restart(self):
+    def test_lasting_demand_outlasts_a_restart(self):
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})
         self.again()
@@ -117,7 +117,7 @@ class FileTest(RememberingCase):
         self.assertEqual(0.0, now[0])
         self.assertEqual(0o644, stat.S_IMODE(os.stat(self.file).st_mode))
 
-    def test_it_is_written_every_few_minutes(self):
+    def test_the_demand_file_is_written_every_few_minutes(self):
         self.start(1)
         self.minutes(4, {1: (2.0, 0)})
         self.assertFalse(os.path.exists(self.file))
@@ -129,20 +129,20 @@ class FileTest(RememberingCase):
         with open(self.file) as file:
             self.assertEqual(10 * MINUTE, json.load(file)['clock_s'])
 
-    def test_hardly_anything_is_not_written(self):
+    def test_no_demand_file_is_written_after_a_few_seconds(self):
         self.tick(self.made, 0)
         self.tick(self.made, 5)
         self.made.close()
         self.assertFalse(os.path.exists(self.file))
 
-    def test_an_agent_that_does_not_publish_does_not_write(self):
+    def test_an_agent_that_does_not_publish_writes_no_demand_file(self):
         self.made = self.open(publish=False)
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})
         self.made.close()
         self.assertFalse(os.path.exists(self.file))
 
-    def test_a_damaged_file_is_told_once_and_replaced(self):
+    def test_a_damaged_demand_file_is_told_once_and_replaced(self):
         for content in (b'', b'{', b'[]', b'{"schema":"2.0"}', b'\xff', b'[' * 100000):
             with self.subTest(content[:20]):
                 os.makedirs(os.path.dirname(self.file), exist_ok=True)
@@ -158,7 +158,7 @@ class FileTest(RememberingCase):
                 with open(self.file) as file:
                     self.assertEqual('1.0', json.load(file)['schema'])
 
-    def test_a_file_that_others_may_write_is_not_believed(self):
+    def test_a_demand_file_that_others_may_write_is_not_believed(self):
         self.start(1)
         self.minutes(5, {1: (2.0, 0)})
         os.chmod(self.file, 0o666)
@@ -168,7 +168,7 @@ class FileTest(RememberingCase):
         self.assertEqual(1, sum('users other than root' in text for text in logs.output))
         self.assertDemand((0.0, 0.0), (0.0, 0.0))
 
-    def test_a_file_that_can_not_be_written_costs_one_warning(self):
+    def test_a_demand_file_that_cannot_be_written_costs_one_warning(self):
         self.start(1)
         self.minutes(1, {1: (2.0, 0)})
         os.makedirs(os.path.dirname(self.file), exist_ok=True)

@@ -30,7 +30,7 @@ def foreseen(case):
 
 
 class ClockTest(AgentCase):
-    def test_the_time_of_day_is_set(self):
+    def test_setting_the_time_of_day_changes_no_rate_and_no_promise(self):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
@@ -44,7 +44,7 @@ class ClockTest(AgentCase):
                 self.assertAlmostEqual(1.0, found.view.nodes[0].demand_cores)
                 self.assertEqual(1, len(self.promises()))
 
-    def test_a_host_that_was_suspended(self):
+    def test_a_suspended_host_keeps_its_rates_and_drops_an_old_start(self):
         """CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not, nor has anything run."""
         made = self.open()
         self.launch(1)
@@ -62,7 +62,7 @@ class ClockTest(AgentCase):
             (5.0, 1.0), (self.published().interval_s, self.published().view.nodes[0].demand_cores)
         )
 
-    def test_two_ticks_at_once(self):
+    def test_two_ticks_at_the_same_time_are_no_fault(self):
         made = self.open()
         with foreseen(self):
             for at_s in (0, 5, 5, 10):
@@ -72,7 +72,7 @@ class ClockTest(AgentCase):
 
 
 class SuspendedMoveTest(RebalancingCase):
-    def test_sleep_is_no_regret(self):
+    def test_time_asleep_moves_no_guest(self):
         """What no guest lost pays for no move: a suspended host's guests wait for nothing."""
         made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
@@ -86,7 +86,7 @@ class SuspendedMoveTest(RebalancingCase):
             self.assertIsNone(made.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_the_time_of_day_moves_no_guest(self):
+    def test_setting_the_time_of_day_moves_no_guest(self):
         moved = []
         for realtime_s in (0, YEARS):
             made = self.open(agent_conf.DRY_RUN)
@@ -133,7 +133,7 @@ class VanishingTest(AgentCase):
         shutil.rmtree(self.host.path('proc/%d' % (4000 + number)), ignore_errors=True)
         shutil.rmtree(tree.scope, ignore_errors=True)
 
-    def test_one_that_ends(self):
+    def test_a_guest_that_ends_within_a_tick_leaves_nothing(self):
         made, trees = self.open(rebalance=agent_conf.ON), []
         for name, at_s in self.at_each_stage(made, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), foreseen(self):
@@ -146,7 +146,7 @@ class VanishingTest(AgentCase):
                 self.assertEqual({host.uuid_of(2)}, self.promises().keys())
                 self.assertEqual('4-7', other.held())
 
-    def test_one_that_starts(self):
+    def test_a_guest_that_starts_within_a_tick_is_counted(self):
         made = self.open(rebalance=agent_conf.ON)
         trees = []
         for name, at_s in self.at_each_stage(made, lambda: trees.append(self.launch(1))):
@@ -158,7 +158,7 @@ class VanishingTest(AgentCase):
                 self.tick(made, at_s + 7)
                 self.assertEqual({}, self.promises())
 
-    def test_one_that_ends_and_starts_again(self):
+    def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
         """With its name and uuid, and another place that the hook has promised."""
         made = self.open(rebalance=agent_conf.ON)
 
@@ -177,7 +177,7 @@ class VanishingTest(AgentCase):
 
 
 class LibvirtTest(AgentCase):
-    def test_its_directory_goes_and_comes_back(self):
+    def test_guests_are_counted_again_when_libvirts_directory_comes_back(self):
         """Its guests run on: they are counted where they are held."""
         made = self.open()
         self.promise(1, 1)
@@ -195,7 +195,7 @@ class LibvirtTest(AgentCase):
         self.assertEqual('4-7', tree.held())
         self.assertEqual(1, self.published().view.nodes[1].guests)
 
-    def test_files_that_are_none_of_its(self):
+    def test_foreign_files_in_libvirts_directory_hide_no_guest(self):
         made = self.open()
         self.promise(2, 1)
         tree = self.launch(2)
@@ -272,7 +272,7 @@ class StateDirectoryTest(AgentCase):
         self.assertEqual(1000.0 + at_s, self.published().taken_s)
         self.assertEqual(512 * MIB, self.published().view.nodes[1].promised_bytes)
 
-    def test_removed_or_replaced_by_an_empty_one(self):
+    def test_a_removed_or_emptied_state_directory_is_made_again(self):
         with foreseen(self):
             shutil.rmtree(self.directory)
             self.assert_as_before(10)
@@ -281,7 +281,7 @@ class StateDirectoryTest(AgentCase):
             self.assert_as_before(15)
             self.assert_as_before(20)
 
-    def test_replaced_by_what_can_not_be_trusted(self):
+    def test_a_state_directory_that_cannot_be_trusted_is_not_used(self):
         def link():
             os.symlink(self.directory + '.old', self.directory)
 
@@ -308,7 +308,7 @@ class StateDirectoryTest(AgentCase):
                 self.assert_as_before(at_s + 9)
             self.assertLess(len(told), 14, told)
 
-    def test_files_in_it_that_break(self):
+    def test_files_that_break_in_the_state_directory_are_written_anew(self):
         for at_s, name in ((10, 'promises'), (20, 'host'), (30, 'ledger'), (40, 'moves')):
             for data in (b'', b'\0' * 4096, b'{"schema": "9.0"}', b'[' * 100000):
                 with self.subTest(name=name, data=data[:9]), foreseen(self):
@@ -318,7 +318,7 @@ class StateDirectoryTest(AgentCase):
                     self.assert_as_before(at_s)
                     at_s += 1
 
-    def test_one_that_can_not_be_written(self):
+    def test_a_state_directory_that_cannot_be_written_is_told_once(self):
         """As on a full file system: the temporary file cannot be made."""
         with foreseen(self) as told:
             for name in ('host', 'promises', 'ledger'):

@@ -70,7 +70,7 @@ class WatchingTest(unittest.TestCase):
         tree = self.trees[number]
         tree.put(os.path.join(group or tree.target, name), '0-7\n')
 
-    def test_all_guests_are_told_at_first_and_then_those_that_come_change_or_go(self):
+    def test_guests_are_told_at_first_and_when_they_come_change_or_go(self):
         made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
         self.addCleanup(made.close)
         self.made = made
@@ -84,7 +84,7 @@ class WatchingTest(unittest.TestCase):
         self.host.end(1)
         self.assertEqual([1], self.heard())
 
-    def test_a_directory_that_libvirt_makes_later_or_anew(self):
+    def test_guests_of_a_directory_made_later_or_anew_are_heard(self):
         moved = self.host.path('run/libvirt/old')
         os.rename(self.host.path('run/libvirt/qemu'), moved)
         self.open()
@@ -106,7 +106,7 @@ class WatchingTest(unittest.TestCase):
         self.write(1, None, 'memory.events')
         self.assertEqual([], self.heard())
 
-    def test_a_group_that_is_made_is_watched_in_turn(self):
+    def test_a_group_made_below_a_watched_one_is_watched(self):
         self.open()
         self.watch()
         plugged = os.path.join(self.trees[2].target, 'vcpu2')
@@ -126,7 +126,7 @@ class WatchingTest(unittest.TestCase):
         self.write(1, None)
         self.assertEqual([], self.heard())
 
-    def test_what_comes_together_is_one_occasion(self):
+    def test_events_that_come_together_are_one_occasion(self):
         made = self.open()
         self.watch()
         self.assertIsNone(made.due_in_s())
@@ -141,7 +141,7 @@ class WatchingTest(unittest.TestCase):
         self.assertEqual({host.name_of(1), host.name_of(2)}, made.pop_names())
         self.assertIsNone(made.due_in_s())
 
-    def test_where_watches_are_used_up_guests_are_read(self):
+    def test_guests_are_read_where_inotify_watches_are_used_up(self):
         self.open()
         add = inotify.Inotify.add
         groups = []
@@ -158,7 +158,7 @@ class WatchingTest(unittest.TestCase):
             self.assertEqual([1], self.watch())
         self.assertEqual(count, len(groups))
 
-    def test_without_inotify(self):
+    def test_without_inotify_nothing_is_heard_and_a_warning_is_logged(self):
         with mock.patch.object(inotify, 'Inotify', side_effect=OSError(errno.EMFILE, 'too many')):
             with self.assertLogs(LOG, 'WARNING'):
                 made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
@@ -166,14 +166,14 @@ class WatchingTest(unittest.TestCase):
         self.assertEqual(([], [], []), (self.heard(), self.watch(), made.descriptors))
         made.close()
 
-    def test_what_was_lost_is_looked_for_everywhere(self):
+    def test_after_lost_events_every_guest_is_looked_at(self):
         self.open()
         self.watch()
         lost = inotify.InotifyEvent(-1, inotify.OVERFLOW, '')
         with mock.patch.object(inotify.Inotify, 'read', return_value=[lost]):
             self.assertEqual([1, 2], self.heard())
 
-    def test_libvirts_word_and_what_is_said_of_it(self):
+    def test_events_of_libvirt_are_heard_and_its_changes_are_logged(self):
         listener = Listener()
         listener.problem = libvirt_events.CONNECTING
         made = self.open(listener)

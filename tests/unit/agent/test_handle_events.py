@@ -56,14 +56,14 @@ class HandleEventsTest(HandleEventsCase):
         self.assertAlmostEqual(0.2, self.handle_events())
         self.assertEqual('4-7', self.cpus(1))
 
-    def test_a_guest_that_ends_and_one_that_starts(self):
+    def test_a_guest_that_ends_and_one_that_starts_are_counted_at_once(self):
         self.host.end(1)
         self.trees[3] = self.launch(3)
         with self.assertLogs(LOG, 'INFO'):
             self.handle_events()
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, set(self.promises()))
 
-    def test_a_guest_whose_process_is_not_there_yet_when_its_file_is(self):
+    def test_a_guest_whose_file_comes_before_its_process_is_counted(self):
         path = 'run/libvirt/qemu/%s.xml' % host.name_of(3)
         self.launch(3, status=False)
         for pid, known in ((b'0', {1, 2}), (b'4003', {1, 2, 3})):
@@ -75,7 +75,7 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events()
             self.assertEqual({host.uuid_of(number) for number in known}, set(self.promises()))
 
-    def test_vcpus_that_were_plugged(self):
+    def test_vcpus_that_were_plugged_are_promised_at_once(self):
         self.host.write(
             'run/libvirt/qemu/%s.xml' % host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
@@ -85,7 +85,7 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events()
         self.assertEqual(3, self.promises()[host.uuid_of(1)].vcpus)
 
-    def test_a_pin_is_told(self):
+    def test_a_pin_by_libvirt_is_logged_at_once(self):
         self.host.write(
             'run/libvirt/qemu/%s.xml' % host.name_of(1),
             b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
@@ -95,12 +95,12 @@ class HandleEventsTest(HandleEventsCase):
             self.handle_events()
         self.assertIn('now placed by others: vcpupin', logs.output[0])
 
-    def test_nothing_is_measured_or_published(self):
+    def test_handling_events_measures_and_publishes_nothing(self):
         self.reset(1)
         self.handle_events()
         self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
 
-    def test_nothing_heard_is_nothing_to_do(self):
+    def test_without_events_nothing_is_due(self):
         self.assertIsNone(self.handle_events())
 
 
@@ -111,7 +111,7 @@ class ReadScheduleTest(HandleEventsCase):
         self.tick(self.made, 5)
         self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
 
-    def test_every_guest_is_read_now_and_then(self):
+    def test_every_guest_is_read_in_a_full_check(self):
         self.reset(2, unheard=True)
         self.tick(self.made, read_schedule.FULL_CHECK_S - 1)
         self.assertEqual('0-7', self.cpus(2))
@@ -124,7 +124,7 @@ class ReadScheduleTest(HandleEventsCase):
         self.tick(self.made, 5)
         self.assertEqual('0-3', self.cpus(2))
 
-    def test_a_guest_that_can_not_be_watched_is_read(self):
+    def test_a_guest_that_cannot_be_watched_is_read(self):
         self.made._guest_events._inotify.close()
         self.made._guest_events._inotify = None
         self.reset(2, unheard=True)

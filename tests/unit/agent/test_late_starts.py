@@ -32,7 +32,7 @@ class PlaceTest(AgentCase):
         promise = self.promises()[host.uuid_of(number)]
         return promise.origin, promise.cpu_nodes, promise.started, promise.missed
 
-    def test_within_two_ticks_where_nothing_was_recorded(self):
+    def test_a_guest_without_a_record_is_placed_within_two_ticks(self):
         self.install_hook()
         made = self.open()
         trees = [self.launch(number) for number in (1, 2)]
@@ -52,7 +52,7 @@ class PlaceTest(AgentCase):
         self.assertEqual(2, last.taken_over)
         self.assertEqual(2, sum('now placed on node' in text for text in logs.output))
 
-    def test_within_two_ticks_where_the_hook_was_killed_after_it_had_decided(self):
+    def test_a_guest_whose_hook_was_killed_is_placed_within_two_ticks(self):
         made = self.open()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
@@ -63,7 +63,7 @@ class PlaceTest(AgentCase):
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
         self.assertEqual(1, self.tick(made, 10).taken_over)
 
-    def test_not_while_libvirt_starts_it(self):
+    def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         made = self.open()
         tree = self.launch(1)
         path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(1))
@@ -75,7 +75,7 @@ class PlaceTest(AgentCase):
             self.tick(made, at_s)
         self.assertEqual(('', False), (tree.held(), self.placed(1)[2]))
 
-    def test_not_what_ran_before_the_hook_was_installed_or_is_not_ours(self):
+    def test_no_guest_from_before_the_hook_or_placed_by_others_is_placed(self):
         for why, hooked, after, more in (
             ('no hook', False, True, {}),
             ('before the hook', True, False, {}),
@@ -107,7 +107,7 @@ class PlaceTest(AgentCase):
             self.assertEqual('', tree.held())
             overrides.drop(host.uuid_of(1), self.root)
 
-    def test_a_start_whose_cpusets_could_not_be_written(self):
+    def test_a_start_whose_cpusets_could_not_be_written_is_held_later(self):
         made = self.open()
         tree = self.launch(1)
         groups = self.host.path('proc/4001/cgroup')
@@ -131,7 +131,7 @@ class PlaceTest(AgentCase):
         hook.run(host.name_of(1), operation, reader, self.root)
         os.close(reader)
 
-    def test_cpus_follow_memory_that_can_not_be_moved(self):
+    def test_cpus_follow_memory_that_cannot_be_moved(self):
         self.install_hook()
         made = self.open()
         tree = self.host.launch(
@@ -156,7 +156,7 @@ class FetchTest(RebalancingCase):
 
     NUMBERS = (1,)
 
-    def test_what_lies_elsewhere_is_fetched_once(self):
+    def test_memory_that_lies_elsewhere_is_fetched_once(self):
         self.guest_lies_elsewhere()
         made = self.open(agent_conf.OFF)
         self.tick(made, 0)
@@ -176,7 +176,7 @@ class FetchTest(RebalancingCase):
         with promises_file.locked(self.directory, 1.0, files.read_boot_id(self.root)) as record:
             record.put(promise)
 
-    def test_memory_of_old_bound_starting_and_floating_guests_stays_where_it_is(self):
+    def test_memory_of_old_bound_starting_and_floating_guests_is_not_fetched(self):
         for why, promised in (
             ('old', {'since_ns': START_NS - 10**12}),
             ('bound', {'bound': True}),

@@ -87,11 +87,11 @@ class LeftAloneTest(RebalancingCase):
         made.close()
         return found or bool(written)
 
-    def test_there_is_a_strong_reason(self):
+    def test_plain_guests_of_a_crowded_node_are_moved(self):
         self.be({}, {}, {})
         self.assertTrue(self.moved())
 
-    def test_none_is_moved(self):
+    def test_guests_that_must_be_left_alone_are_not_moved(self):
         for why, kind in {**MEMORY_STAYS, **NOT_OURS, **BUSY, **PAUSED, **SPREAD}.items():
             with self.subTest(why):
                 self.be(*kind)
@@ -99,7 +99,7 @@ class LeftAloneTest(RebalancingCase):
                 self.assertFalse(self.moved())
                 self.assertEqual(before, (self.promises(), self.files()))
 
-    def test_held_again_are_those_that_are_ours_and_not_busy(self):
+    def test_only_guests_of_ours_that_are_not_busy_are_held_again(self):
         for why, kind in {**MEMORY_STAYS, **NOT_OURS, **BUSY, **PAUSED}.items():
             with self.subTest(why):
                 self.be(*kind)

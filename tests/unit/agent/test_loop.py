@@ -98,17 +98,17 @@ class ServiceTest(unittest.TestCase):
     def when(self, text):
         return [told[0] for told in self.told if text in told]
 
-    def test_soon_a_second_time_and_then_at_its_pace(self):
+    def test_the_second_tick_comes_soon_and_the_others_at_the_interval(self):
         self.serve([(17, signal.SIGTERM)], tick_s=0.25)
         self.assertEqual([0, 1.25, 6.25, 11.25, 16.25], self.agent.ticks)
         self.assertEqual([1.5], self.when('READY=1'))
         self.assertEqual([17], self.when('STOPPING=1'))
 
-    def test_a_tick_that_takes_longer_than_an_interval(self):
+    def test_a_whole_interval_passes_after_a_tick_longer_than_it(self):
         self.serve([(40, signal.SIGINT)], tick_s=7)
         self.assertEqual([0, 8, 20, 32], self.agent.ticks)
 
-    def test_the_watchdog_hears_of_it_twice_in_its_time(self):
+    def test_the_watchdog_is_told_twice_in_its_time(self):
         self.serve([(300, signal.SIGTERM)], interval_s=100.0, watchdog_s=90)
         heard = self.when('WATCHDOG=1')
         self.assertLessEqual(max(b - a for a, b in zip(heard, heard[1:])), 45)
@@ -118,7 +118,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1, 6], self.agent.ticks)
         self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
 
-    def test_guests_that_were_heard_of_are_attended_to_when_it_is_time(self):
+    def test_events_of_guests_are_handled_when_they_are_due(self):
         attended = []
 
         def handle_events():
@@ -129,7 +129,7 @@ class ServiceTest(unittest.TestCase):
             self.serve([(7, signal.SIGTERM)])
         self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
 
-    def test_reload(self):
+    def test_reload_reads_the_options_again_and_takes_the_new_interval(self):
         new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
         self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, ['a problem']))
         self.assertEqual([new], self.agent.reloaded)
@@ -137,7 +137,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([3], self.when('RELOADING=1'))
         self.assertEqual([1, 3], self.when('READY=1'))
 
-    def test_each_tick_is_shown_with_what_it_took(self):
+    def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
         new = agent_conf.AgentOptions(None, metrics=metrics_conf.MetricsOptions(guests=True))
         shown, reloaded = [], []
 
@@ -154,12 +154,12 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
         self.assertEqual([new.metrics], reloaded)
 
-    def test_a_wait_that_ends_early(self):
+    def test_a_wait_that_ends_early_brings_no_tick_forward(self):
         """As it does where the agent is stopped for a while or traced."""
         self.serve([(12, signal.SIGTERM)], early=0.7)
         self.assertEqual([0, 1, 6, 11], [round(at_s, 2) for at_s in self.agent.ticks])
 
-    def test_wrong_options_change_nothing(self):
+    def test_a_reload_with_wrong_options_changes_nothing(self):
         def wrong():
             raise OptionsError('[agent] rebalance')
 
@@ -168,21 +168,21 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([], self.agent.reloaded)
         self.assertEqual([1, 3], self.when('READY=1'))
 
-    def test_at_the_end_moves_are_finished_or_given_up(self):
+    def test_sigterm_finishes_moves_or_gives_them_up_in_time(self):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 12)
         self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
         self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
         self.assertEqual(1, self.agent.abandoned)
         self.assertLessEqual(self.clock.now_s, 10)
 
-    def test_at_the_end_only_the_move_in_progress_goes_on(self):
+    def test_sigterm_finishes_only_the_move_in_progress(self):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, pending=[0.5] * 4)
         self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
         self.assertEqual([0.5] * 4, self.clock.waits)
 
 
 class StopTest(RebalancingCase):
-    def test_no_further_move_of_a_plan_is_begun(self):
+    def test_no_further_move_of_a_plan_begins_after_sigterm(self):
         made, clock = self.open(), Clock([(0, signal.SIGTERM)])
         made._executor.begin(
             plan_records.Plan(
@@ -210,7 +210,7 @@ class StopTest(RebalancingCase):
 
 
 class StatusTest(unittest.TestCase):
-    def test_guests_source_and_demand(self):
+    def test_the_status_line_has_guests_source_and_demand(self):
         nodes = (
             model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
             model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1),

@@ -46,7 +46,7 @@ class ReadTest(unittest.TestCase):
             file.flush()
             return agent_options.read(file.name, '/nonexistent/calibration')
 
-    def test_by_default_no_guest_is_moved(self):
+    def test_rebalancing_is_off_by_default(self):
         found, problems = self.read('')
         self.assertEqual(agent_conf.AgentOptions(host_options.read(os.devnull)), found)
         self.assertEqual(
@@ -54,7 +54,7 @@ class ReadTest(unittest.TestCase):
             (found.publish, found.reassert, found.rebalance, problems, found.rebalance_options),
         )
 
-    def test_all_set(self):
+    def test_each_option_of_the_agent_is_read(self):
         found, problems = self.read(FILE)
         self.assertEqual(
             (
@@ -80,12 +80,12 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(1, len(problems))
         self.assertIn('bind', problems[0])
 
-    def test_the_sample_with_its_defaults_set_says_the_same(self):
+    def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
         with open(SAMPLE, encoding='utf-8') as file:
             text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
         self.assertEqual(self.read(''), self.read(text))
 
-    def test_wrong_values_are_named(self):
+    def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (
             'rebalance = maybe',
             'moves_per_hour = -1',
@@ -95,7 +95,7 @@ class ReadTest(unittest.TestCase):
             with self.subTest(line), self.assertRaisesRegex(OptionsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)
 
-    def test_a_bad_calibration_is_a_problem_only(self):
+    def test_a_bad_calibration_file_is_a_problem_and_no_error(self):
         with tempfile.NamedTemporaryFile('w') as file:
             file.write('x')
             file.flush()

@@ -46,7 +46,7 @@ class PluggingTest(AgentCase):
         found = self.promises()[host.uuid_of(1)]
         return found.vcpus, found.memory_bytes >> 20
 
-    def test_the_promise_follows_and_is_told_once(self):
+    def test_the_promise_follows_what_is_plugged_and_is_told_once(self):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
@@ -71,7 +71,7 @@ class PluggingTest(AgentCase):
                 self.assertEqual(wanted, self.promised())
                 self.assertEqual(told, sum('previously promised' in text for text in logs.output))
 
-    def test_where_it_was_placed_stays(self):
+    def test_a_guest_stays_where_it_was_placed_when_it_is_plugged(self):
         made = self.open()
         tree = self.launch(1)
         before = self.promise(1, 1)
@@ -82,7 +82,7 @@ class PluggingTest(AgentCase):
         )
         self.assertEqual('4-7', tree.held())
 
-    def test_a_held_lock_only_delays_it(self):
+    def test_a_held_lock_only_delays_the_new_promise(self):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
@@ -94,7 +94,7 @@ class PluggingTest(AgentCase):
         self.tick(made, 10)
         self.assertEqual((4, 512), self.promised())
 
-    def test_one_on_cpus_of_its_own_loads_none(self):
+    def test_a_guest_on_isolated_cpus_of_its_own_loads_no_node(self):
         made = self.open()
         self.launch(1)
         self.host.write('sys/devices/system/cpu/isolated', '2,6\n')

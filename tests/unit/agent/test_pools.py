@@ -22,7 +22,7 @@ class PoolTest(AgentCase):
         for directory in self.tree.children:
             self.tree.write(directory + '/cpuset.cpus', cpus + '\n')
 
-    def test_guests_are_held_to_what_is_left_for_them(self):
+    def test_floating_guests_are_held_to_the_cpus_left_for_them(self):
         made = self.open()
         self.held_to('0-3')
         self.tick(made, 0)
@@ -34,7 +34,7 @@ class PoolTest(AgentCase):
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', ' '.join(logs.output))
         self.assertEqual('nova.conf', self.published().pool_source)
 
-    def test_also_those_that_were_held_before_this_was_known(self):
+    def test_guests_held_before_the_shared_set_was_known_are_narrowed_to_it(self):
         self.held_to('0-3')
         self.host.write('etc/nova/nova.conf', NOVA_CONF % '2-3,6-7')
         self.tick(self.open(), 0)

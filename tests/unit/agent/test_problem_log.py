@@ -22,23 +22,23 @@ class ProblemLogTest(unittest.TestCase):
                         raise error
         return logs.records
 
-    def test_once_per_kind_and_at_the_end(self):
+    def test_a_problem_is_told_once_per_kind_and_when_it_ends(self):
         told = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
         self.assertEqual(
             ['reading fails: a', 'reading fails: c', 'reading works again'],
             [record.getMessage() for record in told],
         )
 
-    def test_a_bug_is_told_with_its_trace(self):
+    def test_a_bug_is_told_with_its_traceback(self):
         (told,) = self.failing(KeyError('x'))
         self.assertEqual("reading fails: KeyError: 'x'", told.getMessage())
         self.assertIsNotNone(told.exc_info)
 
-    def test_what_ends_the_process_passes(self):
+    def test_an_exception_that_ends_the_process_is_raised_on(self):
         with self.assertRaises(KeyboardInterrupt), self.problem_log.stage('reading'):
             raise KeyboardInterrupt
 
-    def test_problems_again_after_an_hour(self):
+    def test_a_lasting_problem_is_told_again_after_an_hour(self):
         with self.assertLogs(LOG) as logs:
             for self.now_s in (0.0, 5.0, 3599.0, 3600.0, 3605.0):
                 self.problem_log.problems(['p', 'p'])

@@ -18,7 +18,7 @@ class ReassertionTest(AgentCase):
     def cpus(self, tree):
         return tree.held()
 
-    def test_what_was_reset_is_written_in_the_next_tick_and_told_once(self):
+    def test_a_reset_cpuset_is_written_in_the_next_tick_and_told_once(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -32,7 +32,7 @@ class ReassertionTest(AgentCase):
         self.assertEqual(2, len(held))
         self.assertIn('CPUs 0-7 to 4-7', held[1])
 
-    def test_a_place_whose_writer_was_killed(self):
+    def test_a_place_whose_writer_was_killed_is_written_by_the_agent(self):
         """The promise is newer than the cpuset: it says what is right."""
         made = self.open()
         tree = self.launch(1)
@@ -41,7 +41,7 @@ class ReassertionTest(AgentCase):
         self.tick(made, 0)
         self.assertEqual('4-7', self.cpus(tree))
 
-    def test_a_hook_that_never_came_to_started(self):
+    def test_a_guest_whose_hook_never_came_to_started_is_held(self):
         made = self.open()
         tree = self.launch(1)
         self.promise(1, 1, started=False, since_ns=START_NS)
@@ -50,7 +50,7 @@ class ReassertionTest(AgentCase):
             self.assertEqual(cpus, self.cpus(tree))
         self.assertTrue(self.promises()[host.uuid_of(1)].started)
 
-    def test_cpus_that_come_and_go(self):
+    def test_a_held_guest_gets_cpus_of_its_node_that_come_online(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -60,7 +60,7 @@ class ReassertionTest(AgentCase):
             self.tick(made, at_s)
             self.assertEqual(cpus, self.cpus(tree))
 
-    def test_the_cpus_of_a_cache(self):
+    def test_a_guest_promised_one_cache_is_held_to_its_cpus(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         made = self.open()
         self.promise(1, 1, cpus=(6, 7))
@@ -75,7 +75,7 @@ class ReassertionTest(AgentCase):
             self.tick(self.open(), 0)
             self.assertEqual('0-3', self.cpus(tree))
 
-    def test_of_a_cache_that_has_too_few_cpus_left_those_of_the_node(self):
+    def test_where_a_cache_has_too_few_cpus_left_those_of_its_node_are_written(self):
         made = self.open()
         self.promise(1, 1, cpus=(6, 7))
         tree = self.launch(1)
@@ -86,7 +86,7 @@ class ReassertionTest(AgentCase):
         self.tick(made, 5)
         self.assertEqual('4-6', self.cpus(tree))
 
-    def test_each_group_where_there_is_no_common_one(self):
+    def test_each_group_is_held_where_there_is_no_common_one(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1, version=1)
@@ -100,7 +100,7 @@ class ReassertionTest(AgentCase):
             [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
         )
 
-    def test_it_leaves_pinned_and_floating_guests_alone(self):
+    def test_pinned_and_floating_guests_are_left_alone(self):
         for why, more, promised in (
             (
                 'pinned',
@@ -137,7 +137,7 @@ class ReassertionTest(AgentCase):
         self.assertEqual(('', '', '4-7'), tuple(map(self.cpus, (first, second, third))))
         self.assertEqual(1, sum('holding guest' in text for text in logs.output))
 
-    def test_a_fight_is_given_up(self):
+    def test_a_cpuset_reset_again_and_again_is_given_up_for_a_while(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -177,7 +177,7 @@ class OperatorsWordTest(AgentCase):
                 self.assertEqual(1, sum('alone: vcpu0' in text for text in logs.output))
                 self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
 
-    def test_a_pin_that_is_taken_back_is_none(self):
+    def test_a_pin_that_is_taken_back_no_longer_counts(self):
         """vcpupin GUEST 0 r: to all CPUs that it may have."""
         made = self.open()
         self.promise(1, 1)
@@ -187,7 +187,7 @@ class OperatorsWordTest(AgentCase):
                 tree.set_all(wide)
                 self.assertEqual('4-7' if cpuset is None else '4-6', self.held(tree, made, 0))
 
-    def test_a_set_written_by_hand(self):
+    def test_a_set_written_by_hand_stays(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -207,18 +207,18 @@ class OperatorsWordTest(AgentCase):
         for at_s in (0, 5):
             self.assertEqual('4-7 2 4-7', self.held(tree, made, at_s))
 
-    def test_that_of_one_cpu_is_none_of_ours_where_each_has_its_own_cache(self):
+    def test_a_set_of_one_cpu_is_by_hand_where_each_cpu_has_its_own_cache(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=[str(cpu) for cpu in range(8)])
         self.test_what_was_written_by_hand_before_the_agent_began()
 
-    def test_a_move_that_was_killed_between_two_groups(self):
+    def test_a_move_killed_between_two_groups_is_completed(self):
         self.promise(1, 1)
         tree = self.launch(1)
         tree.set_all('0-3')
         tree.put(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
         self.assertEqual('4-7', self.held(tree, self.open(), 0))
 
-    def test_the_place_of_a_guest_that_a_command_has_moved(self):
+    def test_a_guest_that_a_command_has_moved_is_held_there(self):
         made = self.open()
         self.promise(1, 0)
         tree = self.launch(1)
@@ -254,7 +254,7 @@ class OperatorsWordTest(AgentCase):
             )
             self.assertEqual(cpus, self.held(tree, made, at_s))
 
-    def test_it_leaves_its_l3_cache_with_that(self):
+    def test_a_guest_bound_by_numatune_is_held_to_a_node_and_no_cache(self):
         made = self.open()
         self.promise(1, 1, cpus=(4, 5))
         tree = self.launch(1)
@@ -270,7 +270,7 @@ class OperatorsWordTest(AgentCase):
             self.assertEqual(cpus, self.held(tree, made, at_s))
             self.assertEqual((), self.promises()[host.uuid_of(1)].cpus)
 
-    def test_a_vcpu_that_is_plugged(self):
+    def test_a_vcpu_that_is_plugged_is_held(self):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -292,7 +292,7 @@ class BoundTest(AgentCase):
     def mems(self):
         return self.tree.held('mems')
 
-    def test_bound_again_and_unbound_when_the_agent_ends(self):
+    def test_guests_unbound_at_an_agents_end_are_bound_by_the_next(self):
         self.tick(self.open(), 0)
         self.assertEqual('1', self.mems())
         shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
@@ -302,7 +302,7 @@ class BoundTest(AgentCase):
         self.tick(self.open(), 5)
         self.assertEqual('1', self.mems())
 
-    def test_not_where_more_is_promised_than_there_is(self):
+    def test_no_guest_is_bound_where_more_is_promised_than_there_is(self):
         made = self.open()
         self.tick(made, 0)
         self.promise(2, 1, started=False, since_ns=START_NS)
@@ -328,7 +328,7 @@ class BoundTest(AgentCase):
             ),
         )
 
-    def test_it_is_not_bound_where_others_have_taken_the_memory(self):
+    def test_no_guest_is_bound_where_others_have_taken_the_memory(self):
         made = self.open()
         self.tick(made, 0)
         # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
@@ -338,7 +338,7 @@ class BoundTest(AgentCase):
             self.assertEqual(mems, self.mems())
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
-    def test_while_a_command_moves_guests_it_may_spill_and_no_more_is_written(self):
+    def test_bound_guests_are_not_written_while_a_command_moves_guests(self):
         made = self.open()
         self.tick(made, 0)
         for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
@@ -358,7 +358,7 @@ class BoundTest(AgentCase):
         self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
-    def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
+    def test_as_many_guests_stay_bound_as_the_memory_suffices_for(self):
         made = self.open()
         self.promise(2, 1, bound=True)
         second = self.host.launch(2, {0: 0, 1: MIB})
@@ -371,7 +371,7 @@ class BoundTest(AgentCase):
         self.tick(made, 5)
         self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 
-    def test_not_once_the_option_is_off(self):
+    def test_guests_are_unbound_once_the_option_is_off(self):
         self.tick(self.open(), 0)
         self.host.configure('')
         self.tick(self.open(), 5)

@@ -25,7 +25,7 @@ def situation(agent, tick):
 
 
 class RebalancingTest(RebalancingCase):
-    def test_off_unless_asked_for(self):
+    def test_no_guest_is_moved_where_rebalancing_is_off(self):
         made = self.open(agent_conf.OFF)
         for at_s in (0, 5, 10, 15, 20):
             self.load(at_s)
@@ -46,7 +46,7 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('waiting for CPUs', told[0])
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_one_of_three_goes_to_the_idle_node_with_its_memory(self):
+    def test_one_of_three_guests_goes_to_the_idle_node_with_its_memory(self):
         made = self.open()
         with self.assertLogs(LOG, 'INFO') as logs:
             self.until_moved(made)
@@ -57,7 +57,7 @@ class RebalancingTest(RebalancingCase):
         [told] = [text for text in logs.output if ': move: from node 0 to node 1' in text]
         self.assertIn('waiting for CPUs', told)
 
-    def test_another_agent_goes_on_with_what_was_paid(self):
+    def test_another_agent_goes_on_with_the_regret_of_the_last(self):
         made = self.open()
         self.load(5)
         self.tick(made, 0)
@@ -69,7 +69,7 @@ class RebalancingTest(RebalancingCase):
                     file.write(damage)
             self.tick(self.open(), 10)
 
-    def test_what_can_not_be_written_down_is_neither_made_nor_counted(self):
+    def test_a_move_that_cannot_be_recorded_is_neither_made_nor_counted(self):
         made, path = self.open(), os.path.join(self.directory, 'ledger')
         self.tick(made, 0)
         os.mkdir(path)
@@ -109,7 +109,7 @@ class RebalancingTest(RebalancingCase):
         seen = situation(made, tick)
         self.assertEqual(((0, 3 << 30),), seen.free_bytes)
 
-    def test_pages_that_stay_take_their_guest_back(self):
+    def test_a_guest_whose_pages_stay_is_taken_back(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
         made = self.open()
@@ -119,7 +119,7 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_given_up_early_it_is_taken_back_and_late_it_is_kept(self):
+    def test_a_move_given_up_early_is_taken_back_and_a_late_one_kept(self):
         for kept in (False, True):
             with self.subTest(kept=kept):
                 made = self.open()
@@ -144,7 +144,7 @@ class RebalancingTest(RebalancingCase):
         self.assertIn('its promise has changed since', ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
-    def test_a_guest_that_ends_on_the_way(self):
+    def test_a_guest_that_ends_while_it_is_moved_leaves_no_promise(self):
         made = self.open()
         self.until_moved(made)
         for number in self.NUMBERS:
@@ -155,7 +155,7 @@ class RebalancingTest(RebalancingCase):
         self.tick(made, 60)
         self.assertEqual({}, self.promises())
 
-    def test_killed_anywhere_every_guest_is_where_the_record_says(self):
+    def test_an_agent_killed_anywhere_leaves_guests_where_the_record_says(self):
         for kill_at in range(12):
             with self.subTest(kill_at=kill_at):
                 self.assert_held_after_a_kill(kill_at, lambda case: self._work(case))
@@ -193,7 +193,7 @@ class OtherPoolTest(RebalancingCase):
         super().setUp()
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-2,4-6\n')
 
-    def test_they_are_left_alone_and_are_no_part_of_the_pool(self):
+    def test_guests_of_another_pool_are_left_alone_and_not_counted_in_this(self):
         made = self.open()
         for at_s in range(0, 60, 5):
             self.load(at_s)
@@ -205,6 +205,6 @@ class OtherPoolTest(RebalancingCase):
         )
         self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
 
-    def test_in_the_floating_pool_they_are_moved(self):
+    def test_the_same_guests_in_the_floating_pool_are_moved(self):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
         self.until_moved(self.open())

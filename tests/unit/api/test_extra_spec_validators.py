@@ -10,19 +10,19 @@ from nova_numa_pmc.api import extra_spec_validators
 
 
 class SpecsTest(unittest.TestCase):
-    def test_each_of_ours_is_described(self):
+    def test_each_extra_spec_of_ours_has_a_validator(self):
         self.assertEqual(
             list(extra_specs.KEYS), [name for name, _, _ in extra_spec_validators.SPECS]
         )
 
-    def test_choices_are_those_that_are_read(self):
+    def test_choices_in_the_validators_are_those_that_are_read(self):
         specs: Any = extra_spec_validators.SPECS
         for name, _, value in specs:
             for choice in value.get('enum', ()):
                 with self.subTest(name=name, choice=choice):
                     self.assertEqual((), extra_specs.parse({name: choice}).problems)
 
-    def test_max_pressure(self):
+    def test_max_pressure_is_a_decimal_above_0_and_up_to_64(self):
         for text in ('0.8', '1', '0.000001', '63.999999', '64', '64.0', '10'):
             with self.subTest(text):
                 self.assertTrue(self.accepts(text))
@@ -51,7 +51,7 @@ class SpecsTest(unittest.TestCase):
                 self.assertFalse(self.accepts(text))
 
     @given(strategies.from_regex(extra_spec_validators.PRESSURE_PATTERN, fullmatch=True))
-    def test_what_novas_api_accepts_is_read(self, text):
+    def test_an_extra_spec_that_novas_api_accepts_is_read(self, text):
         if self.accepts(text):
             self.assertEqual((), extra_specs.parse({extra_specs.MAX_PRESSURE_KEY: text}).problems)
 

@@ -24,13 +24,13 @@ class CapacityTest(unittest.TestCase):
         sysfs.write(self.root, 'nova.conf', text)
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
 
-    def test_settings(self):
+    def test_a_wrong_option_of_ours_is_found(self):
         self.assertEqual([], codes(capacity.check_options(self.root)))
         sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
         (found,) = capacity.check_options(self.root)
         self.assertIn('timeout_s', found.what)
 
-    def test_ram_ratio(self):
+    def test_a_ram_ratio_unlike_novas_is_found(self):
         for ours, nova, expected in (
             (None, '', []),
             ('1.5', '', ['ram-ratio']),
@@ -48,7 +48,7 @@ class CapacityTest(unittest.TestCase):
                 conf = self.conf('[DEFAULT]\n%s\n' % nova)
                 self.assertEqual(expected, codes(capacity.check_ram_ratio(self.root, conf)))
 
-    def test_ram_ratio_says_which_way(self):
+    def test_the_finding_of_a_ram_ratio_says_what_may_not_fit(self):
         sysfs.write(self.root, OURS, '[placement]\nram_allocation_ratio = 1\n')
         (found,) = capacity.check_ram_ratio(
             self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
@@ -56,7 +56,7 @@ class CapacityTest(unittest.TestCase):
         self.assertIn('may not fit', found.what)
         self.assertIn('ram_allocation_ratio = 1.5', found.remedy)
 
-    def test_memory_that_guests_get_none_of(self):
+    def test_memory_that_guests_get_none_of_is_found(self):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
         sysfs.device_memory(self.root, [2])
@@ -75,7 +75,7 @@ class CapacityTest(unittest.TestCase):
         sysfs.write(self.root, OURS, '[placement]\nguest_memory_nodes = 2\n')
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
 
-    def test_shared_set(self):
+    def test_a_shared_set_with_isolated_cpus_or_too_few_nodes_is_found(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
         for value, expected in (
             ('', []),
@@ -90,7 +90,7 @@ class CapacityTest(unittest.TestCase):
                 conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
                 self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))
 
-    def test_shared_set_of_an_unreadable_host(self):
+    def test_a_shared_set_is_not_checked_on_an_unreadable_host(self):
         conf = self.conf('[compute]\ncpu_shared_set = 0-3\n')
         sysfs.write(self.root, 'sys/devices/system/node/online', 'x')
         self.assertEqual([], codes(capacity.check_shared_set(self.root, conf)))

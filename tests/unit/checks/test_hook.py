@@ -26,7 +26,7 @@ class StatusTest(unittest.TestCase):
         self.assertEqual({self.script} if expected else set(), {f.file for f in status.findings})
         return status
 
-    def test_the_script(self):
+    def test_a_missing_outdated_or_unexecutable_hook_script_is_found(self):
         self.assert_found(('hook-not-installed', finding.ERROR))
         hook_files.install(self.root, hook.expected_script(self.root), True)
         status = self.assert_found()
@@ -37,19 +37,19 @@ class StatusTest(unittest.TestCase):
         os.chmod(self.script, 0o644)
         self.assert_found(('hook-not-executable', finding.ERROR))
 
-    def test_promises_that_can_not_be_read(self):
+    def test_promises_that_cannot_be_read_are_found(self):
         hook_files.install(self.root, hook.expected_script(self.root), True)
         sysfs.write(self.root, 'run/nova-numa-pmc/promises', 'garbage')
         self.assert_found(('promises-unreadable', finding.WARNING))
 
-    def test_a_container_has_the_package_elsewhere(self):
+    def test_a_package_elsewhere_in_a_container_is_no_finding(self):
         status = hook.status(self.root)
         self.assertEqual(status.findings, tuple(hook.check_status(status)))
         self.assertEqual((), tuple(hook.check_status(status, in_container=True)))
 
 
 class TrialTest(unittest.TestCase):
-    def test_outcomes(self):
+    def test_a_failed_or_untried_hook_under_its_label_is_found(self):
         for ok, expected in (
             (True, []),
             (False, [('hook-confined', finding.ERROR, 'does not let')]),

@@ -19,7 +19,7 @@ class KernelTest(unittest.TestCase):
     def assert_codes(self, expected, check):
         self.assertEqual(expected, [found.code for found in check(self.root)])
 
-    def test_nodes(self):
+    def test_a_host_of_one_node_or_an_unreadable_topology_is_found(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
         self.assert_codes([], kernel.check_nodes)
         self.write('sys/devices/system/node/node1/distance', 'x\n')
@@ -28,19 +28,19 @@ class KernelTest(unittest.TestCase):
             sysfs.build_sysfs(root, sysfs.equal_nodes(1))
             self.assertEqual(['one-node'], [f.code for f in kernel.check_nodes(root)])
 
-    def test_a_cpu_on_two_nodes(self):
+    def test_a_cpu_on_two_nodes_is_found(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
         self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
         (found,) = kernel.check_nodes(self.root)
         self.assertEqual('node-cpus', found.code)
         self.assertIn('CPUs 3 are also on another node', found.what)
 
-    def test_numad(self):
+    def test_a_running_numad_is_found(self):
         self.assert_codes([], kernel.check_numad)
         add_process(self.root, 7, ('/usr/bin/numad', '-i', '15'))
         self.assert_codes(['numad-running'], kernel.check_numad)
 
-    def test_balancing(self):
+    def test_numa_balancing_that_is_on_is_found(self):
         self.assert_codes([], kernel.check_balancing)
         # 2 is memory tiering, from Linux 5.18.
         for text, expected in (
@@ -52,7 +52,7 @@ class KernelTest(unittest.TestCase):
                 self.write('proc/sys/kernel/numa_balancing', text)
                 self.assert_codes(expected, kernel.check_balancing)
 
-    def test_ksm(self):
+    def test_ksm_that_merges_across_nodes_is_found(self):
         self.assert_codes([], kernel.check_ksm)
         for run, across, expected in (
             ('0', '1', []),
@@ -65,7 +65,7 @@ class KernelTest(unittest.TestCase):
                 self.write('sys/kernel/mm/ksm/merge_across_nodes', across + '\n')
                 self.assert_codes(expected, kernel.check_ksm)
 
-    def test_counting(self):
+    def test_counting_that_the_kernel_refuses_the_agent_is_found(self):
         self.assert_codes([], kernel.check_counting)
         self.write('proc/sys/kernel/perf_event_paranoid', '3\n')
         self.assert_codes([], kernel.check_counting)
@@ -83,7 +83,7 @@ class KernelTest(unittest.TestCase):
                 self.write('proc/8/status', f'Name:\tx\nCapEff:\t{held:016x}\n')
                 self.assert_codes(expected, kernel.check_counting)
 
-    def test_huge_pages(self):
+    def test_transparent_huge_pages_that_are_off_are_found(self):
         self.assert_codes([], kernel.check_huge_pages)
         for text, expected in (
             ('[always] madvise never', []),
@@ -94,7 +94,7 @@ class KernelTest(unittest.TestCase):
                 self.write('sys/kernel/mm/transparent_hugepage/enabled', text + '\n')
                 self.assert_codes(expected, kernel.check_huge_pages)
 
-    def test_governor(self):
+    def test_a_powersave_governor_is_found_with_its_cpus(self):
         self.assert_codes([], kernel.check_governor)
         for cpu in range(4):
             self.write(

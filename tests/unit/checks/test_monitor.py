@@ -35,7 +35,7 @@ class ConfTest(unittest.TestCase):
         write(self.root, 'nova.conf', '[DEFAULT]\n%s\n' % text)
         return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
 
-    def test_enabled(self):
+    def test_a_monitor_that_is_not_enabled_or_in_conflict_is_found(self):
         for value, expected in (
             ('', ['monitor-not-enabled']),
             ('cpu.virt_driver', ['monitor-not-enabled']),
@@ -52,7 +52,7 @@ class ConfTest(unittest.TestCase):
         (found,) = monitor.check_enabled(self.conf())
         self.assertTrue(found.file.endswith('nova.conf'))
 
-    def test_interval(self):
+    def test_an_update_interval_that_is_off_or_long_is_found(self):
         for value, expected in (
             ('0', []),
             ('60', []),
@@ -99,7 +99,7 @@ class ConfTest(unittest.TestCase):
         self.assertEqual([], codes(monitor.check_options(conf)))
         self.assertEqual(['nova-conf-value'], codes(conf.findings))
 
-    def test_not_restarted(self):
+    def test_a_nova_compute_older_than_its_configuration_is_found(self):
         conf = self.conf()
         add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
         process = processes.find(self.root, 'nova-compute')
@@ -113,10 +113,10 @@ class ConfTest(unittest.TestCase):
 
 
 class LoadableTest(unittest.TestCase):
-    def test_all_there(self):
+    def test_a_monitor_that_nova_can_load_gives_no_finding(self):
         self.assertEqual([], codes(monitor.check_loadable(SEEN)))
 
-    def test_what_is_missing(self):
+    def test_each_missing_part_of_the_monitor_is_found(self):
         for change, expected in (
             ({'package': None}, ['monitor-package-missing']),
             ({'points': (STOCK,)}, ['monitor-entry-point-missing']),
@@ -131,7 +131,7 @@ class LoadableTest(unittest.TestCase):
             with self.subTest(change):
                 self.assertEqual(expected, codes(monitor.check_loadable(SEEN._replace(**change))))
 
-    def test_a_shim_in_another_prefix(self):
+    def test_a_shim_in_another_prefix_is_found(self):
         where = '/usr/local/lib/python3/nova/compute/monitors/cpu/numa_pmc.py'
         (found,) = monitor.check_loadable(SEEN._replace(shim=None), where)
         self.assertIn(where, found.what)
@@ -144,7 +144,7 @@ class InterpreterTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = directory.name
 
-    def test_the_one_that_runs_it(self):
+    def test_the_interpreter_is_the_one_that_runs_nova_compute(self):
         for pid, command, expected in (
             (9, ('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'), '/opt/venv/bin/python3'),
             (10, ('python3', '/opt/venv/bin/nova-compute'), None),
@@ -156,7 +156,7 @@ class InterpreterTest(unittest.TestCase):
                 process = processes.find(root, 'nova-compute')
                 self.assertEqual(expected, interpreter.python_of(process, root=root))
 
-    def test_of_its_script(self):
+    def test_the_interpreter_is_read_from_the_scripts_first_line(self):
         for text, expected in (
             (b'#!/usr/bin/python3\n', '/usr/bin/python3'),
             (b'#!/bin/sh\n', None),
@@ -178,7 +178,7 @@ class InterpreterTest(unittest.TestCase):
         os.chmod(path, 0o755)
         return path
 
-    def test_a_nova_with_the_shim_and_one_without(self):
+    def test_the_interpreter_tells_whether_its_nova_has_the_shim(self):
         site = os.path.join(self.root, 'site')
         for name in (
             'nova/__init__',
@@ -205,7 +205,7 @@ class InterpreterTest(unittest.TestCase):
             site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.query(python).shim
         )
 
-    def test_a_shim_beside_a_distributions_nova(self):
+    def test_a_shim_beside_a_distributions_nova_is_not_found(self):
         for name in (
             'dist/nova/__init__.py',
             'dist/nova/compute/__init__.py',
@@ -224,14 +224,14 @@ class InterpreterTest(unittest.TestCase):
             ((self.root + '/dist/nova/compute/monitors/cpu',), None), (said.monitors, said.shim)
         )
 
-    def test_no_nova(self):
+    def test_an_interpreter_without_nova_tells_nothing_and_no_problem(self):
         said = interpreter.query(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(
             ('', (), (), None, None),
             (said.problem, said.nova, said.monitors, said.shim, said.package),
         )
 
-    def test_no_answer(self):
+    def test_an_interpreter_that_does_not_answer_is_a_problem(self):
         for lines, expected in (
             ('echo nonsense', 'exit status 0'),
             ('echo {}', 'exit status 0'),

@@ -36,7 +36,7 @@ class PublishedTest(unittest.TestCase):
             ),
         )
 
-    def test_age(self):
+    def test_a_publication_that_is_stale_or_from_the_future_is_found(self):
         for age_s, interval_s, expected in (
             (0, 10, []),
             (29, 5, []),
@@ -51,7 +51,7 @@ class PublishedTest(unittest.TestCase):
                 self.publish(age_s, interval_s)
                 self.assertEqual(expected, self.codes())
 
-    def test_by_what_guests_are_known(self):
+    def test_a_libvirt_that_the_agent_does_not_hear_is_found(self):
         for guests_by, expected in (
             ('', []),
             ('libvirt', []),
@@ -62,7 +62,7 @@ class PublishedTest(unittest.TestCase):
         [found] = published.check_published(self.state, NOW_S)
         self.assertIn('libvirt does not answer', found.what)
 
-    def test_paused(self):
+    def test_a_paused_agent_is_found_with_its_reason(self):
         self.assertEqual([], list(published.check_paused(self.state)))
         os.makedirs(os.path.dirname(self.state))
         pause.begin(self.state, 'firmware')
@@ -70,7 +70,7 @@ class PublishedTest(unittest.TestCase):
         self.assertEqual('agent-paused', found.code)
         self.assertIn('firmware', found.what)
 
-    def test_cpu_sets_that_the_agent_does_not_know(self):
+    def test_cpu_sets_that_the_agent_does_not_know_are_found(self):
         for text, source, codes in (
             ('', 'kernel', []),
             ('[compute]\ncpu_shared_set = 0\n', 'nova.conf', []),
@@ -86,15 +86,15 @@ class PublishedTest(unittest.TestCase):
                     codes, [found.code for found in published.check_pool(self.state, conf)]
                 )
 
-    def test_none(self):
+    def test_a_missing_publication_is_found(self):
         self.assertEqual(['state-missing'], self.codes())
 
-    def test_damaged(self):
+    def test_a_damaged_publication_is_found(self):
         self.publish(0)
         write(self.state, publication.FILE, '{"schema": "1.0"')
         self.assertEqual(['state-unreadable'], self.codes())
 
-    def test_in_nova_computes_container(self):
+    def test_a_state_directory_missing_in_novas_container_is_found(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')
         (found,) = published.check_shared('/run/nova-numa-pmc', process)

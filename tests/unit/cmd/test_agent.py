@@ -60,7 +60,7 @@ class CommandTest(unittest.TestCase):
             )
         return status, out.getvalue(), err.getvalue()
 
-    def test_once(self):
+    def test_once_prints_nodes_and_publishes_them(self):
         status, out, _ = self.run_it('--once')
         self.assertEqual(0, status)
         self.assertIn('node 1: ', out)
@@ -100,19 +100,19 @@ class CommandTest(unittest.TestCase):
         promises = promises_file.read(self.directory, files.read_boot_id(self.root)).promises
         self.assertTrue(promises[host.uuid_of(1)].bound)
 
-    def test_nothing_to_publish(self):
+    def test_once_with_an_unreadable_topology_exits_with_1(self):
         self.host.write('sys/devices/system/node/node0/cpulist', 'x')
         status, out, err = self.run_it('--once')
         self.assertEqual((1, ''), (status, out))
         self.assertIn('node0/cpulist', err)
 
-    def test_a_second_service_ends_at_once(self):
+    def test_a_second_service_beside_the_first_ends_at_once(self):
         with agent_lock.only_agent(self.directory):
             status, _, err = self.run_it()
         self.assertEqual(1, status)
         self.assertIn('another nova-numa-agent is running', err)
 
-    def test_check(self):
+    def test_check_exits_with_1_where_an_option_is_wrong(self):
         self.assertEqual((0, '', ''), self.run_it('--check'))
         self.configure('[hook]\ntimeout_s = soon\n')
         self.assertEqual(1, self.run_it('--check')[0])
@@ -121,19 +121,19 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(1, status)
         self.assertIn('rebalance', err)
 
-    def test_wrong_usage(self):
+    def test_wrong_usage_exits_with_64(self):
         for args in (['--json'], ['--once', '--check'], ['--no-such']):
             with self.assertRaises(SystemExit) as ended:
                 self.run_it(*args)
             self.assertEqual(64, ended.exception.code)
 
-    def test_unbind_without_a_bound_guest_succeeds_in_silence(self):
+    def test_unbind_without_a_bound_guest_prints_nothing_and_succeeds(self):
         for option in ('--unbind', '--widen'):  # the former name, in units of older releases
             with self.subTest(option):
                 self.assertEqual((0, ''), self.run_it(option)[:2])
         self.assertNotIn('--widen', agent.build_parser().format_help())
 
-    def test_lines_for_the_journal(self):
+    def test_log_lines_have_their_priority_for_the_journal(self):
         formatter = agent.JournalFormatter('%(message)s')
         for level, text in (
             (logging.DEBUG, '<7>'),
@@ -153,7 +153,7 @@ class CommandTest(unittest.TestCase):
             cwd=TOP,
         )
 
-    def test_the_service_from_start_to_sigterm(self):
+    def test_the_service_runs_from_start_to_sigterm(self):
         """A process of its own, told by pipes and signals what to do."""
         self.configure('[counters]\ninterval_s = 0.5\n')
         with self.begun() as process:
@@ -167,7 +167,7 @@ class CommandTest(unittest.TestCase):
             finally:
                 process.kill()
 
-    def test_metrics_from_start_to_reload(self):
+    def test_metrics_are_served_until_a_reload_turns_them_off(self):
         try:
             import prometheus_client  # noqa: F401 -- an extra
         except ImportError:
@@ -193,7 +193,7 @@ class CommandTest(unittest.TestCase):
 
 
 class OsloLogTest(unittest.TestCase):
-    def test_a_wrong_option_of_its_is_named(self):
+    def test_a_wrong_option_of_oslo_log_is_named(self):
         try:
             import oslo_log  # noqa: F401 -- an extra
         except ImportError:
@@ -204,7 +204,7 @@ class OsloLogTest(unittest.TestCase):
             with self.assertRaisesRegex(OptionsError, 'use_stderr'):
                 agent.log_to_stderr(file.name, logging.INFO)
 
-    def test_in_the_journal_a_line_has_its_priority_and_no_more(self):
+    def test_a_journal_line_has_its_priority_and_nothing_else(self):
         done = subprocess.run(
             [
                 sys.executable,
@@ -239,7 +239,7 @@ class UnitTest(unittest.TestCase):
         lines = [line.strip() for line in UNIT.read_text().splitlines()]
         self.lines = [line for line in lines if line and not line.startswith('#')]
 
-    def test_it_keeps_the_promises_and_every_node(self):
+    def test_the_unit_keeps_the_state_directory_and_every_node(self):
         for line in (
             'Type=notify',
             'RuntimeDirectoryPreserve=yes',
@@ -264,7 +264,7 @@ class UnitTest(unittest.TestCase):
             },
         )
 
-    def test_its_network_ends_at_this_host(self):
+    def test_the_unit_may_reach_this_host_only(self):
         for line in (
             'RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6',
             'IPAddressDeny=any',
@@ -272,7 +272,7 @@ class UnitTest(unittest.TestCase):
         ):
             self.assertIn(line, self.lines)
 
-    def test_what_it_runs_is_understood(self):
+    def test_the_commands_of_the_unit_are_understood(self):
         for line in self.lines:
             name, _, command = line.partition('=')
             if name in ('ExecStart', 'ExecStopPost'):
@@ -282,7 +282,7 @@ class UnitTest(unittest.TestCase):
 
 
 class LateImportTest(unittest.TestCase):
-    def test_nothing_is_left_to_be_imported_once_the_files_may_be_others(self):
+    def test_the_agent_imports_at_its_start_what_functions_import_late(self):
         top = pathlib.Path(agent.__file__).parents[1]
         late = set()
         for path in (top / 'promises.py', top / 'hook_started.py', *top.glob('host/*.py')):

@@ -26,13 +26,13 @@ class WithinTest(unittest.TestCase):
     def within(self, now):
         return deadband.within(self.sent, now, DEADBAND)
 
-    def test_a_later_measurement_of_the_same_is_not_sent(self):
+    def test_a_later_measurement_of_the_same_load_is_not_sent(self):
         later = self.sent._replace(
             taken_s=self.sent.taken_s + 60, interval_s=61.2, remote_ratios=(0.9, None)
         )
         self.assertTrue(self.within(later))
 
-    def test_what_is_measured_may_differ_a_little(self):
+    def test_measured_figures_may_differ_a_little(self):
         for name, little, much in (
             ('demand_cores', 3.2, 3.3),
             ('cores', 10.2, 10.3),
@@ -43,7 +43,7 @@ class WithinTest(unittest.TestCase):
                 self.assertTrue(self.within(changed(self.sent, **{name: little})))
                 self.assertFalse(self.within(changed(self.sent, **{name: much})))
 
-    def test_what_the_kernel_holds_of_a_node_may_differ(self):
+    def test_memory_that_the_kernel_holds_may_differ(self):
         nodes = self.sent.view.nodes
         now = changed(
             self.sent,
@@ -59,7 +59,7 @@ class WithinTest(unittest.TestCase):
         self.assertTrue(self.within(changed(self.sent, bandwidth_bytes_per_sec=9e9)))
         self.assertFalse(self.within(changed(self.sent, bandwidth_bytes_per_sec=None)))
 
-    def test_what_becomes_known_or_unknown_is_sent(self):
+    def test_a_figure_that_becomes_known_or_unknown_is_sent(self):
         for name, value in (
             ('demand_cores', None),
             ('bandwidth_bytes_per_sec', None),
@@ -94,7 +94,7 @@ class WithinTest(unittest.TestCase):
         limits = self.sent.limits._replace(pressure_floor=0.5)
         self.assertFalse(self.within(self.sent._replace(limits=limits)))
 
-    def test_what_new_guests_are_expected_to_want_may_drift(self):
+    def test_demand_expected_of_new_guests_may_drift(self):
         for history, expected in (
             (model.DemandHistory(19.4, 8.0), True),
             (model.DemandHistory(20, 8.4), True),

@@ -54,7 +54,7 @@ class RoundTripTest(unittest.TestCase):
         self.published = state(0.5, None)
         self.found = host_metrics.decode(listed(self.published, 20, 4096))
 
-    def test_a_view_comes_out_again(self):
+    def test_a_view_is_decoded_as_it_was_encoded(self):
         self.assertEqual(self.published.view, self.found.view)
         self.assertEqual((0.1, 0.1), self.found.remote_ratios)
         self.assertEqual(
@@ -73,11 +73,11 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual([1000, 1000], [current['0'], current['1']])
         self.assertEqual([100000, 100000], [maximum['0'], maximum['1']])
 
-    def test_values_are_plain_ints(self):
+    def test_values_sent_to_nova_are_plain_ints(self):
         for values in nova_metrics.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
             self.assertEqual({int}, set(map(type, values.values())))
 
-    def test_what_is_unknown_stays_unknown(self):
+    def test_an_unknown_figure_is_decoded_as_unknown(self):
         bare = state(
             nodes=(
                 model.NodeView(0, 4, 4, GIB, 0),
@@ -96,7 +96,7 @@ class RoundTripTest(unittest.TestCase):
         )
         self.assertEqual(gaps.view, host_metrics.decode(listed(gaps)).view)
 
-    def test_what_new_guests_are_expected_by_comes_out_again(self):
+    def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
         self.assertIsNone(self.found.history)
         found = host_metrics.decode(
             listed(self.published._replace(history=model.DemandHistory(50, 12.34)))
@@ -107,7 +107,7 @@ class RoundTripTest(unittest.TestCase):
             values[-2]['numa_membw_values']['pmc.k'] = odd
             self.assertIsNone(host_metrics.decode(values).history)
 
-    def test_links_come_out_again(self):
+    def test_links_are_decoded_as_encoded(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
             linked = state(
                 nodes=tuple(
@@ -126,7 +126,7 @@ class RoundTripTest(unittest.TestCase):
             )
             self.assertEqual(linked.view, host_metrics.decode(listed(linked)).view)
 
-    def test_which_instances_were_counted_is_told(self):
+    def test_the_metrics_tell_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
         found = host_metrics.decode(
             listed(self.published, counted=nova_metrics.Counted(1700000000.9, uuids, 4))
@@ -140,7 +140,7 @@ class RoundTripTest(unittest.TestCase):
         ):
             self.assertEqual((left, 3), found.count_departed(there))
 
-    def test_that_no_guest_was_counted_is_not_unknown(self):
+    def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
         found = host_metrics.decode(listed(self.published, counted=nova_metrics.Counted(1.0, ())))
         self.assertEqual(
             (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
@@ -148,12 +148,12 @@ class RoundTripTest(unittest.TestCase):
         self.assertIsNone(self.found.sent_s)
         self.assertEqual((0, 0), self.found.count_departed(['a']))
 
-    def test_limits_come_out_again(self):
+    def test_limits_are_decoded_as_encoded(self):
         limits = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
         found = host_metrics.decode(listed(state(0.5, 0.5, limits=limits)))
         self.assertEqual(limits, found.limits)
 
-    def test_nodes_that_share_their_channels_are_decided_on_as_one(self):
+    def test_nodes_that_share_channels_are_decided_on_as_one(self):
         near = state(0.25, 0.75)
         near = near._replace(
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
@@ -163,7 +163,7 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual(((0, 1),), found.aggregates.members)
         self.assertEqual(near.view, found.view)
 
-    def test_whole_mebibytes_are_on_the_safe_side(self):
+    def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
         odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
         (node,) = host_metrics.decode(listed(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
@@ -174,7 +174,7 @@ class RoundTripTest(unittest.TestCase):
 
     @settings(max_examples=100)
     @given(hosts())
-    def test_any_host_comes_out_within_rounding(self, view):
+    def test_any_host_is_decoded_within_the_rounding(self, view):
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
         found = host_metrics.decode(listed(published)).view
         self.assertEqual(view.distances, found.distances)
@@ -186,7 +186,7 @@ class RoundTripTest(unittest.TestCase):
 
     @settings(max_examples=100)
     @given(hosts())
-    def test_what_is_rounded_already_comes_out_as_it_was(self, view):
+    def test_a_rounded_view_is_decoded_unchanged(self, view):
         view = quantise(
             view._replace(
                 nodes=tuple(
@@ -203,7 +203,7 @@ class RoundTripTest(unittest.TestCase):
         published = publication.Publication(1.0, 60.0, view, (None,) * len(view.nodes))
         self.assertEqual(view, host_metrics.decode(listed(published)).view)
 
-    def test_ties_are_broken_as_on_the_host(self):
+    def test_the_scheduler_breaks_ties_as_the_host_does(self):
         near = state(0.5, 0.5, 0.5, 0.5)
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
@@ -220,7 +220,7 @@ class DomainTest(unittest.TestCase):
         found = state(*[0.5] * 4)
         return found._replace(view=found.view._replace(distances=NEAR, domains=domains))
 
-    def test_any_come_out_again(self):
+    def test_domains_of_any_shape_are_decoded_as_encoded(self):
         for domains, told in (
             ((0, 0, 2, 2), None),
             ((), 10),
@@ -234,7 +234,7 @@ class DomainTest(unittest.TestCase):
                 self.assertEqual(told, maximum.get('pmc.domain'))
                 self.assertEqual(domains, host_metrics.decode(listed(published)).view.domains)
 
-    def test_an_older_writer_tells_by_distances(self):
+    def test_an_older_writers_domains_follow_from_distances(self):
         for told, domains in (
             (None, (0, 0, 2, 2)),
             (10, ()),
@@ -248,7 +248,7 @@ class DomainTest(unittest.TestCase):
                     found[-1]['numa_membw_values']['pmc.domain'] = told
                 self.assertEqual(domains, host_metrics.decode(found).view.domains)
 
-    def test_as_many_nodes_as_fit_come_out_again(self):
+    def test_domains_of_as_many_nodes_as_fit_are_decoded_as_encoded(self):
         for count in (1, 5, 6, 7, 64):
             domains = tuple(at % 3 if count > 3 else at for at in range(count))
             published = largest(count)
@@ -261,10 +261,10 @@ class DomainTest(unittest.TestCase):
 
 
 class SizeTest(unittest.TestCase):
-    def test_two_nodes_stay_below_two_kilobytes_with_novas_own(self):
+    def test_metrics_of_two_nodes_and_nova_stay_below_two_kilobytes(self):
         self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
-    def test_without_them_so_do_two_hundred_instances(self):
+    def test_two_hundred_instances_in_our_metrics_stay_below_two_kilobytes(self):
         counted = nova_metrics.Counted(1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999)
         ours = listed(largest(2), 99999, 99999999, counted)[-2:]
         self.assertLess(len(json.dumps(ours)), TWO_NODES_BYTES)
@@ -290,7 +290,7 @@ class RefusalTest(unittest.TestCase):
             metric['numa_membw_values'].update(change)
         return host_metrics.decode(found)
 
-    def test_what_is_wrong_is_none(self):
+    def test_malformed_metrics_are_none(self):
         for name, changes in {
             'another major version': ({'pmc': 200},),
             'no version': ({'pmc': 'x'},),
@@ -313,7 +313,7 @@ class RefusalTest(unittest.TestCase):
     def test_a_newer_minor_version_may_say_more(self):
         self.assertIsNotNone(self.decoded({'pmc': 199, 'pmc.new': 1}))
 
-    def test_other_monitors_metrics_are_none(self):
+    def test_metrics_of_other_monitors_are_none(self):
         for found in (
             None,
             [],

@@ -39,13 +39,13 @@ class ReadTest(unittest.TestCase):
             file.flush()
             return counters_conf.read(file.name)
 
-    def test_defaults(self):
+    def test_an_empty_or_missing_file_gives_the_defaults(self):
         self.assertEqual(counters_conf.CounterOptions(), self.read(''))
         self.assertEqual(
             counters_conf.CounterOptions(), counters_conf.read('/nonexistent/file.conf')
         )
 
-    def test_all_set(self):
+    def test_each_option_of_the_counters_is_read(self):
         found = self.read(FILE)
         self.assertEqual(
             (
@@ -65,12 +65,12 @@ class ReadTest(unittest.TestCase):
         )
         self.assertEqual((0.5, '/run/elsewhere'), (found.limits.smt_ratio, found.state_dir))
 
-    def test_the_sample_with_its_defaults_set_says_the_same(self):
+    def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
         with open(SAMPLE, encoding='utf-8') as file:
             text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
         self.assertEqual(counters_conf.CounterOptions(), self.read(text))
 
-    def test_wrong_values_are_named(self):
+    def test_a_wrong_value_is_refused_with_its_option(self):
         for line in (
             'scope = guest',
             'sources = perf',

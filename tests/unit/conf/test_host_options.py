@@ -16,10 +16,10 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual([], problems)
         self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
 
-    def test_limits_default_to_the_cores_own(self):
+    def test_limits_default_to_those_of_the_core_package(self):
         self.assertEqual(model.PlacementOptions(), host_options.read('/nonexistent/file').limits)
 
-    def test_every_option_belongs_to_a_described_group(self):
+    def test_each_option_is_of_a_described_group_and_each_group_has_one(self):
         self.assertEqual(
             {name for name, _ in host_options.GROUPS},
             {option.group for option in host_options.OPTIONS},
@@ -37,7 +37,7 @@ class SyntaxTest(unittest.TestCase):
         self.assertEqual([], problems)
         return values
 
-    def test_separators_quotes_comments_and_blanks(self):
+    def test_separators_quotes_comments_and_blanks_are_read(self):
         values = self.values(
             '# a comment\n; another\n\n[hook]\nenabled: no\n'
             'timeout_s=  0.5\n[STATE]\ndir = "/run/other"\n'
@@ -49,12 +49,12 @@ class SyntaxTest(unittest.TestCase):
     def test_a_colon_after_the_equals_sign_belongs_to_the_value(self):
         self.assertEqual('/run/a:b', self.values('[state]\ndir = /run/a:b')['state', 'dir'])
 
-    def test_the_last_assignment_counts(self):
+    def test_the_last_assignment_of_an_option_counts(self):
         self.assertEqual(
             7.0, self.values('[hook]\ntimeout_s=1\n[hook]\ntimeout_s=7')['hook', 'timeout_s']
         )
 
-    def test_windows_line_ends(self):
+    def test_lines_may_end_as_on_windows(self):
         self.assertIs(True, self.values('[hook]\r\nbind = on\r\n')['hook', 'bind'])
 
     def test_unknown_groups_and_options_are_ignored(self):
@@ -66,7 +66,7 @@ class SyntaxTest(unittest.TestCase):
 
 
 class BadValueTest(unittest.TestCase):
-    def test_each_gives_the_default_and_one_problem(self):
+    def test_each_bad_value_gives_the_default_and_one_problem(self):
         for group, line in [
             ('hook', 'enabled = maybe'),
             ('hook', 'enabled ='),
@@ -114,7 +114,7 @@ class BadValueTest(unittest.TestCase):
 
     @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
-    def test_no_text_raises_or_loses_an_option(self, text):
+    def test_parsing_any_text_gives_every_option_and_never_raises(self, text):
         values, _ = host_options.parse('[hook]\n' + text)
         self.assertEqual({(o.group, o.name) for o in host_options.OPTIONS}, set(values))
         for option in host_options.OPTIONS:
@@ -131,7 +131,7 @@ class ReadTest(unittest.TestCase):
         with open(self.path, 'wb') as file:
             file.write(data)
 
-    def test_every_field_follows_its_option(self):
+    def test_each_field_follows_its_option(self):
         self.write(
             b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
             b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
@@ -161,7 +161,7 @@ class ReadTest(unittest.TestCase):
             host_options.read(self.path),
         )
 
-    def test_no_file_is_no_problem(self):
+    def test_a_missing_file_is_no_problem(self):
         self.assertEqual((), host_options.read(self.path).problems)
 
     def test_an_unusable_file_gives_the_defaults_and_says_so(self):
@@ -176,11 +176,11 @@ class ReadTest(unittest.TestCase):
                 self.assertEqual(1, len(found.problems))
                 self.assertIn(self.path, found.problems[0])
 
-    def test_a_directory_in_place_of_the_file(self):
+    def test_a_directory_in_place_of_the_file_gives_the_defaults(self):
         os.mkdir(self.path)
         self.assertIn(self.path, host_options.read(self.path).problems[0])
 
-    def test_of_a_host_elsewhere(self):
+    def test_options_of_a_host_below_a_root_are_read_there(self):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
         path = host_options.below(root, host_options.PATH)

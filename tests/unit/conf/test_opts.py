@@ -61,7 +61,7 @@ class AgreementTest(unittest.TestCase):
             self.assertEqual(values_of(file.name), ours)
         return ours
 
-    def test_options_and_defaults(self):
+    def test_both_parsers_have_the_same_options_and_defaults(self):
         listed = [
             (group.name, opt.name, opt.default)
             for group, opts in options.list_opts()
@@ -71,19 +71,19 @@ class AgreementTest(unittest.TestCase):
         self.assertEqual([(o.group, o.name, o.default) for o in host_options.OPTIONS], listed)
         self.assert_alike('')
 
-    def test_an_operators_file(self):
+    def test_both_parsers_read_a_file_with_all_options_set_alike(self):
         ours = self.assert_alike(FILE)
         for option in host_options.OPTIONS:
             with self.subTest(option=option.name):
                 self.assertNotEqual(option.default, ours[option.group, option.name])
 
-    def test_the_shipped_sample_and_the_same_with_all_options_set(self):
+    def test_both_parsers_read_the_shipped_sample_alike(self):
         with open(SAMPLE, encoding='utf-8') as file:
             sample = file.read()
         self.assert_alike(sample)
         self.assert_alike(re.sub(r'(?m)^#(\w+ = )', r'\1', sample))
 
-    def test_both_refuse_what_is_out_of_bounds(self):
+    def test_both_parsers_refuse_values_out_of_bounds(self):
         for option in host_options.OPTIONS:
             if option.minimum is None:
                 continue
@@ -98,7 +98,7 @@ class AgreementTest(unittest.TestCase):
 
 
 class SampleTest(unittest.TestCase):
-    def test_it_shows_every_option_with_its_default(self):
+    def test_the_sample_shows_every_option_with_its_default(self):
         """A stale sample misleads: `make config` writes it anew."""
         with open(SAMPLE, encoding='utf-8') as file:
             lines = file.read().splitlines()

@@ -11,7 +11,7 @@ MODULES = {'nova-scheduler': scheduler_conf, 'nova-compute': compute_conf}
 
 
 class NovasOptionsTest(unittest.TestCase):
-    def test_all_of_them_may_be_registered_in_one_process_and_twice(self):
+    def test_novas_options_may_be_registered_together_and_twice(self):
         conf = cfg.ConfigOpts()
         for module in (*MODULES.values(), *MODULES.values()):
             module.register_opts(conf)
@@ -19,7 +19,7 @@ class NovasOptionsTest(unittest.TestCase):
         self.assertEqual(20.0, conf.numa_pmc.weight_multiplier)
         self.assertFalse(conf.numa_pmc.cpu_metrics)
 
-    def test_the_samples_show_every_option_with_its_default(self):
+    def test_the_samples_show_every_option_of_nova_with_its_default(self):
         """A stale sample misleads: `make config` writes it anew."""
         for service, module in MODULES.items():
             with self.subTest(service):

@@ -138,7 +138,7 @@ def names(text):
 
 
 class ParseTest(unittest.TestCase):
-    def test_addresses(self):
+    def test_an_address_is_read_as_path_host_and_port(self):
         for text, remote, wanted in (
             ('', False, None),
             ('127.0.0.1:19877', False, ('', '127.0.0.1', 19877)),
@@ -157,7 +157,7 @@ class ParseTest(unittest.TestCase):
                 if found and 'localhost' not in text:
                     self.assertEqual(text, str(found))
 
-    def test_what_is_refused(self):
+    def test_an_address_that_cannot_be_used_is_refused(self):
         for text, said in (
             ('0.0.0.0:19877', 'metrics_remote'),
             ('[::]:19877', 'metrics_remote'),
@@ -198,7 +198,7 @@ class ExporterCase(unittest.TestCase):
 
 
 class ContentTest(ExporterCase):
-    def test_what_a_tick_has_found(self):
+    def test_a_scrape_shows_what_the_tick_has_found(self):
         made = self.open()
         made.show(FULL, 0.5)
         found = values(self.scrape(made))
@@ -230,7 +230,7 @@ class ContentTest(ExporterCase):
                 self.assertEqual(value, found['nova_numa_' + name])
         self.assertIn('process_resident_memory_bytes', found)
 
-    def test_unknown_is_absent(self):
+    def test_a_figure_that_is_unknown_is_absent(self):
         found = names(self.scrape(self.open(tick=EMPTY)))
         self.assertEqual(
             {
@@ -263,7 +263,7 @@ class ContentTest(ExporterCase):
             ],
         )
 
-    def test_no_guest_is_named_unless_asked_for(self):
+    def test_no_guest_is_named_unless_the_option_asks_for_it(self):
         self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
         found = values(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
         labels = '{name="instance-1",uuid="e4a1"}'
@@ -278,7 +278,7 @@ class ContentTest(ExporterCase):
             8192, found['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
         )
 
-    def test_openmetrics_and_one_name(self):
+    def test_a_scrape_may_ask_for_openmetrics_or_for_one_metric(self):
         made = self.open()
         status, text = get(made.address, Accept='application/openmetrics-text; version=1.0.0')
         self.assertEqual((200, '# EOF\n'), (status, text[-6:]))
@@ -287,7 +287,7 @@ class ContentTest(ExporterCase):
 
 
 class AgentTest(AgentCase):
-    def test_a_host_that_is_measured(self):
+    def test_the_agent_serves_what_it_measures_of_a_host(self):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
@@ -312,19 +312,19 @@ class AgentTest(AgentCase):
 
 
 class UnixTest(ExporterCase):
-    def test_its_mode_and_its_end(self):
+    def test_a_socket_has_its_mode_and_is_removed_when_closed(self):
         made = self.open(self.by_path)
         self.assertEqual(0o660, stat.S_IMODE(os.stat(self.path).st_mode))
         self.assertIn('nova_numa_guests 1.0', self.scrape(made))
         made.close()
         self.assertEqual([], os.listdir(self.directory))
 
-    def test_one_that_a_killed_agent_left(self):
+    def test_a_socket_that_a_killed_agent_left_is_replaced(self):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(self.path)
         self.assertIn('nova_numa_guests', self.scrape(self.open(self.by_path)))
 
-    def test_what_is_not_ours_is_left(self):
+    def test_a_file_or_socket_of_others_at_the_path_is_left(self):
         with open(self.path, 'w'):
             pass
         with self.assertLogs(LOG, 'WARNING') as logs:
@@ -348,7 +348,7 @@ class UnixTest(ExporterCase):
         made.close()
         self.assertTrue(os.path.exists(self.path))
 
-    def test_a_directory_that_comes_later(self):
+    def test_a_socket_is_opened_once_its_directory_is_there(self):
         path = os.path.join(self.directory, 'later', 'metrics.sock')
         with self.assertLogs(LOG, 'INFO') as logs:
             made = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
@@ -371,7 +371,7 @@ class ClientTest(ExporterCase):
         self.addCleanup(client.close)
         return client
 
-    def test_malformed_requests(self):
+    def test_malformed_requests_do_not_stop_the_exporter(self):
         made = self.open()
         for text in (
             b'\0\xff\r\n\r\n',
@@ -396,7 +396,7 @@ class ClientTest(ExporterCase):
             self.assertEqual(501, get(made.address, method=method)[0])
         self.assertIn('nova_numa_guests', self.scrape(made))
 
-    def test_many_that_say_nothing(self):
+    def test_many_silent_clients_do_not_block_the_agent(self):
         made = self.open()
         idle = [self.connect(made) for _ in range(8)]
         turned_away = self.connect(made)
@@ -412,7 +412,7 @@ class ClientTest(ExporterCase):
                 pass  # threads have to see that their clients went away
         raise AssertionError('no place became free')
 
-    def test_a_collector_that_fails(self):
+    def test_a_collector_that_fails_is_logged_once_and_stops_nothing(self):
         made = self.open(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
         with self.assertLogs(LOG, 'ERROR') as logs:
             for _ in range(2):
@@ -424,7 +424,7 @@ class ClientTest(ExporterCase):
 
 
 class ReloadTest(ExporterCase):
-    def test_on_moved_with_guests_and_off(self):
+    def test_a_reload_turns_metrics_on_moves_them_and_turns_them_off(self):
         made = self.open(metrics_conf.MetricsOptions())
         self.assertIsNone(made.address)
         made.reload(metrics_conf.MetricsOptions(ANY_PORT))
@@ -454,7 +454,7 @@ class ReloadTest(ExporterCase):
         made.show(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
 
-    def test_a_thread_that_can_not_be_started_leaves_nothing_behind(self):
+    def test_a_thread_that_cannot_be_started_leaves_nothing_behind(self):
         with mock.patch('threading.Thread.start', side_effect=RuntimeError('no more')):
             with self.assertLogs(LOG, 'WARNING'):
                 made = self.open(self.by_path)
@@ -462,7 +462,7 @@ class ReloadTest(ExporterCase):
         made.show(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
 
-    def test_a_socket_that_can_not_be_removed(self):
+    def test_a_socket_that_cannot_be_removed_is_told(self):
         made = self.open(self.by_path)
         with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
             with self.assertLogs(LOG, 'WARNING'):
@@ -492,7 +492,7 @@ class DashboardTest(ExporterCase):
     #: Served, and not on the dashboard: the interval is an option.
     ABSENT = {'nova_numa_sample_interval_seconds'}
 
-    def test_its_metrics_are_those_that_are_served(self):
+    def test_the_dashboard_shows_only_metrics_that_are_served(self):
         served = {
             name
             for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
@@ -509,13 +509,13 @@ class DashboardTest(ExporterCase):
             self.ABSENT, {name for name in served - shown if name.startswith('nova_numa_')}
         )
 
-    def test_the_operators_guide_names_each(self):
+    def test_the_operators_guide_names_each_metric(self):
         told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
         for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))):
             if name.startswith('nova_numa_'):
                 self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
 
-    def test_labels_in_its_expressions_and_legends_exist(self):
+    def test_labels_in_the_dashboards_expressions_and_legends_exist(self):
         labels = {'instance', 'job'} | set(
             re.findall(
                 r'[{,](\w+)="', self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))
@@ -528,7 +528,7 @@ class DashboardTest(ExporterCase):
                     used |= set(group.split(', '))
                 self.assertEqual(set(), used - labels, target)
 
-    def test_panels_have_places_of_their_own(self):
+    def test_panels_of_the_dashboard_do_not_overlap(self):
         taken = set()
         for panel in self.dashboard()['panels']:
             at = panel['gridPos']
