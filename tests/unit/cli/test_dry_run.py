@@ -38,7 +38,7 @@ class HostTest(unittest.TestCase):
 
 
 class PreviewTest(HostTest):
-    def test_it_is_what_the_start_then_does(self):
+    def test_a_preview_is_what_the_start_then_does(self):
         for number in range(6):
             guest = guests.parse(hosts.domain_xml(number))
             before = self.record()
@@ -63,7 +63,7 @@ class PreviewTest(HostTest):
         )
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
-    def test_a_running_guest_is_taken_off_first(self):
+    def test_a_preview_takes_a_running_guest_off_first(self):
         self.host.launch(1)
         first = self.start(1)
         said, recorded = dry_run.decide(
@@ -72,14 +72,14 @@ class PreviewTest(HostTest):
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
         self.assertEqual(0, sum(node.guests for node in said.view.nodes))
 
-    def test_a_record_that_cant_be_read_is_named(self):
+    def test_a_record_that_cannot_be_read_is_named(self):
         self.start(1)
         self.host.write('run/nova-numa-pmc/promises', 'x')
         said, _ = dry_run.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
         self.assertIn('promises', said.problems[0])
         self.assertEqual(b'x', self.record())
 
-    def test_running_guests_by_name_and_uuid(self):
+    def test_running_guests_are_found_by_name_uuid_and_id(self):
         self.host.launch(1)
         for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
             self.assertEqual(hosts.uuid_of(1), dry_run.find_running(name, self.root).uuid)
@@ -92,18 +92,18 @@ class PlacesTest(HostTest):
         said, _ = dry_run.decide(guest, self.options, self.root)
         return said, dry_run.possible_places(said, self.options.limits)
 
-    def test_the_first_is_the_one_chosen(self):
+    def test_the_first_place_is_the_one_chosen(self):
         self.start(1)
         said, places = self.places(guests.parse(hosts.domain_xml(2)))
         self.assertEqual([(1,), (0,)], [cpus for cpus, *_ in places])
         self.assertEqual(said.promise.cpu_nodes, places[0][0])
         self.assertLess(places[0][2], places[1][2])
 
-    def test_spans_name_all_their_nodes(self):
+    def test_places_that_span_nodes_name_them_all(self):
         _, places = self.places(guests.parse(hosts.domain_xml(2, vcpus=6)))
         self.assertEqual([((0, 1), (0, 1))], [place[:2] for place in places])
 
-    def test_none_of_a_guest_that_is_left_alone(self):
+    def test_a_guest_that_is_left_alone_has_no_places(self):
         guest = guests.parse(hosts.domain_xml(2))
         for change in (
             {'placed_by': ('vcpupin',)},

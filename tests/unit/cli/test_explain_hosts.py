@@ -38,7 +38,7 @@ class ExplainHostsTest(unittest.TestCase):
         code, out = self.text(rows, *arguments, '--json')
         return code, json.loads(out, parse_constant=self.fail)
 
-    def test_json(self):
+    def test_json_has_hosts_in_order_with_nodes_and_options(self):
         code, said = self.call([row('busy', 3.0, 3.0), row('idle', 0.0, 0.1)], *SIZE)
         self.assertEqual((0, ['idle']), (code, said['chosen']))
         self.assertEqual(['idle', 'busy'], [host['host'] for host in said['hosts']])
@@ -47,39 +47,39 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
         self.assertEqual(1.0, said['options']['max_pressure'])
 
-    def test_text(self):
+    def test_text_names_the_chosen_host_and_why_others_are_not(self):
         code, out = self.text([row('busy', 4.5, 4.5), row('idle', 0.0, 0.1)], *SIZE)
         self.assertEqual(0, code)
         self.assertIn('chosen: idle', out)
         self.assertIn('above the ceiling of 1', out)
         self.assertRegex(out, r'(?m)^busy +0 +1\.1[23] +- ')
 
-    def test_several(self):
+    def test_several_guests_are_spread_over_hosts(self):
         code, out = self.text([row(name, 0.5, 0.5) for name in 'abc'], *SIZE, '--count', '6')
         self.assertEqual(0, code)
         self.assertIn('chosen: a 2, b 2, c 2', out)
 
-    def test_until_none_passes(self):
+    def test_guests_are_counted_until_no_host_passes(self):
         code, out = self.text([row('a', 3.0, 3.0)], *SIZE, '--count', '6')
         self.assertEqual(1, code)
         self.assertRegex(out, 'chosen: a 2, no host passes for guest number 3')
 
-    def test_none_passes(self):
+    def test_without_a_host_that_passes_the_exit_code_is_1(self):
         code, out = self.text([row('full', 4.5, 4.5)], *SIZE)
         self.assertEqual(1, code)
         self.assertIn('no host passes', out)
 
-    def test_the_operators_options(self):
+    def test_the_operators_options_are_read_from_nova_conf(self):
         path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\nweight_step = 0.2\n')
         code, said = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((1, 0.2), (code, said['options']['weight_step']))
 
-    def test_no_ceiling_by_default(self):
+    def test_by_default_there_is_no_ceiling_of_pressure(self):
         path = self.write('nova.conf', '')
         code, said = self.call([row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((0, 0.0), (code, said['options']['max_pressure']))
 
-    def test_many_are_cut_in_the_text_only(self):
+    def test_many_hosts_are_cut_in_the_text_only(self):
         rows = [row('host%d' % number, 1.0) for number in range(40)]
         self.assertIn('and 10 more', self.text(rows, *SIZE)[1])
         self.assertEqual(40, len(self.call(rows, *SIZE)[1]['hosts']))
@@ -95,11 +95,11 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertIsNone(self.call(rows, *SIZE)[1]['weighers'])
         self.assertIn('when one host is left', self.text(rows[:1], *SIZE)[1])
 
-    def test_a_host_is_there_once(self):
+    def test_a_host_that_occurs_twice_is_refused(self):
         code, out = self.text([row('a', 2.0), row('b', 1.0), row('a', 3.0)], *SIZE)
         self.assertEqual((1, True), (code, 'row 3: a occurs twice' in out))
 
-    def test_a_file_that_cant_be_used(self):
+    def test_a_file_of_hosts_that_cannot_be_used_is_refused(self):
         code, out = self.text('host,metrics', *SIZE)
         self.assertEqual(1, code)
         self.assertIn('hosts.json: not JSON', out)

@@ -20,12 +20,12 @@ GUESTS = [
 
 
 class FindTest(unittest.TestCase):
-    def test_name_then_uuid_then_id(self):
+    def test_a_guest_is_looked_up_by_name_then_uuid_then_id(self):
         for text, uuid in (('web-2', 'u2'), ('u1', 'u1'), ('2', 'u3'), ('1', 'u1'), ('3', 'u3')):
             with self.subTest(text):
                 self.assertEqual(uuid, guest_lookup.find(text, GUESTS).uuid)
 
-    def test_unknown(self):
+    def test_an_unknown_guest_is_answered_with_similar_names(self):
         for text, running, told in (
             ('wbe-1', GUESTS, 'similar names: web-1'),
             ('base', GUESTS, 'similar names: database'),

@@ -26,10 +26,10 @@ class TestPace(unittest.TestCase):
     def test_the_pace_does_not_drift_by_what_a_sample_costs(self):
         self.assertEqual([100.0, 105.5, 110.5, 115.5], self.taken([0.5, 1.0, 4.0, 0.0]))
 
-    def test_after_one_that_took_too_long_a_whole_interval_passes(self):
+    def test_a_whole_interval_passes_after_a_sample_that_took_too_long(self):
         self.assertEqual([100.0, 105.0, 122.0, 127.0], self.taken([0.0, 12.0, 1.0, 0.0]))
 
-    def test_ends_when_told_while_waiting(self):
+    def test_sampling_ends_when_told_while_waiting(self):
         self.assertEqual(
             [], list(intervals.sample_every(lambda: 1, 5.0, lambda _s: True, Clock()))
         )
@@ -43,7 +43,7 @@ class TestPace(unittest.TestCase):
 
 
 class TestTimes(unittest.TestCase):
-    def test_durations(self):
+    def test_durations_are_read_with_their_unit(self):
         for text, expected in (
             ('90', 90),
             ('1.5s', 1.5),
@@ -55,13 +55,13 @@ class TestTimes(unittest.TestCase):
             self.assertEqual(expected, intervals.duration_s(text))
 
     @given(st.text(max_size=6) | st.sampled_from(['-1', '0', 'nan', 'inf', '1e999d', 'm', '']))
-    def test_what_is_no_duration(self, text):
+    def test_any_text_gives_a_positive_duration_or_a_value_error(self, text):
         try:
             self.assertGreater(intervals.duration_s(text), 0)
         except ValueError:
             pass
 
-    def test_times(self):
+    def test_times_are_read_relative_absolute_or_in_seconds(self):
         local = datetime.datetime(2026, 11, 21, 14, 0).timestamp()
         for text, expected in (
             ('+2h', 8200.0),
@@ -74,11 +74,11 @@ class TestTimes(unittest.TestCase):
         ):
             self.assertEqual(expected, intervals.time_s(text, 1000.0, 5000.0))
 
-    def test_windows(self):
+    def test_windows_may_be_open_at_either_end(self):
         self.assertEqual((None, 4600.0), intervals.window_s('..+1h', 1000.0, 9000.0))
         self.assertEqual((8940.0, None), intervals.window_s('-1m..', 1000.0, 9000.0))
 
-    def test_what_is_no_time_says_how_to_write_one(self):
+    def test_a_text_that_is_no_time_is_told_how_to_write_one(self):
         for text in ('yesterday', '+', '-x', '@inf', '@', '2026-13-01', '99999999999999999'):
             with self.assertRaisesRegex(NumaPmcError, 'write 2026'):
                 intervals.time_s(text, 0.0, 1.0)

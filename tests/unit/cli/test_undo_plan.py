@@ -56,7 +56,7 @@ def plan(entries, *promises, gone=(), said=None):
 
 
 class PlanTest(unittest.TestCase):
-    def test_back_to_exactly_what_was_promised(self):
+    def test_undo_goes_back_to_exactly_what_was_promised(self):
         for before, after, kind, mem_nodes in (
             (HOME, AWAY, plan_records.MOVE, (0,)),
             (SPANS, AWAY, plan_records.MOVE, (0, 1)),
@@ -77,7 +77,7 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual({'u1': promise(1, before)}, found.targets)
                 self.assertEqual((), found.left)
 
-    def test_left_alone(self):
+    def test_guests_that_changed_since_are_left_and_told_why(self):
         moved = entry((1, HOME, AWAY))
         for told, found in (
             ('ended', plan([moved])),
@@ -96,7 +96,7 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(1, len(found.left))
                 self.assertIn(told, found.left[0][1])
 
-    def test_of_a_swap_both_go_or_the_one_that_is_left(self):
+    def test_undo_of_a_swap_moves_both_or_the_one_that_is_left(self):
         swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=plan_records.SWAP)
         both = promise(1, AWAY), promise(2, HOME)
         self.assertEqual(
@@ -106,7 +106,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual([plan_records.MOVE], [move.kind for move in found.plan.moves])
         self.assertEqual(('g2',), tuple(name for name, _ in found.left))
 
-    def test_the_last_comes_first(self):
+    def test_undo_begins_with_the_last_move(self):
         found = plan(
             [entry((1, HOME, AWAY), number=1), entry((2, HOME, AWAY), number=2)],
             promise(1, AWAY),
@@ -128,13 +128,13 @@ class ChosenTest(unittest.TestCase):
     def ids(self, *args):
         return [int(one.id, 16) for one in undo_plan.entries_to_undo(self.ENTRIES, *args)]
 
-    def test_the_last_batch_of_which_something_stands(self):
+    def test_undo_takes_the_last_batch_of_which_something_stands(self):
         self.assertEqual([2, 3], self.ids())
 
-    def test_one_by_its_id(self):
+    def test_undo_takes_one_move_by_its_id(self):
         self.assertEqual([5], self.ids('00000005'))
 
-    def test_none(self):
+    def test_undo_without_a_move_that_stands_is_an_error(self):
         for args in (
             ([],),
             (self.ENTRIES[4:],),

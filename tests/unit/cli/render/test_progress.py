@@ -22,14 +22,14 @@ class ProgressTest(unittest.TestCase):
                 shown.show(in_progress, pending)
             shown.print_line('a [bold] 1 was moved')
 
-    def test_lines(self):
+    def test_progress_off_a_terminal_is_lines_of_plain_text(self):
         stream = io.StringIO()
         shown = progress.open_progress(stream)
         self.assertIs(progress.LineProgress, type(shown))
         self.show(shown)
         self.assertEqual('a [bold] 1 was moved\n', stream.getvalue())
 
-    def test_bars(self):
+    def test_bars_of_rich_show_names_as_they_are(self):
         if importlib.util.find_spec('rich') is None:
             self.skipTest('rich is not installed')
         stream = io.StringIO()

@@ -41,19 +41,19 @@ class TestScreens(unittest.TestCase):
         self.assertTrue(text.endswith('\x1b[?1049l'))
 
     @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
-    def test_rich_shows_the_same(self):
+    def test_a_screen_with_rich_shows_the_same_as_plain_text(self):
         text = self.drawn(screen.RichScreen)
         for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
             self.assertIn(expected, text)
 
     @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
-    def test_a_name_is_no_markup(self):
+    def test_a_name_is_not_read_as_markup(self):
         sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
         self.assertIn(
             '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.as_parts(sample, 'name'))
         )
 
-    def test_without_rich_it_is_plain(self):
+    def test_without_rich_the_screen_is_plain(self):
         with unittest.mock.patch.object(screen, 'rich', None):
             self.assertIsInstance(screen.open_screen(io.StringIO()), screen.PlainScreen)
 
@@ -74,7 +74,7 @@ class TestKeys(unittest.TestCase):
         self.assertEqual(self.settings, termios.tcgetattr(self.terminal))
         os.close(self.ours)
 
-    def test_without_a_terminal_it_only_waits(self):
+    def test_without_a_terminal_no_key_is_read(self):
         os.close(self.ours)
         with screen.keys(io.StringIO()) as key:
             self.assertEqual('', key(0))

@@ -25,14 +25,14 @@ def why(*arguments, **fields):
 
 
 class WhyTest(unittest.TestCase):
-    def test_one_that_was_placed_says_when(self):
+    def test_why_says_when_a_guest_was_placed(self):
         self.assertEqual('placed 5 min ago', why())
 
-    def test_what_could_not_be_read_comes_first(self):
+    def test_why_of_a_guest_without_a_promise_is_its_problem(self):
         self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
         self.assertEqual('no promise', why(None))
 
-    def test_it_says_what_has_placed_a_guest_where_we_have_not(self):
+    def test_why_says_what_has_placed_a_guest_where_we_have_not(self):
         for origin, one, said in (
             (model.PINNED, None, 'placed by others'),
             (
@@ -46,7 +46,7 @@ class WhyTest(unittest.TestCase):
                 self.assertEqual(said, why(PROMISE._replace(origin=origin), one))
         self.assertEqual('floats', why(PROMISE._replace(cpu_nodes=()), held=()))
 
-    def test_where_it_is_held_elsewhere_than_promised(self):
+    def test_why_says_that_a_guest_is_held_elsewhere_than_promised(self):
         for held, said in (
             ((), '; widened from node 0'),
             ((0, 1), '; widened from node 0'),
@@ -56,13 +56,13 @@ class WhyTest(unittest.TestCase):
             with self.subTest(held):
                 self.assertEqual('placed 5 min ago' + said, why(held=held))
 
-    def test_what_keeps_it_there(self):
+    def test_why_says_what_keeps_a_guest_there(self):
         self.assertEqual('placed 5 min ago; bound to its nodes', why(fixed='bound'))
         # Said already, or nothing that could be said.
         for fixed in ('pinned', 'unknown'):
             self.assertEqual('placed 5 min ago', why(fixed=fixed))
 
-    def test_it_says_that_a_guest_may_grow_beyond_its_promise(self):
+    def test_why_says_that_a_guest_may_grow_beyond_its_promise(self):
         self.assertEqual(
             'placed 5 min ago; promised 1.0G of the 4.0G that it may grow to',
             why(PROMISE, guest('g', 2, 4 * GIB)),
@@ -75,7 +75,7 @@ class TableTest(unittest.TestCase):
         [cells] = table.rows
         return {name: cell.text for (name, _), cell in zip(table.headings, cells)}
 
-    def test_unknown_is_not_nothing(self):
+    def test_the_table_shows_unknown_as_a_dash_and_not_as_nothing(self):
         known = self.row(standing(held=())._replace(bytes_by_node={0: 0}))
         self.assertEqual(('any', '0'), (known['CPUs on'], known['memory on']))
         unknown = self.row(standing(held=None)._replace(bytes_by_node=None, home_ratio=None))

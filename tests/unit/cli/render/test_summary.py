@@ -23,14 +23,14 @@ def deck(name):
 
 class TestSummary(unittest.TestCase):
     @given(st.lists(FLOATS, min_size=1, max_size=30))
-    def test_medians_and_percentiles(self, values):
+    def test_medians_and_percentiles_are_near_those_of_the_values(self, values):
         spread = summary.spread([*values, math.nan])
         self.assertAlmostEqual(statistics.median(values), spread.median, delta=1e-3)
         self.assertLessEqual(spread.median, spread.p95 + 1e-6)
         self.assertLessEqual(spread.p95, max(values))
         self.assertEqual(len(values), spread.samples)
 
-    def test_what_is_never_known_has_no_spread(self):
+    def test_a_figure_that_is_never_known_has_no_spread(self):
         self.assertEqual(summary.Spread(None, None, None, 0), summary.spread([math.nan]))
 
     def test_samples_are_of_a_window_and_each_time_counts_once(self):
@@ -42,7 +42,7 @@ class TestSummary(unittest.TestCase):
             (recorded.samples, recorded.repeated, recorded.first_s, recorded.last_s),
         )
 
-    def test_means_are_over_time(self):
+    def test_means_weigh_samples_by_their_time(self):
         recorded = summary.gather(
             [
                 samples.sample(10.0, 1.0, nodes=(samples.node(waiting_cores=4.0),)),
@@ -52,7 +52,7 @@ class TestSummary(unittest.TestCase):
         )
         self.assertEqual(1.0, summary.summarise_host(recorded)['waiting_cores'])
 
-    def test_a_cpi_that_can_not_be_relied_on_is_left_out(self):
+    def test_a_cpi_that_cannot_be_relied_on_is_left_out(self):
         recorded = summary.gather(
             [
                 samples.sample(
@@ -71,7 +71,7 @@ class TestSummary(unittest.TestCase):
         (series,) = recorded.guests.values()
         self.assertAlmostEqual(3.25 / 4, summary.summarise_guest(series)['ipc'])
 
-    def test_a_source_that_has_only_ratios(self):
+    def test_a_source_with_only_ratios_is_summed_up_by_them(self):
         guests = [
             samples.guest(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
             samples.guest(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
@@ -82,7 +82,7 @@ class TestSummary(unittest.TestCase):
         (series,) = recorded.guests.values()
         self.assertAlmostEqual(0.4, summary.summarise_guest(series)['remote_ratio'], places=6)
 
-    def test_a_host_is_not_known_by_half(self):
+    def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
         recorded = summary.gather(
             [
                 samples.sample(
@@ -94,7 +94,7 @@ class TestSummary(unittest.TestCase):
         self.assertIsNone(host['local_per_sec'])
         self.assertEqual(0.1, round(host['remote_ratio'], 6))
 
-    def test_the_decks_two_tables(self):
+    def test_the_summary_gives_the_two_tables_of_the_deck(self):
         def sample(taken_s, name):
             per_sec = deck(name)
             cpi = per_sec['cpu-cycles'] / per_sec['instructions']

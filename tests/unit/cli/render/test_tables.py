@@ -13,7 +13,7 @@ def row(table, number=0):
 
 
 class TestTables(unittest.TestCase):
-    def test_a_node(self):
+    def test_the_node_table_has_each_figure_of_a_node(self):
         cells = row(tables.node_table(samples.sample(nodes=(samples.node(0, pressure=1.2),))))
         self.assertEqual(
             {
@@ -41,7 +41,7 @@ class TestTables(unittest.TestCase):
             (cells['pressure'].level, cells['rem%'].level, cells['cpu'].level),
         )
 
-    def test_a_guest(self):
+    def test_the_guest_table_has_each_figure_of_a_guest(self):
         cells = row(tables.guest_table(samples.sample()))
         self.assertEqual(
             {
@@ -62,7 +62,7 @@ class TestTables(unittest.TestCase):
             {heading: cell.text for heading, cell in cells.items()},
         )
 
-    def test_nothing_known_is_not_nought(self):
+    def test_an_unknown_figure_is_a_dash_and_not_nought(self):
         known = {'node', 'guest'}
         for cells in (
             row(tables.node_table(samples.sample(nodes=(NodeSample(0),)))),
@@ -77,7 +77,7 @@ class TestTables(unittest.TestCase):
         self.assertEqual('8.53?', tables.cpi(8.53, False))
         self.assertEqual('-', tables.cpi(None, False))
 
-    def test_where_a_guest_runs(self):
+    def test_the_nodes_where_a_guest_runs_have_shares_above_a_trifle(self):
         for cores, expected in (
             ((), '-'),
             (((0, 0.0), (1, 0.0)), '-'),
@@ -87,7 +87,7 @@ class TestTables(unittest.TestCase):
         ):
             self.assertEqual(expected, tables.runs_on(samples.guest(cores_by_node=cores)))
 
-    def test_devices(self):
+    def test_devices_have_their_node_and_whether_it_is_local(self):
         self.assertEqual(
             'eth0@0 local, nvme1@-',
             tables.devices_text(
@@ -97,7 +97,7 @@ class TestTables(unittest.TestCase):
             ),
         )
 
-    def test_sorts_the_highest_first_and_the_unknown_last(self):
+    def test_a_table_sorts_the_highest_first_and_the_unknown_last(self):
         guests = (
             samples.guest(1, remote_ratio=None),
             samples.guest(2, remote_ratio=0.1),
@@ -109,7 +109,7 @@ class TestTables(unittest.TestCase):
         for sort in tables.SORTS:
             self.assertEqual(4, len(tables.sort_guests(guests, sort)))
 
-    def test_a_name_can_not_steer_the_terminal(self):
+    def test_a_name_cannot_steer_the_terminal(self):
         shown = '\n'.join(
             tables.text(
                 tables.guest_table(

@@ -21,7 +21,7 @@ from tests.fixtures import host
 
 
 class PlanTest(OperatingCase):
-    def test_what_would_pay_and_nothing_is_written(self):
+    def test_plan_tells_what_would_pay_and_writes_nothing(self):
         before = self.places()
         code, out, _ = self.run_it('plan')
         self.assertEqual(exits.NOT_EMPTY, code)
@@ -30,20 +30,20 @@ class PlanTest(OperatingCase):
         self.assertNotIn('lost so far', out)
         self.assertEqual((before, []), (self.places(), self.entries()))
 
-    def test_as_json(self):
+    def test_plan_has_moves_and_losses_in_json(self):
         code, said = self.json('plan')
         self.assertEqual(
             (2, 1, ['move']), (code, len(said['moves']), [move['kind'] for move in said['moves']])
         )
         self.assertGreater(said['loss_cores'], said['loss_after_cores'])
 
-    def test_nothing_would_pay(self):
+    def test_plan_says_that_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
         code, out, _ = self.run_it('plan')
         self.assertEqual(exits.OK, code)
         self.assertIn('nothing to move', out)
 
-    def test_only_of_guests_that_are_named(self):
+    def test_plan_moves_only_guests_that_are_named(self):
         _, said = self.json('plan', host.name_of(3))
         self.assertEqual(
             [host.name_of(3)], [part['name'] for move in said['moves'] for part in move['steps']]
@@ -92,7 +92,7 @@ class PlanTest(OperatingCase):
 
 
 class ApplyTest(OperatingCase):
-    def test_without_asking(self):
+    def test_apply_with_yes_moves_without_asking(self):
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
         self.assertIn('1 of 1 moves made', out)
@@ -102,20 +102,20 @@ class ApplyTest(OperatingCase):
         )
         self.assertIn('waiting for CPUs', entry.why)
 
-    def test_asking(self):
+    def test_apply_moves_only_after_a_yes(self):
         self.assertEqual(exits.NOT_EMPTY, self.run_it('apply', terminal=True, answers=['n'])[0])
         self.assertEqual([], self.moved())
         self.assertEqual(exits.OK, self.run_it('apply', terminal=True, answers=['y'])[0])
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
 
-    def test_where_it_can_not_ask_it_demands_yes_before_anything_is_measured(self):
+    def test_apply_without_a_terminal_demands_yes_before_it_measures(self):
         for more in ([], ['--json']):
             code, _, err = self.run_it('apply', *more, terminal=bool(more))
             self.assertEqual(exits.USAGE, code)
             self.assertIn('--yes', err)
         self.assertEqual(0, self.now_s)  # told before anything is measured
 
-    def test_nothing_would_pay(self):
+    def test_apply_moves_nothing_where_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
         self.assertEqual(exits.OK, self.run_it('apply', '--yes')[0])
         self.assertEqual(
@@ -123,34 +123,34 @@ class ApplyTest(OperatingCase):
             (lambda code, said: (code, said['outcome']))(*self.json('apply', '--yes')),
         )
 
-    def test_pages_that_stay(self):
+    def test_apply_takes_back_a_guest_whose_pages_stay(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES))
         code, said = self.json('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
         self.assertEqual(['taken_back'], [each['result'] for each in said['outcome']['entries']])
 
-    def test_some_pages_that_stay(self):
+    def test_apply_keeps_a_guest_of_which_some_pages_stay(self):
         for memory in self.kernel.memories.values():
             memory.pinned = set(range(PAGES // 4))
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual(exits.PARTLY, code)
         self.assertIn('partly', out)
 
-    def test_a_signal_takes_back_what_is_in_progress(self):
+    def test_a_signal_takes_back_the_move_in_progress(self):
         self.signals = [(1, signal.SIGTERM)]
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
         self.assertIn('ended by signal 15', out)
         self.assertEqual(['taken_back'], [each.result for each in self.entries()])
 
-    def test_a_history_that_can_not_be_written_costs_a_warning(self):
+    def test_a_history_that_cannot_be_written_costs_a_warning(self):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
         code, _, err = self.run_it('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
         self.assertIn('not being recorded in the history', err)
 
-    def test_beside_another_command(self):
+    def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
             other.take()
             with self.assertRaisesRegex(
@@ -160,7 +160,7 @@ class ApplyTest(OperatingCase):
         self.assertEqual([], self.moved())
         self.assertEqual(exits.OK, self.run_it('apply', '--yes', '--wait', '0.1')[0])
 
-    def test_waits_for_its_turn(self):
+    def test_apply_waits_for_the_lock_of_moves(self):
         other, mine = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
         other.take()
         waiting = threading.Thread(
@@ -172,7 +172,7 @@ class ApplyTest(OperatingCase):
         with mine[0], self.assertRaises(StateLocked):
             other.take()
 
-    def test_beside_the_agent(self):
+    def test_apply_beside_a_moving_agent_moves_nothing(self):
         made = self.open(agent_conf.ON)
         self.now_s = self.until_moved(made)
         with self.assertRaisesRegex(StateLocked, 'nova-numa-agent .* pause'):
@@ -180,7 +180,7 @@ class ApplyTest(OperatingCase):
         self.finish(made)
         self.assertEqual(1, len(self.moved()))
 
-    def test_what_another_one_has_moved_meanwhile_is_not_moved_again(self):
+    def test_a_guest_that_another_has_moved_meanwhile_is_not_moved_again(self):
         def answer(question):
             self.ask = lambda question: 'y'
             self.run_it('apply', '--yes')
@@ -194,7 +194,7 @@ class ApplyTest(OperatingCase):
 
 
 class UndoTest(OperatingCase):
-    def test_there_and_back_and_there_again(self):
+    def test_undo_of_an_undo_moves_there_again(self):
         self.run_it('apply', '--yes')
         there = self.places()
         code, out, _ = self.run_it('undo', '--yes')
@@ -225,7 +225,7 @@ class UndoTest(OperatingCase):
         self.assertEqual(exits.PROBLEM, code)
         self.assertIn('unpin it first', out)
 
-    def test_one_of_the_agents(self):
+    def test_undo_takes_a_move_of_the_agent_only_by_its_id(self):
         made = self.open(agent_conf.ON)
         self.until_moved(made)
         self.finish(made)
@@ -236,7 +236,7 @@ class UndoTest(OperatingCase):
         code, _, _ = self.run_it('undo', '--yes', '--move', entry.id)
         self.assertEqual((exits.OK, []), (code, self.moved()))
 
-    def test_what_is_not_there(self):
+    def test_undo_of_no_move_or_one_taken_back_is_an_error(self):
         with self.assertRaisesRegex(UndoError, 'no move'):
             self.run_it('undo', '--yes', '--move', '12345678')
         for memory in self.kernel.memories.values():
@@ -245,7 +245,7 @@ class UndoTest(OperatingCase):
         with self.assertRaisesRegex(UndoError, 'taken back at once'):
             self.run_it('undo', '--yes', '--move', self.entries()[0].id)
 
-    def test_asking(self):
+    def test_undo_moves_only_after_a_yes(self):
         self.assertEqual(exits.USAGE, self.run_it('undo')[0])
         self.run_it('apply', '--yes')
         self.assertEqual(exits.NOT_EMPTY, self.run_it('undo', terminal=True, answers=[''])[0])
@@ -253,7 +253,7 @@ class UndoTest(OperatingCase):
 
 
 class OverviewTest(OperatingCase):
-    def test_without_a_terminal_it_ends_after_the_plan(self):
+    def test_overview_without_a_terminal_ends_after_the_plan(self):
         code, out, _ = self.run_it('overview')
         self.assertEqual((exits.NOT_EMPTY, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
@@ -261,12 +261,12 @@ class OverviewTest(OperatingCase):
         code, said = self.json('overview')
         self.assertEqual((exits.NOT_EMPTY, {'status', 'plan'}), (code, said.keys()))
 
-    def test_asks(self):
+    def test_overview_moves_only_after_a_yes(self):
         self.assertEqual(exits.NOT_EMPTY, self.run_it('overview', terminal=True, answers=['n'])[0])
         self.assertEqual(exits.OK, self.run_it('overview', terminal=True, answers=['yes'])[0])
         self.assertEqual(1, len(self.moved()))
 
-    def test_is_what_is_done_without_a_command(self):
+    def test_overview_is_what_runs_without_a_command(self):
         for argv in ([], ['--interval', '3']):
             with unittest.mock.patch(
                 'nova_numa_pmc.cli.verbs.overview.run', return_value=7
@@ -274,7 +274,7 @@ class OverviewTest(OperatingCase):
                 self.assertEqual(7, rebalance.main(argv))
             self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)
 
-    def test_wrong_usage(self):
+    def test_wrong_usage_exits_with_its_code(self):
         for argv in (
             ['--no-such'],
             ['no-such'],

@@ -66,18 +66,18 @@ class TestCalibrate(unittest.TestCase):
         with probe.in_place():
             return calibrate.measure(machine, plans, lambda line: None, '/nowhere')
 
-    def test_one_thread_a_core(self):
+    def test_one_thread_of_each_core_is_measured(self):
         plans = calibrate.plan(host(), '/nowhere')
         self.assertEqual([(0, 2), (4, 6)], [one.cpus for one in plans])
 
-    def test_two_nodes(self):
+    def test_two_nodes_are_measured_in_both_directions(self):
         result, problems = self.measure(host(), Probe())
         self.assertEqual([], problems)
         self.assertEqual((1e9, 2e9), result.read_bytes_per_sec)
         self.assertEqual(((80.0, 140.0), (140.0, 80.0)), result.latencies_ns)
         self.assertEqual({MEASURED}, {source for row in result.sources for source in row})
 
-    def test_one_node_needs_no_binding(self):
+    def test_one_node_is_measured_without_binding(self):
         probe = Probe()
         result, _problems = self.measure(host(1), probe)
         self.assertEqual([((0, 2), None)], probe.reads)
@@ -107,7 +107,7 @@ class TestCalibrate(unittest.TestCase):
         )
         self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)
 
-    def test_the_operator_says_whose_memory_it_is(self):
+    def test_the_operators_word_on_whose_memory_it_is_counts(self):
         machine = host(3, memory_only=(2,))
         with tempfile.TemporaryDirectory() as root:
             for option, expected in (('device', [0, 1]), ('guest', [0, 1, 2])):
@@ -118,7 +118,7 @@ class TestCalibrate(unittest.TestCase):
                 )
                 self.assertEqual(expected, [one.id for one in calibrate.plan(machine, root)])
 
-    def test_a_node_that_can_not_be_measured_is_estimated_and_told(self):
+    def test_a_node_that_cannot_be_measured_is_estimated_and_told(self):
         result, problems = self.measure(host(), Probe(broken=(1,)))
         self.assertEqual((1e9, None), result.read_bytes_per_sec)
         self.assertEqual((SLIT, SLIT), (result.sources[0][1], result.sources[1][1]))
@@ -128,7 +128,7 @@ class TestCalibrate(unittest.TestCase):
         with self.assertRaisesRegex(CalibrationError, 'no room'):
             self.measure(host(), Probe(broken=(0, 1)))
 
-    def test_a_node_is_never_filled(self):
+    def test_a_measurement_without_room_on_a_node_is_refused(self):
         calibrate.refuse_without_room(calibrate.plan(host(), '/nowhere'))
         with self.assertRaisesRegex(CalibrationError, 'drop the page cache'):
             calibrate.refuse_without_room(calibrate.plan(host(free_bytes=GIB // 2), '/nowhere'))
@@ -139,14 +139,14 @@ class TestCalibrate(unittest.TestCase):
             with self.assertRaisesRegex(CalibrationError, '--force'):
                 calibrate.refuse_if_busy(ratio)
 
-    def test_how_busy_it_is(self):
+    def test_the_busy_ratio_is_the_share_of_time_that_cpus_ran(self):
         times, clock = iter([{0: 0, 1: 0, 2: 5}, {0: 10**9, 1: 5 * 10**8}]), iter([0.0, 1.0])
         self.assertEqual(
             0.75, calibrate.busy_ratio(lambda: next(times), lambda _s: None, lambda: next(clock))
         )
         self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
 
-    def test_says_what_it_will_do(self):
+    def test_calibrate_says_what_it_will_do(self):
         lines = list(calibrate.intentions(calibrate.plan(host(), '/nowhere'), '/var/x'))
         self.assertIn('disturbs guests', lines[0])
         self.assertIn('2 threads of node 1', lines[2])
@@ -167,12 +167,12 @@ class TestCommand(unittest.TestCase):
             code = calibrate.run(parser.parse_args(['--out', self.path, *arguments]), ask, host)
         return code, out.getvalue(), err.getvalue()
 
-    def test_a_dry_run_does_nothing(self):
+    def test_a_dry_run_of_calibrate_measures_nothing(self):
         code, out, err = self.run_it('--dry-run')
         self.assertEqual((0, '', False), (code, out, os.path.exists(self.path)))
         self.assertIn('at full speed', err)
 
-    def test_asks_first(self):
+    def test_calibrate_measures_only_after_a_yes(self):
         code, out, err = self.run_it('--force', ask=lambda _question: '')
         self.assertEqual((1, '', False), (code, out, os.path.exists(self.path)))
         self.assertIn('not measured: nothing is changed', err)
@@ -181,7 +181,7 @@ class TestCommand(unittest.TestCase):
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
         self.assertEqual((1e9, 2e9), calibration.read(self.path).read_bytes_per_sec)
 
-    def test_ctrl_c_keeps_nothing(self):
+    def test_calibrate_keeps_nothing_after_ctrl_c(self):
         def ask(_question):
             raise KeyboardInterrupt
 
@@ -189,13 +189,13 @@ class TestCommand(unittest.TestCase):
         self.assertEqual((1, False), (code, os.path.exists(self.path)))
         self.assertIn('nothing is kept', err)
 
-    def test_where_it_gets_no_answer_it_demands_yes(self):
+    def test_calibrate_without_an_answer_demands_yes(self):
         def ask(_question):
             raise EOFError
 
         with self.assertRaisesRegex(CalibrationError, '--yes'):
             self.run_it('--force', ask=ask)
 
-    def test_json(self):
+    def test_calibrate_prints_json(self):
         _code, out, _err = self.run_it('--yes', '--force', '--json')
         self.assertEqual([], json.loads(out)['problems'])

@@ -70,11 +70,11 @@ class CheckCommandTest(unittest.TestCase):
             ),
         )
 
-    def test_a_good_compute_host(self):
+    def test_a_good_compute_host_has_no_finding(self):
         self.good_host()
         self.assertEqual((0, ['compute'], {}), self.call())
 
-    def test_members(self):
+    def test_a_finding_has_these_members_in_json(self):
         found = self.call('--role', 'compute')[2]['hook-not-installed']
         self.assertEqual(
             {
@@ -87,7 +87,7 @@ class CheckCommandTest(unittest.TestCase):
             found,
         )
 
-    def test_a_good_controller(self):
+    def test_a_good_controller_has_no_finding(self):
         add_process(
             self.root,
             902,
@@ -97,7 +97,7 @@ class CheckCommandTest(unittest.TestCase):
         self.host.write('etc/nova/nova.conf', GOOD_NOVA)
         self.assertEqual((0, ['controller'], {}), self.call())
 
-    def test_nothing_set_up(self):
+    def test_a_host_where_nothing_is_set_up_has_findings(self):
         self.host.write('etc/nova/nova.conf', '[DEFAULT]\n')
         code, roles, found = self.call('--role', 'compute')
         self.assertEqual((1, ['compute']), (code, roles))
@@ -146,7 +146,7 @@ class CheckCommandTest(unittest.TestCase):
         os.chmod(self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'), 0o644)
         self.assertIn('hook-not-executable', self.call()[2])
 
-    def test_libvirt_in_a_container(self):
+    def test_libvirt_in_a_container_is_checked_there(self):
         add_process(
             self.root, 900, ('/usr/sbin/libvirtd',), inside='image', cgroup='0::/kubepods/x\n'
         )
@@ -166,11 +166,11 @@ class CheckCommandTest(unittest.TestCase):
             )
         )
 
-    def test_no_role(self):
+    def test_a_host_of_no_role_is_a_finding(self):
         code, roles, found = self.call()
         self.assertEqual((1, [], ['role-unknown']), (code, roles, list(found)))
 
-    def test_what_novas_python_sees(self):
+    def test_what_novas_python_can_load_is_checked(self):
         self.good_host()
         args = argparse.Namespace(root=self.root, nova_conf=[], placement_conf=None)
         asked = []
@@ -184,7 +184,7 @@ class CheckCommandTest(unittest.TestCase):
         )
         self.assertEqual([('/usr/bin/python3', os.geteuid())], asked)
 
-    def test_text(self):
+    def test_text_has_finding_remedy_and_summary(self):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             rebalance.main(

@@ -27,7 +27,7 @@ class DecisionsTest(unittest.TestCase):
             code = rebalance.main(['decisions', *map(str, arguments)])
         return code, out.getvalue(), err.getvalue()
 
-    def test_text_of_several_logs(self):
+    def test_decisions_of_several_logs_are_text(self):
         plain, packed = self.directory / 'log', self.directory / 'log.1.gz'
         plain.write_text(LOG)
         packed.write_bytes(gzip.compress(line(90000.0, a=0.7, b=0.3).encode()))
@@ -37,7 +37,7 @@ class DecisionsTest(unittest.TestCase):
         self.assertIn('would have been chosen in 2 (66.7 %)', out)
         self.assertRegex(out, r'(?m)^24 h later +1 +0\.70 +0\.30$')
 
-    def test_json_from_the_input(self):
+    def test_decisions_from_the_input_are_json(self):
         with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):
             code, out, err = self.call('--json', '-')
         told = json.loads(out)
@@ -45,7 +45,7 @@ class DecisionsTest(unittest.TestCase):
         self.assertEqual(0.9, told['then']['chosen'])
         self.assertIn('1 lines cannot be read', err)
 
-    def test_what_cant_be_used(self):
+    def test_a_log_that_cannot_be_used_is_refused(self):
         empty = self.directory / 'log'
         empty.write_text('nothing of ours\n')
         code, _, err = self.call(empty)

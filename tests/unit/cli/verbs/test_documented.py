@@ -22,7 +22,7 @@ class DocumentedTest(unittest.TestCase):
         }
         self.assertEqual(set(rebalance.COMMANDS), named - {'reason'})
 
-    def test_each_has_examples_and_its_exit_codes(self):
+    def test_each_command_has_examples_and_its_exit_codes(self):
         for name in (*rebalance.COMMANDS, rebalance.NO_COMMAND):
             with self.subTest(name):
                 text = importlib.import_module('nova_numa_pmc.cli.verbs.' + name).__doc__

@@ -19,31 +19,31 @@ def run(*arguments):
 
 
 class TestEvents(unittest.TestCase):
-    def test_shows_the_decks_register_code_and_the_caveats(self):
+    def test_events_shows_the_register_code_of_the_deck_and_caveats(self):
         code, text = run('--cpu', 'westmere-dp')
         self.assertEqual(0, code)
         self.assertIn('r53100f', text)
         self.assertIn('prefetches and stores are left out', text)
 
-    def test_what_no_source_counts_is_not_shown(self):
+    def test_roles_that_no_source_counts_are_not_shown(self):
         _code, text = run('--cpu', 'skylake-sp')
         self.assertIn('stalled_cycles', text)
         self.assertIn('remote_cache', text)
         for role in counter_roles.FORMER_ROLES:
             self.assertNotIn(role, text)
 
-    def test_json(self):
+    def test_json_has_the_cpus_name_and_missing_roles(self):
         code, text = run('--cpu', 'GenuineIntel-6-55-4', '--json')
         self.assertEqual(0, code)
         report = json.loads(text)
         self.assertEqual('Skylake-SP', report['known_as'])
         self.assertIn('mem_traffic', report['missing'])
 
-    def test_unknown_cpu_names_what_is_known(self):
+    def test_an_unknown_cpu_is_answered_with_known_names(self):
         code, text = run('--cpu', 'GenuineIntel-6-99-1')
         self.assertEqual(0, code)
         self.assertIn('not in the table', text)
         self.assertIn('skylake-sp', text)
 
-    def test_this_machine(self):
+    def test_events_of_this_machine_are_shown(self):
         self.assertEqual(0, run()[0])

@@ -46,7 +46,7 @@ class ExplainTest(unittest.TestCase):
         )
         return self.host.path('flavor.json')
 
-    def test_a_size(self):
+    def test_explain_of_a_size_tells_decision_nodes_and_places(self):
         code, said = self.call('--vcpus', '2', '--memory', '1G')
         self.assertEqual(0, code)
         self.assertEqual([0], said['decision']['cpu_nodes'])
@@ -56,12 +56,12 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual([[0], [1]], [place['cpu_nodes'] for place in said['places']])
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
-    def test_no_place(self):
+    def test_explain_of_a_size_without_a_place_exits_with_1(self):
         code, said = self.call('--vcpus', '64', '--memory', '1G')
         self.assertEqual((1, []), (code, said['places']))
         self.assertIn('64 vCPUs, but only 8 CPUs', said['decision']['why'])
 
-    def test_a_flavor_and_what_overrides_it(self):
+    def test_explain_takes_a_flavor_and_what_overrides_it(self):
         path = self.flavor(FLAVOR)
         _, said = self.call('--flavor', path)
         self.assertEqual(
@@ -77,19 +77,19 @@ class ExplainTest(unittest.TestCase):
         _, said = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
         self.assertEqual([0, 1], said['decision']['cpu_nodes'])
 
-    def test_flavors_that_nova_pins(self):
+    def test_explain_tells_of_flavors_that_nova_pins(self):
         _, said = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
         self.assertEqual(['hw:numa_nodes=2'], said['guest']['placed_by'])
         self.assertIn('placed by others', said['decision']['why'])
 
-    def test_more_than_the_host_could_give(self):
+    def test_explain_says_that_a_guest_may_grow_beyond_the_host(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=most))
         _, said = self.call('--guest', hosts.name_of(1))
         self.assertEqual([0], said['decision']['cpu_nodes'])
         self.assertIn('may grow to 1073741824 MiB', ' '.join(said['problems']))
 
-    def test_a_running_guest(self):
+    def test_explain_takes_a_running_guest_by_its_name(self):
         self.host.launch(1)
         code, said = self.call('--guest', hosts.name_of(1))
         self.assertEqual((0, None), (code, said['recorded']))
@@ -97,7 +97,7 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(1, code)
         self.assertIn('guests here: instance-00000001', out)
 
-    def test_text(self):
+    def test_text_has_decision_problems_nodes_and_places(self):
         code, out = self.text('--vcpus', '2', '--memory', '1G', '--spec', 'numa_pmc:policy=x')
         self.assertEqual(0, code)
         lines = out.splitlines()
@@ -106,7 +106,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('node  cores', out)
         self.assertIn('place  CPUs', out)
 
-    def test_memory_that_is_not_for_guests(self):
+    def test_explain_tells_of_memory_that_is_not_for_guests(self):
         sysfs.build_sysfs(
             self.root,
             [sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)],
@@ -126,7 +126,7 @@ class ExplainTest(unittest.TestCase):
         _, said = self.call('--vcpus', '2', '--memory', '20G')
         self.assertEqual(([], [0, 2]), (said['memory_kept'], said['decision']['mem_nodes']))
 
-    def test_no_size_and_wrong_sizes(self):
+    def test_explain_refuses_no_size_and_wrong_sizes(self):
         self.assertEqual(1, self.text()[0])
         self.assertEqual(1, self.text('--vcpus', '2')[0])
         self.assertEqual(1, self.text('--guest', 'a', '--hosts', 'b')[0])
@@ -145,7 +145,7 @@ class ExplainTest(unittest.TestCase):
                 self.text(*arguments)
             self.assertEqual(64, caught.exception.code)
 
-    def test_memory_units(self):
+    def test_memory_sizes_are_read_with_their_unit(self):
         for text, size in (
             ('1', 1 << 20),
             ('8G', 8 << 30),
@@ -156,7 +156,7 @@ class ExplainTest(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual(size, explain._memory_bytes(text))
 
-    def test_flavor_files(self):
+    def test_flavor_files_of_either_form_are_read_and_others_refused(self):
         old = dict(FLAVOR, properties="numa_pmc:policy='spread', hw:x='1'")
         self.assertEqual(
             {'numa_pmc:policy': 'spread', 'hw:x': '1'},
@@ -181,7 +181,7 @@ class ExplainTest(unittest.TestCase):
         with self.assertRaises(explain.FlavorError):
             explain.read_flavor(self.host.path('absent'))
 
-    def test_guest_of_the_options(self):
+    def test_the_guest_has_the_size_of_the_options(self):
         guest = explain.new_guest(
             argparse.Namespace(
                 flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]

@@ -49,7 +49,7 @@ class HookCommandTest(unittest.TestCase):
         )
         os.symlink(self.root, self.host.path('proc/%d/root' % pid))
 
-    def test_install_and_status_and_remove(self):
+    def test_install_status_and_remove_of_the_hook_work(self):
         code, report = self.call('install')
         self.assertEqual((0, []), (code, report['problems']))
         self.assertTrue(os.access(self.ours, os.X_OK))
@@ -60,7 +60,7 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual(1, code)
         self.assertIn('not installed', problems)
 
-    def test_install_twice(self):
+    def test_a_second_install_has_nothing_to_change(self):
         self.call('install')
         self.assertEqual(['nothing to change'], self.call('install')[1]['changes'])
 
@@ -72,7 +72,7 @@ class HookCommandTest(unittest.TestCase):
         self.host.configure('[hook]\ntimeout_s = 2\n')
         self.assertIn('not what this version', self.problems()[1])
 
-    def test_old_libvirt_chains(self):
+    def test_on_old_libvirt_the_hook_is_chained_and_restored(self):
         main = self.host.path('etc/libvirt/hooks/qemu')
         self.host.write('etc/libvirt/hooks/qemu', FORMER)
         self.call('install', '--libvirt-version', '6.4.0')
@@ -85,7 +85,7 @@ class HookCommandTest(unittest.TestCase):
         with open(main, 'rb') as stream:
             self.assertEqual(FORMER, stream.read())
 
-    def test_status_on_old_libvirt_without_dispatcher(self):
+    def test_status_says_that_old_libvirt_does_not_read_the_directory(self):
         self.call('install')
         code, report = self.call('status', '--libvirt-version', '5.0.0')
         self.assertEqual(1, code)
@@ -99,14 +99,14 @@ class HookCommandTest(unittest.TestCase):
         os.chmod(self.ours, 0o644)
         self.assertIn('not executable', self.problems()[1])
 
-    def test_daemon_older_than_the_hook(self):
+    def test_status_tells_of_a_daemon_older_than_the_hook(self):
         self.daemon()
         self.call('install')
         code, problems = self.problems()
         self.assertEqual(1, code)
         self.assertIn('libvirtd (pid 900) has been running since before', problems)
 
-    def test_daemon_younger_than_the_hook(self):
+    def test_status_is_content_with_a_daemon_younger_than_the_hook(self):
         self.call('install')
         self.daemon(started_s=int(os.stat(self.ours).st_ctime) + 5)
         self.assertEqual((0, ''), self.problems())
@@ -134,14 +134,14 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual((0, []), (code, report['problems']))
         self.assertEqual(['one'], [row['name'] for row in report['decisions']])
 
-    def test_daemon_in_a_container(self):
+    def test_status_tells_of_a_daemon_in_a_container(self):
         self.call('install')
         self.daemon()
         os.unlink(self.host.path('proc/900/root'))
         os.symlink(self.host.path('proc'), self.host.path('proc/900/root'))
         self.assertIn('container', self.problems()[1])
 
-    def test_record_that_can_not_be_read(self):
+    def test_status_tells_of_a_record_that_cannot_be_read(self):
         self.call('install')
         os.mkdir(self.host.path('run/nova-numa-pmc'))
         self.host.write('run/nova-numa-pmc/promises', 'garbage')
@@ -149,13 +149,13 @@ class HookCommandTest(unittest.TestCase):
         self.assertEqual(1, code)
         self.assertIn('promises', report['problems'][0]['problem'])
 
-    def test_text_output(self):
+    def test_status_as_text_names_the_remedy(self):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
         self.assertIn('remedy: nova-numa-rebalance hook install', out.getvalue())
 
-    def test_usage(self):
+    def test_wrong_usage_of_hook_exits_with_64(self):
         for arguments in (['hook'], ['hook', 'install', '--libvirt-version', 'new'], ['no-such']):
             with (
                 self.subTest(arguments),
@@ -165,7 +165,7 @@ class HookCommandTest(unittest.TestCase):
                 rebalance.main(arguments)
             self.assertEqual(64, raised.exception.code)
 
-    def test_errors_are_told_and_end_with_1(self):
+    def test_errors_of_hook_are_told_and_exit_with_1(self):
         shutil.rmtree(self.host.path('dev'))
         self.host.write('etc/libvirt', 'a file')
         said = io.StringIO()
@@ -183,7 +183,7 @@ class MembersTest(unittest.TestCase):
     def to_json(self, result):
         return json.loads(json.dumps(hook.to_data(result)))
 
-    def test_of_install_and_remove(self):
+    def test_install_and_remove_have_these_members(self):
         for result, expected in (
             (hook_install.InstallResult(), {'changes': [], 'notes': [], 'problems': []}),
             (
@@ -193,7 +193,7 @@ class MembersTest(unittest.TestCase):
         ):
             self.assertEqual(expected, self.to_json(result))
 
-    def test_of_status(self):
+    def test_status_has_these_members(self):
         promise = model.Promise(
             hosts.uuid_of(1), 'one', (0,), (1,), 2, 1 << 20, since_ns=5, started=True
         )

@@ -42,14 +42,14 @@ class UnpinTest(OperatingCase):
         for directory, cpus in zip(tree.children, '562'):
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
-    def test_shown_how_much_of_its_memory_is_promised(self):
+    def test_status_shows_how_much_of_a_guests_memory_is_promised(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
         self.host.launch(1, xml=host.domain_xml(1, extra=most))
         self.promise(1, 0)
         why = {each['uuid']: each['why'] for each in self.json('status')[1]['guests']}
         self.assertIn('promised 512M of the 1024T that it may grow to', why[host.uuid_of(1)])
 
-    def test_shown_and_given_back_by_libvirt(self):
+    def test_pinned_threads_are_shown_and_unpinned_by_libvirt(self):
         for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
             with self.subTest(cpuset=cpuset):
                 self.pin(cpuset)
@@ -74,13 +74,13 @@ class UnpinTest(OperatingCase):
                     self.commands,
                 )
 
-    def test_libvirt_refuses(self):
+    def test_unpin_tells_libvirts_refusal(self):
         self.pin()
         self.fails = True
         with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
             self.run_it('unpin', host.name_of(1))
 
-    def test_nothing_is_pinned(self):
+    def test_unpin_of_a_guest_without_pins_runs_nothing(self):
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
         self.hold(2, '0-7')  # another process has reset it, or widened it
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
@@ -91,12 +91,12 @@ class PinTest(OperatingCase):
     def whats(self):
         return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
 
-    def test_where_it_is(self):
+    def test_pin_keeps_a_guest_where_it_is(self):
         code, said = self.json('pin', '7')  # libvirt's id, which all have here
         self.assertEqual((exits.OK, 'pin', None), (code, said['what'], said['outcome']))
         self.assertEqual({said['uuid']: 'pin'}, self.whats())
 
-    def test_on_a_node(self):
+    def test_pin_moves_a_guest_to_the_node_asked_for(self):
         code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
         self.assertEqual((exits.OK, [2]), (code, self.moved()))
         self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
@@ -106,7 +106,7 @@ class PinTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
 
-    def test_memory_that_lies_elsewhere_is_brought(self):
+    def test_pin_brings_memory_that_lies_elsewhere(self):
         """A move was ended, or it has spilled; the promise is of the node already."""
         tree = self.kernel.memories[4001].tree
         for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
@@ -122,7 +122,7 @@ class PinTest(OperatingCase):
                 self.assertEqual(0 if expected else pages, memory.nodes.count(1))
                 self.assertEqual(((0,), '0-3'), self.places()[1][:2])
 
-    def test_on_a_node_without_memory_its_memory_may_be_anywhere(self):
+    def test_pin_to_a_node_without_memory_moves_no_memory(self):
         tree = self.kernel.memories[4001].tree
         self.promise(1, 1)
         self.hold(1, '4-7')
@@ -134,7 +134,7 @@ class PinTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('pin', host.name_of(1), '--node', '1')[0])
         self.assertEqual([], self.entries())
 
-    def test_where_it_can_not_be(self):
+    def test_pin_where_the_guest_cannot_be_is_refused(self):
         with self.assertRaisesRegex(PageMoveError, 'nodes that have: 0, 1'):
             self.run_it('pin', host.name_of(1), '--node', '7')
         self.kernel.memories[4001].pinned = set(range(PAGES))
@@ -142,7 +142,7 @@ class PinTest(OperatingCase):
             self.run_it('pin', host.name_of(1), '--node', '1')
         self.assertEqual({}, self.whats())
 
-    def test_one_that_does_not_run(self):
+    def test_a_guest_that_does_not_run_is_pinned_and_unpinned_by_uuid(self):
         self.run_it('pin', host.uuid_of(9))
         self.run_it('ignore', host.name_of(1))
         self.end(1)
@@ -155,7 +155,7 @@ class PinTest(OperatingCase):
         with self.assertRaises(UnknownGuest):
             self.run_it('pin', 'no-such')
 
-    def test_ignored_and_released(self):
+    def test_ignore_with_release_lets_a_guest_float(self):
         self.run_it('ignore', host.name_of(1))
         self.tick(self.open(agent_conf.OFF), 0)
         self.run_it('ignore', host.name_of(2), '--release')
@@ -166,7 +166,7 @@ class PinTest(OperatingCase):
 
 
 class PauseTest(OperatingCase):
-    def test_it_is_told(self):
+    def test_pause_is_told_with_its_reason_by_status(self):
         self.run_it('pause', '--reason', 'firmware')
         self.assertEqual('firmware', pause.read(self.directory).reason)
         self.assertIn('paused: firmware', self.run_it('status')[1])
@@ -174,12 +174,12 @@ class PauseTest(OperatingCase):
         self.assertEqual((0, {'was_paused': True}), self.json('resume'))
         self.assertEqual((0, {'was_paused': False}), self.json('resume'))
 
-    def test_as_json(self):
+    def test_pause_prints_what_it_wrote_in_json(self):
         code, told = self.json('pause', '--reason', 'firmware')
         self.assertEqual(0, code)
         self.assertEqual(pause.read(self.directory)._asdict(), told)
 
-    def test_also_where_an_option_is_wrong(self):
+    def test_pause_and_resume_work_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
         self.assertEqual(exits.OK, self.run_it('pause')[0])
         self.assertTrue(pause.read(self.directory))
@@ -190,7 +190,7 @@ class PauseTest(OperatingCase):
 
 
 class StatusTest(OperatingCase):
-    def test_without_an_agent(self):
+    def test_status_without_an_agent_tells_what_is_held(self):
         self.tick(self.open(agent_conf.OFF, publish=False), 0)
         code, out, _ = self.run_it('status')
         self.assertEqual(exits.OK, code)
@@ -201,12 +201,12 @@ class StatusTest(OperatingCase):
         self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in said['guests']])
         self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in said['guests']])
 
-    def test_which_cpus_plain_guests_may_use(self):
+    def test_status_tells_which_cpus_plain_guests_may_use(self):
         self.assertIn('floating pool: CPUs 0-7, all that are', self.run_it('status')[1])
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
         self.assertIn('floating pool: CPUs 0-1,4-5, from nova.conf', self.run_it('status')[1])
 
-    def test_memory_of_a_guest_on_huge_pages(self):
+    def test_status_tells_the_memory_of_a_guest_on_huge_pages(self):
         backing = (
             "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
         )
@@ -224,7 +224,7 @@ class StatusTest(OperatingCase):
         )
         self.assertEqual(({'0': 15 << 20, '1': 10 << 20}, 0.6), shown())
 
-    def test_by_what_the_agent_knows_guests(self):
+    def test_status_tells_by_what_the_agent_knows_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
         for age_s, shown in ((0.0, True), (1000.0, False)):
             publication.write(
@@ -243,7 +243,7 @@ class StatusTest(OperatingCase):
                 in self.run_it('status')[1],
             )
 
-    def test_memory_that_is_not_for_guests(self):
+    def test_status_tells_of_memory_that_is_not_for_guests(self):
         self.host.write(
             'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndevice_memory_nodes = 2\n'
         )
@@ -263,12 +263,12 @@ class StatusTest(OperatingCase):
             ),
         )
 
-    def test_measured(self):
+    def test_status_with_an_interval_measures_the_nodes(self):
         _, said = self.json('status', '--interval', '5')
         self.assertGreater(said['nodes'][0]['pressure'], 1)
         self.assertEqual(0, said['nodes'][1]['demand_cores'])
 
-    def test_what_guests_have_wanted(self):
+    def test_status_tells_what_guests_have_wanted(self):
         made = self.open(agent_conf.OFF)
         for at_s in (0, 60, 120, 180):
             self.load(at_s)
@@ -283,7 +283,7 @@ class StatusTest(OperatingCase):
             self.assertAlmostEqual(wanted, found['p95'], delta=0.1 * wanted)
         self.assertIn('%.1f/' % wanted, out)
 
-    def test_a_damaged_file_of_what_they_wanted(self):
+    def test_status_tells_of_a_damaged_demand_file(self):
         os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
         with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
             file.write('{')
@@ -291,25 +291,25 @@ class StatusTest(OperatingCase):
         self.assertEqual(exits.OK, code)
         self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
 
-    def test_it_says_what_moved_a_guest_and_why(self):
+    def test_status_says_what_moved_a_guest_and_why(self):
         self.run_it('apply', '--yes')
         [number] = self.moved()
         why = {guest['name']: guest['why'] for guest in self.json('status')[1]['guests']}
         self.assertIn('moved by apply', why[host.name_of(number)])
         self.assertIn('waiting for CPUs', why[host.name_of(number)])
 
-    def test_what_the_operator_said(self):
+    def test_status_tells_what_the_operator_said_of_guests(self):
         self.run_it('pin', host.name_of(1))
         self.assertIn('pinned by the operator', self.run_it('status')[1])
 
-    def test_it_says_of_a_cpuset_that_was_reset_that_its_guest_is_elsewhere(self):
+    def test_status_says_that_a_guest_with_a_reset_cpuset_is_elsewhere(self):
         tree = self.kernel.memories[4001].tree
         tree.set_all('4-7')
         self.assertIn('not on node 0', self.run_it('status')[1])
 
 
 class HistoryTest(OperatingCase):
-    def test_moves_are_listed_all_or_the_last_or_of_one_guest(self):
+    def test_history_lists_all_moves_the_last_or_those_of_one_guest(self):
         self.assertIn('no moves in the history', self.run_it('history')[1])
         self.run_it('apply', '--yes')
         self.run_it('undo', '--yes')
@@ -321,7 +321,7 @@ class HistoryTest(OperatingCase):
         self.assertEqual(second.id, json.loads(out)['id'])
         self.assertEqual('no moves in the history\n', self.run_it('history', '--guest', 'x')[1])
 
-    def test_of_one_guest_by_whichever_of_its_names(self):
+    def test_history_lists_one_guest_by_any_of_its_names(self):
         domains.write_status(
             self.root, host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
         )
@@ -340,7 +340,7 @@ class HistoryTest(OperatingCase):
 
 
 class WatchTest(OperatingCase):
-    def test_prints_plans_until_it_is_ended(self):
+    def test_watch_prints_plans_until_it_is_ended(self):
         def wait(seconds):
             if self.now_s >= 10:
                 raise KeyboardInterrupt

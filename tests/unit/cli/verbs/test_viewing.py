@@ -74,7 +74,7 @@ class TestTop(Viewing):
     def top(self, *arguments):
         return self.run_command(top, '--replay', self.path, '--interval', '0.1', *arguments)
 
-    def test_once_shows_the_last_sample(self):
+    def test_top_once_shows_the_last_sample(self):
         self.record(samples.sample(BASE_S, guests=()), samples.sample(BASE_S + 5))
         code, text, err = self.top('--once')
         self.assertEqual((0, ''), (code, err))
@@ -82,7 +82,7 @@ class TestTop(Viewing):
         self.assertIn('0000:3b:00.1@1 remote', text)
         self.assertEqual(1, text.count('pressure   '))
 
-    def test_json_is_one_object_a_sample(self):
+    def test_top_prints_one_json_object_for_each_sample(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
         _code, text, _err = self.top('--json', '--guest', 'instance-00000002')
         first, second = map(json.loads, text.splitlines())
@@ -90,20 +90,20 @@ class TestTop(Viewing):
         self.assertEqual(['instance-00000002'], [g['name'] for g in first['guests']])
         self.assertEqual(2, len(first['nodes']))
 
-    def test_a_guest_by_its_uuid(self):
+    def test_top_shows_one_guest_by_its_uuid(self):
         uuid = samples.guest(2).uuid
         self.assertEqual(
             [uuid], [g.uuid for g in live.select_guests(samples.sample(), [uuid]).guests]
         )
 
-    def test_a_problem_is_told_once(self):
+    def test_top_tells_a_problem_once(self):
         no_pmu = 'no PMU: load the driver\x1b[2J'
         self.record(*(samples.sample(BASE_S + at, problems=(no_pmu,)) for at in range(3)))
         _code, text, err = self.top()
         self.assertEqual('problem: no PMU: load the driver?[2J\n', err)
         self.assertNotIn('no PMU', text)
 
-    def test_a_screen_is_never_overfilled(self):
+    def test_top_never_overfills_a_screen(self):
         many = samples.sample(guests=tuple(samples.guest(n) for n in range(50)), problems=('p',))
         for height in (12, 24, 70):
             lines = sum(
@@ -112,18 +112,18 @@ class TestTop(Viewing):
             )
             self.assertLessEqual(lines, max(height, 14))
 
-    def test_an_empty_recording(self):
+    def test_top_of_an_empty_recording_is_an_error(self):
         self.record()
         with self.assertRaisesRegex(NumaPmcError, 'holds no sample yet'):
             self.top('--once')
 
-    def test_intervals(self):
+    def test_intervals_are_above_0_and_at_most_a_day(self):
         self.assertEqual(120.0, intervals.seconds('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
                 intervals.seconds(text)
 
-    def test_ends_cleanly_when_interrupted(self):
+    def test_top_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
         process = subprocess.Popen(
             [
@@ -166,7 +166,7 @@ class TestRecord(Viewing):
     def prepared(self, number, **changes):
         return [samples.sample(BASE_S + 10 * at, 10.0, **changes) for at in range(number)]
 
-    def test_a_duration(self):
+    def test_record_ends_after_the_duration_asked_for(self):
         clock, sampler = Clock(), Sampler(self.prepared(100))
         code, out, err = self.record_it(sampler, clock, '--duration', '1m')
         self.assertEqual((0, '', True), (code, out, sampler.closed))
@@ -176,7 +176,7 @@ class TestRecord(Viewing):
         )
         self.assertIn('6 samples', err)
 
-    def test_an_interruption_keeps_what_was_taken(self):
+    def test_record_keeps_what_was_taken_before_an_interruption(self):
         clock = Clock()
 
         def wait(seconds):
@@ -191,7 +191,7 @@ class TestRecord(Viewing):
         self.assertEqual(5, len(list(recording.read(self.path))))
         self.assertEqual(former, signal.getsignal(signal.SIGTERM))
 
-    def test_says_what_it_cut_and_each_problem_once(self):
+    def test_record_says_what_it_cut_and_each_problem_once(self):
         with open(self.path, 'wb') as file:
             file.write(recording.encode(samples.sample(BASE_S - 10)) + recording.MARKER)
         clock = Clock()
@@ -201,7 +201,7 @@ class TestRecord(Viewing):
         self.assertIn('cut 3 bytes', err)
         self.assertEqual(1, err.count('no PMU'))
 
-    def test_killed_it_loses_the_last_sample_at_most(self):
+    def test_record_loses_the_last_sample_at_most_when_killed(self):
         script = (
             'import itertools, sys\n'
             'from nova_numa_pmc.recordings import recording\n'
@@ -223,7 +223,7 @@ class TestRecord(Viewing):
         self.assertGreaterEqual(len(read), told)
         recording.RecordingWriter(self.path, 1 << 20, 3).close()
 
-    def test_wrong_usage(self):
+    def test_record_refuses_wrong_options_and_writes_nothing(self):
         for arguments in (('--duration', '0'), ('--max-size', '0'), ('--keep', 'x')):
             with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
                 self.run_command(record, '--out', self.path, *arguments)
@@ -254,7 +254,7 @@ class TestReport(Viewing):
     def report(self, *arguments):
         return self.run_command(report, self.path, *arguments)
 
-    def test_medians_and_percentiles(self):
+    def test_report_shows_medians_and_percentiles(self):
         code, text, err = self.report()
         self.assertEqual((0, ''), (code, err))
         self.assertIn('20 samples, source: perf by thread (20)', text)
@@ -262,7 +262,7 @@ class TestReport(Viewing):
         self.assertIn('instance-00000001', text)
         self.assertNotIn('link', text)
 
-    def test_before_and_after(self):
+    def test_report_compares_before_and_after(self):
         _code, text, _err = self.report(*self.windows)
         rows = {
             tuple(line.split('  ')[0].split()): line.split()
@@ -273,7 +273,7 @@ class TestReport(Viewing):
         self.assertIn('+25.0', rows['instructions', 'per', 'cycle'])
         self.assertIn('50.00 → 1.00', text)
 
-    def test_json(self):
+    def test_report_in_json_has_samples_nodes_and_comparison(self):
         _code, text, _err = self.report('--json', *self.windows)
         data = json.loads(text)
         self.assertEqual(
@@ -288,7 +288,7 @@ class TestReport(Viewing):
             [compared['kind'] for compared in data['comparison']],
         )
 
-    def test_a_part_of_the_recording_and_one_guest(self):
+    def test_report_takes_a_part_of_the_recording_and_one_guest(self):
         _code, text, _err = self.report(
             '--from',
             '+100s',
@@ -302,7 +302,7 @@ class TestReport(Viewing):
         self.assertEqual(5, data['samples'])
         self.assertEqual(['instance-00000002'], [guest['name'] for guest in data['guests']])
 
-    def test_windows_without_samples_say_what_there_is(self):
+    def test_report_of_a_window_without_samples_says_what_there_is(self):
         with self.assertRaisesRegex(NumaPmcError, 'no sample lies in the window'):
             self.report('--before', '@0..@5', '--after', '..')
         with self.assertRaisesRegex(
@@ -312,13 +312,13 @@ class TestReport(Viewing):
         with self.assertRaisesRegex(NumaPmcError, 'go together'):
             self.report('--before', '..')
 
-    def test_an_empty_recording(self):
+    def test_report_of_an_empty_recording_is_an_error(self):
         open(self.path + '0', 'wb').close()
         for arguments in ((), self.windows):
             with self.assertRaisesRegex(NumaPmcError, 'holds no sample yet'):
                 self.run_command(report, self.path + '0', *arguments)
 
-    def test_sources_that_changed_are_told(self):
+    def test_report_tells_of_sources_that_changed(self):
         self.record_more = recording.RecordingWriter(self.path + '2', 1 << 20, 2)
         self.addCleanup(self.record_more.close)
         for at, source in enumerate(('perf by thread', 'page residency')):
@@ -328,7 +328,7 @@ class TestReport(Viewing):
         )
         self.assertIn('cannot be compared', text)
 
-    def test_damage_is_told_and_the_rest_reported(self):
+    def test_report_tells_of_damage_and_reports_the_rest(self):
         with open(self.path, 'r+b') as file:
             file.seek(20)
             file.write(b'damage')
@@ -337,7 +337,7 @@ class TestReport(Viewing):
         self.assertIn('19 samples', text)
         self.assertIn('contain no whole sample', err)
 
-    def test_ratios(self):
+    def test_a_ratio_has_1_on_its_smaller_side_or_is_a_dash(self):
         self.assertEqual(
             ('56 : 1', '1 : 1.12', '-', '-', '1 : 1'),
             (
@@ -350,7 +350,7 @@ class TestReport(Viewing):
         )
 
     @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
-    def test_plots(self):
+    def test_report_plots_nodes_and_guests_into_files(self):
         target = os.path.join(self.directory, 'plots')
         _code, text, _err = self.report('--plot', target, *self.windows)
         for name in ('nodes.png', 'guests.png'):
@@ -359,7 +359,7 @@ class TestReport(Viewing):
                 self.assertEqual(b'\x89PNG', file.read(4))
 
     @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
-    def test_a_plot_has_few_points_and_its_gaps(self):
+    def test_a_plot_has_few_points_and_keeps_gaps(self):
         from nova_numa_pmc.cli.render import plots
 
         times = [*range(0, 50000, 10), *range(80000, 100000, 10)]
@@ -369,7 +369,7 @@ class TestReport(Viewing):
         self.assertTrue(gap and all(value != value for value in gap))
         self.assertEqual({2.0}, {value for value in values if value == value})
 
-    def test_without_matplotlib_it_says_what_to_install(self):
+    def test_report_without_matplotlib_says_what_to_install(self):
         hidden = {'matplotlib': None, 'matplotlib.backends.backend_agg': None}
         with unittest.mock.patch.dict(sys.modules, hidden), unittest.mock.patch.dict(vars(render)):
             sys.modules.pop('nova_numa_pmc.cli.render.plots', None)

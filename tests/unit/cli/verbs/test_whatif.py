@@ -46,7 +46,7 @@ class WhatIfTest(unittest.TestCase):
             code = rebalance.main(['whatif', *paths, *arguments])
         return code, out.getvalue(), err.getvalue()
 
-    def test_the_golden_answer(self):
+    def test_json_has_the_hosts_with_and_without_the_weigher(self):
         code, out, _ = self.call('--json')
         told = json.loads(out, parse_constant=self.fail)
         self.assertEqual(0, code)
@@ -77,14 +77,14 @@ class WhatIfTest(unittest.TestCase):
             ),
         )
 
-    def test_text(self):
+    def test_text_counts_instances_that_would_get_another_host(self):
         code, out, _ = self.call()
         self.assertEqual(0, code)
         self.assertIn('4 instances; 2 would get another host (50.0 %)', out)
         self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
         self.assertRegex(out, r'(?m)^ *1 +roomy +1\.05 +calm +0\.35$')
 
-    def test_the_operators_choices(self):
+    def test_options_and_nova_conf_change_the_answer(self):
         for options in (('--multiplier', '0'), ('--floor', '2')):
             code, out, _ = self.call('--json', *options)
             self.assertEqual((0, 0), (code, json.loads(out)['changed']), options)
@@ -94,7 +94,7 @@ class WhatIfTest(unittest.TestCase):
             0, json.loads(self.call('--json', '--nova-conf', str(path))[1])['changed']
         )
 
-    def test_what_cant_be_used(self):
+    def test_a_file_that_cannot_be_used_is_refused(self):
         for rows, word in (
             ({'hosts': '[]'}, 'no rows'),
             ({'hosts': [{'host': 'a'}]}, 'row 1'),
