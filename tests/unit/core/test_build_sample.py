@@ -22,7 +22,7 @@ EVIDENCE = Evidence('perf by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.0,
 
 
 class NodeSamplesTest(unittest.TestCase):
-    def test_all_known(self):
+    def test_a_node_of_which_all_is_known_has_each_figure(self):
         uses = (NodeUse(3.0, 2.0, 3e6, 1e6, 2e9, 1e9, 5e8), NodeUse(6.0, 4.0, 4e6, 0.0))
         (first, second), traffic = build_sample.node_samples(NODES, uses, ABLE, ())
         self.assertEqual(
@@ -36,7 +36,7 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual((None, 1.5), (second.bandwidth_ratio, second.pressure))
         self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic)
 
-    def test_unknown_stays_unknown(self):
+    def test_figures_of_a_node_without_evidence_are_unknown(self):
         for node in build_sample.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
             told = node._asdict()
             for name in ('id', 'capacity_cores', 'memory_bytes', 'free_bytes'):
@@ -81,7 +81,7 @@ class CountsOfGuestsTest(unittest.TestCase):
             for node, counts in build_sample.counts_of_guests(guests, evidence, (0, 1)).items()
         }
 
-    def test_by_where_they_ran(self):
+    def test_counts_of_guests_go_to_the_nodes_where_they_ran(self):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
         self.assertEqual(
             {0: (225.0, 75.0), 1: (375.0, 125.0)},
@@ -104,7 +104,7 @@ class CountsOfGuestsTest(unittest.TestCase):
 
 
 class GuestSampleTest(unittest.TestCase):
-    def test_counted(self):
+    def test_a_counted_guest_has_each_figure(self):
         told = build_sample.guest_sample(
             GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
         )
@@ -125,7 +125,7 @@ class GuestSampleTest(unittest.TestCase):
             told.devices,
         )
 
-    def test_what_is_counted_in_turns(self):
+    def test_figures_counted_in_turns_are_shown_and_bounded(self):
         told = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
         guest = build_sample.guest_sample(GUEST, told, ())
         self.assertEqual((7.0, 0.25), (guest.remote_cache_per_sec, guest.stalled_ratio))
@@ -134,7 +134,7 @@ class GuestSampleTest(unittest.TestCase):
         guest = build_sample.guest_sample(GUEST, EVIDENCE, ())
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
 
-    def test_a_ratio_alone(self):
+    def test_a_source_of_a_ratio_alone_gives_only_that(self):
         told = build_sample.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
         self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.basis, told.remote_ratio))
         self.assertEqual(
@@ -142,7 +142,7 @@ class GuestSampleTest(unittest.TestCase):
             (told.local_per_sec, told.cpi, told.intensity, told.counted_share),
         )
 
-    def test_execution_alone_is_no_source_of_memory_accesses(self):
+    def test_a_source_of_execution_alone_is_none_of_memory_accesses(self):
         told = build_sample.guest_sample(
             GUEST,
             EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
@@ -150,7 +150,7 @@ class GuestSampleTest(unittest.TestCase):
         )
         self.assertEqual(('', '', 2.0), (told.source, told.basis, told.cpi))
 
-    def test_nothing_known(self):
+    def test_a_guest_without_evidence_has_unknown_figures(self):
         told = build_sample.guest_sample(
             GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
             None,

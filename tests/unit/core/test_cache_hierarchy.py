@@ -50,12 +50,12 @@ SHAPES = {
 
 
 class DomainsTest(unittest.TestCase):
-    def test_each_shape(self):
+    def test_domains_follow_from_each_shape_of_machine(self):
         for name, (host, expected) in SHAPES.items():
             with self.subTest(name):
                 self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
 
-    def test_the_operator_may_say_otherwise(self):
+    def test_the_operator_may_set_other_domains(self):
         host, _ = SHAPES['SNC-2']
         self.assertEqual(
             (0, 0, 2, 2), cache_hierarchy.domains(host, LIMITS._replace(domain_distance=12))
@@ -108,7 +108,7 @@ class DistancesTest(unittest.TestCase):
             with self.subTest(name):
                 self.assertIs(host.distances, cache_hierarchy.distances(host))
 
-    def test_a_flat_one_is_told_by_sockets(self):
+    def test_a_flat_slit_is_replaced_by_the_distances_of_sockets(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
         self.assertEqual(two_level(4, 2, 20, 21), cache_hierarchy.distances(flat))
         placed = placement.place(
@@ -118,7 +118,7 @@ class DistancesTest(unittest.TestCase):
         )
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
 
-    def test_what_is_not_known_stays(self):
+    def test_a_flat_slit_stays_where_sockets_are_not_known(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
         for sockets in ((), (None,) * 4, (0, 1, 2, 3), (0, 0)):
             with self.subTest(sockets=sockets):
@@ -155,7 +155,7 @@ class LabelTest(unittest.TestCase):
             self.assertEqual(tuple(range(len(distances))), found)
 
     @given(squares, st.data())
-    def test_a_threshold_says_all_or_nothing(self, distances, data):
+    def test_a_threshold_tells_all_domains_or_none(self, distances, data):
         drawn = memory_domains.labelled(
             data.draw(
                 st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))

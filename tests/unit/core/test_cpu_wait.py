@@ -19,7 +19,7 @@ QUOTAS = st.lists(
 
 
 class WaitedTest(unittest.TestCase):
-    def test_of_one_thread(self):
+    def test_a_thread_waited_for_what_its_quota_would_have_left(self):
         """Δ 5 s, 0.05 cores: (run, delay, throttled) → what it could have run besides."""
         for run, delay, throttled, waited in (
             (0.25, 4.75, 4.65, 0.0),  # the quota is used up: nothing is left to wait for
@@ -38,7 +38,7 @@ class WaitedTest(unittest.TestCase):
                 )
                 self.assertAlmostEqual(waited, found[1] / SECOND)
 
-    def test_clamped_by_thread_and_not_on_the_sum(self):
+    def test_throttling_is_taken_off_by_thread_and_not_off_the_sum(self):
         # Of the second, more throttling is told than it waited: that is not the first one's.
         quotas = (Quota(1.0, frozenset((1,)), 0), Quota(0.1, frozenset((2,)), 3 * SECOND))
         found = waited_ns({1: (SECOND, 2 * SECOND), 2: (SECOND // 2, SECOND)}, quotas, 5 * SECOND)
@@ -55,7 +55,7 @@ class WaitedTest(unittest.TestCase):
         self.assertEqual({1: 1.0 * SECOND, 2: 0.0}, found)
 
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)), QUOTAS)
-    def test_never_more_than_was_told_nor_than_a_quota_leaves(self, used, quotas):
+    def test_waiting_is_never_above_the_kernels_nor_what_a_quota_leaves(self, used, quotas):
         found = waited_ns(used, quotas, 5 * SECOND)
         self.assertEqual(used.keys(), found.keys())
         for tid, waited in found.items():
@@ -66,7 +66,7 @@ class WaitedTest(unittest.TestCase):
             self.assertLessEqual(sum(found[tid] for tid in mine), left + 1)
 
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)))
-    def test_without_quotas_it_is_what_the_kernel_says(self, used):
+    def test_waiting_without_quotas_is_what_the_kernel_says(self, used):
         self.assertEqual(
             {tid: wait for tid, (_, wait) in used.items()}, waited_ns(used, (), 5 * SECOND)
         )

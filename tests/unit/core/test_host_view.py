@@ -19,7 +19,7 @@ def promised(name, mem_nodes=(), memory=GIB, cpu_nodes=None, vcpus=1, **fields):
 
 
 class CapacityTest(unittest.TestCase):
-    def test_pools_unreclaimable_and_reserve_come_off_before_the_ratio(self):
+    def test_pools_unreclaimable_and_reserve_come_off_before_the_ram_ratio(self):
         node = model.Node(
             0,
             frozenset({0}),
@@ -31,11 +31,11 @@ class CapacityTest(unittest.TestCase):
         limits = model.PlacementOptions(ram_ratio=1.5, reserve_bytes=GIB)
         self.assertEqual(15 * GIB, subject.capacity_bytes(node, limits))
 
-    def test_never_negative(self):
+    def test_capacity_is_never_negative(self):
         node = model.Node(0, frozenset({0}), GIB, 0, GIB)
         self.assertEqual(0, subject.capacity_bytes(node, model.PlacementOptions()))
 
-    def test_free_memory_now_does_not_count(self):
+    def test_free_memory_now_does_not_change_capacity(self):
         node = model.Node(0, frozenset({0}), GIB, 0)
         self.assertEqual(GIB, subject.capacity_bytes(node, LIMITS))
 
@@ -56,7 +56,7 @@ class CoresTest(unittest.TestCase):
     def test_cpus_without_a_core_count_as_cores(self):
         self.assertEqual([3.0, 1.0], self.cores(topology((3, 1))._replace(cores=())))
 
-    def test_a_memory_only_node_has_none(self):
+    def test_a_memory_only_node_has_no_cores(self):
         node = subject.view(topology((2, 0)), (), LIMITS).nodes[1]
         self.assertEqual((0, 0), (node.cores, node.threads))
 
@@ -83,7 +83,7 @@ class PromisesTest(unittest.TestCase):
         moved = wide._replace(mem_nodes=(0,))  # and the division with it no longer parallel
         self.assertEqual([5 * GIB, 0], self.promised(host, moved))
 
-    def test_more_than_fits_is_still_counted(self):
+    def test_a_promise_of_more_than_fits_is_still_counted(self):
         host = topology((2, 2), (GIB, GIB))
         self.assertEqual(
             [4 * GIB, 3 * GIB],
@@ -118,7 +118,7 @@ class PromisesTest(unittest.TestCase):
 
 
 class MeasuredTest(unittest.TestCase):
-    def test_unmeasured_is_none(self):
+    def test_the_demand_of_an_unmeasured_node_is_none(self):
         nodes = subject.view(topology(), (), LIMITS, {1: model.NodeLoad(0.0)}).nodes
         self.assertEqual([None, 0.0], [node.demand_cores for node in nodes])
 
@@ -135,19 +135,19 @@ class MeasuredTest(unittest.TestCase):
 
 
 class RequestTest(unittest.TestCase):
-    def test_share_without_history(self):
+    def test_without_history_a_guest_asks_for_a_prior_share_of_its_vcpus(self):
         request = subject.request(guest(vcpus=4), LIMITS)
         self.assertEqual(2.0, request.demand_cores)
         self.assertIsNone(request.bandwidth_bytes_per_sec)
 
-    def test_share_with_history(self):
+    def test_with_history_a_guest_asks_for_what_others_wanted(self):
         history = model.DemandHistory(5, 4.5, 10**9)
         specs = (('numa_pmc:memory_intensity', 'high'),)
         request = subject.request(guest(vcpus=2, extra_specs=specs), LIMITS, history=history)
         self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
         self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
 
-    def test_hints(self):
+    def test_a_policy_hint_is_taken_and_a_wrong_one_is_auto(self):
         for value, policy in (
             ('spread', 'spread'),
             ('one_node', 'one_node'),
@@ -160,6 +160,6 @@ class RequestTest(unittest.TestCase):
                 specs = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
                 self.assertEqual(policy, subject.request(guest(extra_specs=specs), LIMITS).policy)
 
-    def test_asks_for_the_vcpus_it_may_plug_but_is_charged_those_online(self):
+    def test_a_guest_asks_for_vcpus_it_may_plug_and_is_charged_those_online(self):
         request = subject.request(guest(vcpus=2, vcpus_max=8), LIMITS)
         self.assertEqual((8, 1.0), (request.vcpus, request.demand_cores))

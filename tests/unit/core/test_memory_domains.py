@@ -20,7 +20,7 @@ def paired(*nodes):
 
 
 class MergedTest(unittest.TestCase):
-    def test_what_they_have_is_added_up(self):
+    def test_figures_of_a_domains_nodes_are_added_up(self):
         nodes = (
             node(at, 4, capacity=GIB, promised=at, vcpus=2, demand_cores=1.5) for at in range(4)
         )
@@ -49,7 +49,7 @@ class MergedTest(unittest.TestCase):
             [dict(each.huge_free_bytes) for each in view.nodes],
         )
 
-    def test_what_one_does_not_know_its_domain_does_not(self):
+    def test_a_figure_unknown_of_one_node_is_unknown_of_its_domain(self):
         nodes = (node(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
         view, _ = memory_domains.merge(paired(*nodes))
         self.assertEqual([None, 2.0], [each.demand_cores for each in view.nodes])
@@ -59,7 +59,7 @@ class MergedTest(unittest.TestCase):
         self.assertEqual(((10, 21), (21, 10)), view.distances)
 
     @given(hosts())
-    def test_where_each_node_is_a_domain_nothing_changes(self, view):
+    def test_a_view_where_each_node_is_a_domain_stays_the_same(self, view):
         found, members = memory_domains.merge(view)
         self.assertIs(view, found)
         self.assertEqual([(at,) for at in range(len(view.nodes))], list(members))

@@ -20,7 +20,7 @@ HIDDEN = {
 
 
 class QuartileTest(unittest.TestCase):
-    def test_three_quarters_do_not_exceed_it(self):
+    def test_three_quarters_of_the_values_do_not_exceed_the_quartile(self):
         for values, wanted in (
             ([1], 1),
             ([1, 2], 2),
@@ -33,11 +33,11 @@ class QuartileTest(unittest.TestCase):
 
 
 class CompletedTest(unittest.TestCase):
-    def test_what_all_nodes_know_or_none_does_stays(self):
+    def test_a_figure_that_all_nodes_know_or_none_does_is_not_filled_in(self):
         nodes = (node(0, demand_cores=1.0), node(1, demand_cores=2.0))
         self.assertEqual((nodes, ()), missing.fill_in(nodes))
 
-    def test_each_part_is_filled_in(self):
+    def test_each_part_that_a_node_lacks_is_filled_in(self):
         nodes = (
             node(
                 0,

@@ -38,7 +38,7 @@ class KeptMemoryTest(unittest.TestCase):
             self.view(promises, memory, limits), model.Request(vcpus, gib * GIB), limits
         )
 
-    def test_no_floating_promise_is_spread_there(self):
+    def test_no_floating_promise_is_spread_to_kept_memory(self):
         found = self.view([floating(12)])
         self.assertEqual([6 * GIB, 6 * GIB, 0, 0], [n.promised_bytes for n in found.nodes])
         self.assertEqual([16 * GIB, 16 * GIB, 0, 0], [n.capacity_bytes for n in found.nodes])
@@ -51,18 +51,18 @@ class KeptMemoryTest(unittest.TestCase):
         )
         self.assertIn(2, self.place(60, memory=own).mem_nodes)
 
-    def test_no_guest_is_placed_there(self):
+    def test_no_guest_is_placed_on_kept_memory(self):
         for gib in (8, 24, 31, 60):
             with self.subTest(gib=gib):
                 placed = self.place(gib)
                 self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, {0, 1})
         self.assertEqual((), self.place(60).mem_nodes, 'wide: it fits nowhere')
 
-    def test_the_operator_lets_guests_have_it(self):
+    def test_the_operator_may_let_guests_have_kept_memory(self):
         asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
         self.assertEqual((0, 3), self.place(60, limits=asked).mem_nodes)
 
-    def test_the_operator_says_it_is_a_devices(self):
+    def test_the_operator_may_say_that_memory_is_a_devices(self):
         said = LIMITS._replace(device_memory_nodes=frozenset({0, 2, 3}))
         own = (model.NodeMemory(),) * 2
         self.assertEqual((), self.place(60, memory=own, limits=said).mem_nodes)
@@ -89,7 +89,7 @@ class KeptMemoryTest(unittest.TestCase):
         asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
         self.assertEqual(128 * GIB, promise_limit.promisable_bytes(found, asked))
 
-    def test_a_guest_that_numatune_binds_there_is_counted_there(self):
+    def test_a_guest_that_numatune_binds_to_kept_memory_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)
         self.assertEqual([0, 0, 4 * GIB, 0], [n.promised_bytes for n in self.view([pinned]).nodes])
 
@@ -131,7 +131,7 @@ class BandwidthTest(unittest.TestCase):
             limits,
         )
 
-    def test_whatever_they_can_the_place_is_the_same(self):
+    def test_bandwidth_of_kept_memory_does_not_change_the_place(self):
         for wanted in (150, 250, 405, 414, 432, 600):
             alone = self.place(wanted, (0, 0))
             self.assertTrue(alone.memory_fits)
@@ -140,11 +140,11 @@ class BandwidthTest(unittest.TestCase):
                 with self.subTest(wanted=wanted, maxima=maxima):
                     self.assertEqual(alone, self.place(wanted, maxima))
 
-    def test_what_the_operator_lets_guests_have_counts(self):
+    def test_bandwidth_of_memory_that_guests_may_have_counts(self):
         asked = LIMITS._replace(guest_memory_nodes=frozenset({2, 3}))
         self.assertEqual((0, 1, 2), self.place(450, (60, 30), asked).mem_nodes)
 
-    def test_of_nodes_with_cpus_only_the_memory_that_their_guests_get_counts(self):
+    def test_bandwidth_of_cpu_only_nodes_is_that_of_their_guests_memory(self):
         for own in (None, 0, 200):
             with self.subTest(own=own):
                 placed = self.place(150, (own, own), sizes=(256, 256, 0, 0), cpus=(1, 1, 8, 8))
@@ -166,13 +166,13 @@ class DomainTest(unittest.TestCase):
     def view(self):
         return view(self.SHAPE, [], LIMITS)._replace(domains=(0, 0, 2, 2))
 
-    def test_memory_is_on_the_nodes_that_have_any(self):
+    def test_memory_of_a_domain_is_on_its_nodes_that_have_any(self):
         for gib, nodes, mem_nodes in ((12, (0, 1), (0,)), (20, (0, 1, 2, 3), (0, 2))):
             with self.subTest(gib=gib):
                 placed = placement.place(self.view(), model.Request(3, gib * GIB), LIMITS)
                 self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
 
-    def test_the_spread_policys_too(self):
+    def test_memory_of_a_spread_guest_is_on_nodes_that_have_any(self):
         placed = placement.place(
             self.view(), model.Request(3, 12 * GIB, policy=model.SPREAD), LIMITS
         )
@@ -184,7 +184,7 @@ class RebalanceTest(unittest.TestCase):
         made, _ = host.run(plan_records.RebalanceOptions(), 240, 60.0)
         return [part for plan in made for move in plan.moves for part in move.parts]
 
-    def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):
+    def test_memory_that_spilled_to_a_device_comes_home(self):
         guests = [
             load(
                 'far',
@@ -206,7 +206,7 @@ class RebalanceTest(unittest.TestCase):
             {0, 1}, {node for guest in host.guests for node, _ in guest.bytes_by_node}
         )
 
-    def test_no_step_names_a_node_without_memory(self):
+    def test_no_move_names_a_node_without_memory(self):
         guests = [load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
         host = Constant(
             (4, 4, 4, 4),

@@ -13,7 +13,7 @@ ABSENT = -2
 
 class WindowsTest(unittest.TestCase):
     @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
-    def test_they_cover_the_range_once_and_cut_at_multiples(self, start, size, step):
+    def test_windows_cover_the_range_once_and_are_cut_at_multiples(self, start, size, step):
         cuts = list(page_choice.windows(start, start + size, step))
         self.assertEqual(
             list(range(start, start + size)), [at for a, b in cuts for at in range(a, b)]
@@ -26,7 +26,7 @@ class WindowsTest(unittest.TestCase):
 
 class AwayTest(unittest.TestCase):
     @given(st.lists(st.integers(-20, 4)), st.sets(st.integers(0, 4), min_size=1))
-    def test_present_pages_off_the_homes(self, statuses, homes):
+    def test_away_are_present_pages_off_the_home_nodes(self, statuses, homes):
         self.assertEqual(
             [i for i, node in enumerate(statuses) if node >= 0 and node not in homes],
             page_choice.away(array('i', statuses), homes),
@@ -34,7 +34,7 @@ class AwayTest(unittest.TestCase):
 
 
 class WholeUnitsTest(unittest.TestCase):
-    def test_a_unit_on_one_wrong_node(self):
+    def test_a_unit_wholly_on_one_wrong_node_is_moved_as_one(self):
         statuses = array('i', [1, 1, 1, 1, 1, 0, 1, 1, ABSENT, 1, 1, 1, 1])
         self.assertEqual([1, 10], page_choice.whole_units(statuses, {0}, 1, 3))
 
@@ -52,7 +52,7 @@ class WholeUnitsTest(unittest.TestCase):
 
 
 class TargetTest(unittest.TestCase):
-    def test_the_node_that_lacks_most(self):
+    def test_the_next_target_is_the_node_that_lacks_most(self):
         wanted = {0: 100, 1: 100}
         self.assertEqual(1, page_choice.next_target(wanted, {0: 60, 1: 10}, [0, 1]))
         self.assertEqual(0, page_choice.next_target(wanted, {0: 60, 1: 10}, [0]))
@@ -60,7 +60,7 @@ class TargetTest(unittest.TestCase):
         self.assertIsNone(page_choice.next_target(wanted, {}, []))
 
     @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4), st.integers(0, 1 << 40))
-    def test_shares_add_up_as_promised(self, promised, total):
+    def test_shares_of_nodes_add_up_as_promised(self, promised, total):
         mems = tuple(range(len(promised)))
         found = page_choice.shares(mems, tuple(promised), total)
         self.assertEqual(set(mems), set(found))
@@ -69,5 +69,5 @@ class TargetTest(unittest.TestCase):
         if len(mems) == 2 and promised[0] > promised[1]:
             self.assertGreaterEqual(found[0], found[1])
 
-    def test_equal_shares_where_none_is_promised(self):
+    def test_shares_are_equal_where_none_is_promised(self):
         self.assertEqual({0: 50, 2: 50}, page_choice.shares((0, 2), (), 100))

@@ -41,7 +41,7 @@ def guest(number=1, allowed=None, pins=(), flavor='m1.small', placed_by=(), vcpu
 
 
 class NodesTest(unittest.TestCase):
-    def test_of_some_cpus(self):
+    def test_nodes_of_cpus_are_those_that_have_them(self):
         for cpus, nodes in (
             (None, ()),
             ((), ()),
@@ -54,7 +54,7 @@ class NodesTest(unittest.TestCase):
                 found = None if cpus is None else frozenset(cpus)
                 self.assertEqual(nodes, pools.nodes_of(found, host()))
 
-    def test_of_cpus_that_guests_may_not_use(self):
+    def test_nodes_of_cpus_that_guests_may_not_use_are_found(self):
         self.assertEqual((0,), pools.nodes_of(frozenset((4,)), host(frozenset((0,)), NODES[1])))
 
 
@@ -65,7 +65,7 @@ class FloatingTest(unittest.TestCase):
         )
         return sorted(pool.cpus), pool.source
 
-    def test_nova_says(self):
+    def test_the_floating_pool_is_what_nova_conf_says(self):
         dedicated = guest(1, pins=(2, 3))
         self.assertEqual(
             ([0, 1, 8, 9], 'nova.conf'),
@@ -82,7 +82,7 @@ class FloatingTest(unittest.TestCase):
         self.assertEqual(([*range(16)], 'kernel'), self.found(shared=(77,)))
         self.assertEqual(([*range(16)], 'kernel'), self.found(dedicated=range(16)))
 
-    def test_what_all_of_novas_guests_have(self):
+    def test_the_floating_pool_is_the_set_that_all_novas_guests_have(self):
         shared = (0, 1, 8, 9)
         alike = [guest(1, shared), guest(2, shared), guest(3, pins=(2, 3))]
         self.assertEqual((list(shared), 'guests'), self.found(*alike))
@@ -93,10 +93,10 @@ class FloatingTest(unittest.TestCase):
                 self.found(*alike, other),
             )
 
-    def test_a_set_that_is_not_novas_is_that_guests_own(self):
+    def test_a_set_that_is_not_novas_is_its_guests_own(self):
         self.assertEqual(([*range(16)], 'kernel'), self.found(guest(1, (0, 1), flavor=None)))
 
-    def test_without_the_cpus_of_dedicated_guests(self):
+    def test_cpus_of_dedicated_guests_are_not_in_the_floating_pool(self):
         without = ([0, 1, *range(4, 16)], 'guests')
         for dedicated in (
             guest(pins=(2, 3)),
@@ -116,7 +116,7 @@ class FloatingTest(unittest.TestCase):
         found, _ = self.found(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
         self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], found)
 
-    def test_never_empty(self):
+    def test_the_floating_pool_is_never_empty(self):
         self.assertEqual(([*range(16)], 'kernel'), self.found(guest(pins=range(16), vcpus=16)))
 
     @given(
@@ -132,7 +132,7 @@ class FloatingTest(unittest.TestCase):
         st.none() | st.frozensets(st.integers(0, 20)),
         st.none() | st.frozensets(st.integers(0, 20)),
     )
-    def test_some_of_the_usable_cpus_whatever_is_said(self, guests, shared, dedicated):
+    def test_the_floating_pool_is_always_of_usable_cpus(self, guests, shared, dedicated):
         pool = pools.floating_pool(host(), tuple(guests), shared, dedicated)
         self.assertTrue(pool.cpus and pool.cpus <= ALL)
         nodes = pools.with_floating_pool(host(), pool).nodes
@@ -167,7 +167,7 @@ class GuestsPoolTest(unittest.TestCase):
             with self.subTest(one=one):
                 self.assertEqual(apart, pools.is_apart(one, self.host))
 
-    def test_how_many_vcpus_load_it(self):
+    def test_loading_vcpus_are_those_that_may_run_in_the_pool(self):
         mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
         for one, vcpus in (
             (guest(), 2),
@@ -180,7 +180,7 @@ class GuestsPoolTest(unittest.TestCase):
             with self.subTest(one=one):
                 self.assertEqual(vcpus, pools.loading_vcpus(one, self.host))
 
-    def test_pools_beside_the_floating_one(self):
+    def test_pools_beside_the_floating_one_are_found_once(self):
         guests = (
             guest(1, (0, 1, 8, 9)),
             guest(2, (4, 5, 99)),
@@ -191,7 +191,7 @@ class GuestsPoolTest(unittest.TestCase):
         )
         self.assertEqual((frozenset((4, 5)),), pools.other_pools(guests, self.host))
 
-    def test_of_many_pools_those_of_most_guests(self):
+    def test_the_pools_of_most_guests_are_kept_of_many(self):
         wide = model.Topology((model.Node(0, frozenset(range(99))),), (), ())
         guests = [guest(at, (at,)) for at in range(80)] + [guest(90, (70,))]
         found = pools.other_pools(tuple(guests), wide)

@@ -9,7 +9,7 @@ LATENCIES = ((60.0, 100.0), (100.0, 60.0))  # two sockets of the eBay KVM tuning
 
 
 class TestUtilisations(unittest.TestCase):
-    def test_bandwidth(self):
+    def test_bandwidth_is_lines_times_their_size_over_time(self):
         self.assertEqual(25.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9))
         self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))
         self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10**9))
@@ -21,14 +21,14 @@ class TestUtilisations(unittest.TestCase):
 
 
 class TestLatency(unittest.TestCase):
-    def test_unloaded(self):
+    def test_latency_without_load_is_the_unloaded_one(self):
         self.assertEqual(100.0, pressure.loaded_latency_ns(100.0, 60.0, 0.0))
         self.assertEqual(100.0, pressure.loaded_latency_ns(100.0, 60.0, None))
 
-    def test_queueing(self):
+    def test_latency_rises_by_queueing_with_load(self):
         self.assertAlmostEqual(100 + 0.15 * 60, pressure.loaded_latency_ns(100.0, 60.0, 0.5))
 
-    def test_the_tangent_continues_without_a_step(self):
+    def test_latency_continues_by_a_tangent_without_a_step(self):
         below = pressure.loaded_latency_ns(60.0, 60.0, 0.95 - 1e-9)
         above = pressure.loaded_latency_ns(60.0, 60.0, 0.95 + 1e-9)
         self.assertAlmostEqual(below, above, places=4)
@@ -37,14 +37,14 @@ class TestLatency(unittest.TestCase):
         )
 
     @given(st.floats(0, 5), st.floats(0, 5))
-    def test_never_falls_with_load(self, one, other):
+    def test_latency_never_falls_with_load(self, one, other):
         low, high = sorted((one, other))
         self.assertLessEqual(
             pressure.loaded_latency_ns(60.0, 60.0, low),
             pressure.loaded_latency_ns(60.0, 60.0, high),
         )
 
-    def test_slit(self):
+    def test_latencies_follow_from_the_slit(self):
         self.assertEqual(LATENCIES, pressure.slit_latencies_ns(((12, 20), (20, 12)), 60.0))
 
 
@@ -82,17 +82,17 @@ class TestLosses(unittest.TestCase):
 
 
 class TestAttribute(unittest.TestCase):
-    def test_two_nodes_leave_no_choice(self):
+    def test_remote_accesses_on_two_nodes_go_to_the_other(self):
         traffic = pressure.attribute((5, 6), (10, 20), ())
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), traffic)
 
-    def test_a_guests_pages_tell_where_to(self):
+    def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
         # All of node 0's remote accesses are of one guest: a quarter of its pages
         # elsewhere is on node 1, the rest on node 2.
         traffic = pressure.attribute((0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))])
         self.assertEqual((0.0, 25.0, 75.0), traffic[0])
 
-    def test_controllers_correct_the_seed(self):
+    def test_traffic_of_controllers_corrects_what_pages_tell(self):
         # Pages say evenly; the controllers saw node 2 serve three times as much.
         traffic = pressure.attribute(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
@@ -100,14 +100,14 @@ class TestAttribute(unittest.TestCase):
         for seen, fitted in zip((0.0, 25.0, 75.0), traffic[0]):
             self.assertAlmostEqual(seen, fitted)
 
-    def test_what_does_not_fit_keeps_its_seed(self):
+    def test_traffic_that_does_not_fit_stays_where_pages_tell(self):
         # The guest has no page on node 1, though that node served half.
         traffic = pressure.attribute(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)
         )
         self.assertEqual((0.0, 0.0, 100.0), traffic[0])
 
-    def test_an_uncounted_controller(self):
+    def test_an_uncounted_controller_changes_no_attribution(self):
         self.assertEqual(
             pressure.attribute((0, 0), (1, 1), ()),
             pressure.attribute((0, 0), (1, 1), (), (1, None)),
@@ -118,7 +118,7 @@ class TestAttribute(unittest.TestCase):
 
     @settings(max_examples=60, deadline=None)
     @given(AMOUNTS, AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4), AMOUNTS)
-    def test_rows_are_what_was_counted(self, local, remote, guests, incoming):
+    def test_attributed_rows_sum_to_what_was_counted(self, local, remote, guests, incoming):
         traffic = pressure.attribute(local, remote, guests, incoming)
         for n, row in enumerate(traffic):
             self.assertEqual(local[n], row[n])
@@ -133,7 +133,7 @@ class TestAttribute(unittest.TestCase):
             )
         )
     )
-    def test_consistent_sums_are_met(self, truth):
+    def test_attributed_columns_meet_consistent_sums(self, truth):
         nodes = range(len(truth))
         remote = [sum(row) - row[n] for n, row in enumerate(truth)]
         incoming = [sum(truth[n][m] for n in nodes if n != m) for m in nodes]

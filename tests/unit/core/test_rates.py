@@ -11,25 +11,25 @@ COUNTS = st.builds(CounterReading, U64, st.integers(0, 2**62), st.integers(0, 2*
 
 
 class TestDifference(unittest.TestCase):
-    def test_counted_all_the_time(self):
+    def test_a_counter_that_ran_all_the_time_is_taken_as_it_is(self):
         self.assertEqual(
             Delta(70.0, 1.0),
             rates.difference(CounterReading(30, 100, 100), CounterReading(100, 200, 200)),
         )
 
-    def test_multiplexed_is_scaled_and_says_how_much_was_seen(self):
+    def test_a_multiplexed_count_is_scaled_and_has_its_share(self):
         self.assertEqual(
             Delta(300.0, 0.25),
             rates.difference(CounterReading(25, 1000, 500), CounterReading(100, 1400, 600)),
         )
 
-    def test_wraps_at_64_bits(self):
+    def test_a_difference_wraps_at_64_bits(self):
         self.assertEqual(
             Delta(8.0, 1.0),
             rates.difference(CounterReading(2**64 - 3, 1, 1), CounterReading(5, 2, 2)),
         )
 
-    def test_unknown(self):
+    def test_a_difference_that_cannot_be_told_is_unknown(self):
         first = CounterReading(100, 1000, 900)
         for name, second in (
             ('went backwards', CounterReading(99, 2000, 1900)),
@@ -51,7 +51,7 @@ class TestDifference(unittest.TestCase):
         )
 
     @given(COUNTS, COUNTS, st.booleans())
-    def test_never_a_wrong_number(self, first, second, idle):
+    def test_a_difference_is_never_negative_and_has_a_valid_share(self, first, second, idle):
         delta = rates.difference(first, second, idle)
         if delta is not None:
             self.assertGreaterEqual(delta.value, 0)
@@ -74,14 +74,14 @@ class TestSums(unittest.TestCase):
         self.assertIsNone(rates.add([Delta(2.0, 0.5), None]))
         self.assertIsNone(rates.add([]))
 
-    def test_subtract(self):
+    def test_a_subtracted_count_is_not_below_zero_and_has_the_lower_share(self):
         self.assertEqual(Delta(2.0, 0.5), rates.subtract(Delta(5.0, 1.0), Delta(3.0, 0.5)))
         self.assertEqual(0.0, rates.subtract(Delta(3.0, 1.0), Delta(5.0, 1.0)).value)
         self.assertIsNone(rates.subtract(None, Delta(1.0, 1.0)))
 
 
 class TestRatios(unittest.TestCase):
-    def test_per_sec(self):
+    def test_per_sec_is_unknown_without_time_or_count(self):
         self.assertEqual(50.0, rates.per_sec(Delta(100.0, 1.0), 2 * 10**9))
         for delta, elapsed in ((None, 1), (Delta(1.0, 1.0), 0), (Delta(1.0, 1.0), -5)):
             self.assertIsNone(rates.per_sec(delta, elapsed))
@@ -91,7 +91,7 @@ class TestRatios(unittest.TestCase):
         for part, whole in ((5, None), (None, 10), (5, 0)):
             self.assertIsNone(rates.ratio(part, whole))
 
-    def test_remote_ratio(self):
+    def test_remote_ratio_is_unknown_without_accesses(self):
         self.assertEqual(0.25, rates.remote_ratio(300, 100))
         self.assertIsNone(rates.remote_ratio(0, 0))
         self.assertIsNone(rates.remote_ratio(None, 100))
@@ -102,7 +102,7 @@ class TestRatios(unittest.TestCase):
         self.assertEqual((2.0, False), rates.cycles_per_instruction(200, 100, None))
         self.assertEqual((None, False), rates.cycles_per_instruction(200, 0, 0.5))
 
-    def test_memory_intensity(self):
+    def test_memory_intensity_is_accesses_per_thousand_instructions(self):
         self.assertEqual(8.0, rates.memory_intensity(6, 2, 1000))
         self.assertIsNone(rates.memory_intensity(6, None, 1000))
         self.assertIsNone(rates.memory_intensity(6, 2, 0))

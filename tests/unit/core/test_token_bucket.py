@@ -9,7 +9,7 @@ from nova_numa_pmc.core.token_bucket import TokenBucket
 
 
 class TokenBucketTest(unittest.TestCase):
-    def test_a_debt_is_waited_for(self):
+    def test_a_debt_in_the_bucket_is_waited_for(self):
         bucket = TokenBucket(rate_per_sec=100, burst=50, now_s=0.0)
         self.assertEqual(0, bucket.wait_s(0.0))
         bucket.spend(150, 0.0)
@@ -17,7 +17,7 @@ class TokenBucketTest(unittest.TestCase):
         self.assertEqual(0.5, bucket.wait_s(0.5))
         self.assertEqual(0, bucket.wait_s(1.0))
 
-    def test_idle_time_adds_up_to_a_burst_only(self):
+    def test_idle_time_fills_the_bucket_to_one_burst_at_most(self):
         bucket = TokenBucket(rate_per_sec=100, burst=50, now_s=0.0)
         bucket.spend(150, 1000.0)
         self.assertEqual(1.0, bucket.wait_s(1000.0))
@@ -33,7 +33,7 @@ class TokenBucketTest(unittest.TestCase):
         st.integers(1, 500),
         st.integers(0, 500),
     )
-    def test_rate_holds_over_any_time(self, events, rate, burst):
+    def test_the_rate_of_the_bucket_holds_over_any_time(self, events, rate, burst):
         bucket, now, spent = TokenBucket(rate, burst, 0.0), 0.0, []
         for passed, amount in events:
             now += passed

@@ -40,7 +40,7 @@ class TestDeck(unittest.TestCase):
     def per_sec(self, table, role):
         return table[self.codes[role]]
 
-    def test_instructions_per_cycle(self):
+    def test_instructions_per_cycle_are_those_of_the_deck(self):
         for table, ipc in ((self.before, 0.42), (self.after, 0.47)):
             cpi, reliable = rates.cycles_per_instruction(
                 table['cpu-cycles'], table['instructions'], 0.97
@@ -48,7 +48,7 @@ class TestDeck(unittest.TestCase):
             self.assertTrue(reliable)
             self.assertEqual(ipc, round(1 / cpi, 2))
 
-    def test_each_ratio_is_of_its_event(self):
+    def test_each_ratio_of_the_deck_is_of_its_event(self):
         for name, ratio in (
             (self.codes['remote_dram'], 56.0),
             ('node-load-misses', 18.7),
@@ -57,7 +57,7 @@ class TestDeck(unittest.TestCase):
             # The windows differ by a third of a millisecond.
             self.assertAlmostEqual(ratio, self.before[name] / self.after[name], delta=0.06)
 
-    def test_remote_share_of_dram_loads(self):
+    def test_the_remote_share_of_dram_loads_is_that_of_the_deck(self):
         shares = [
             rates.remote_ratio(
                 self.per_sec(table, 'local_dram'), self.per_sec(table, 'remote_dram')
@@ -67,7 +67,7 @@ class TestDeck(unittest.TestCase):
         self.assertAlmostEqual(0.528, shares[0], places=3)
         self.assertAlmostEqual(0.0098, shares[1], places=4)
 
-    def test_loss_by_distance(self):
+    def test_the_loss_by_distance_follows_from_the_decks_counts(self):
         # The deck counts both sockets together: taken as the same on each.
         cores = []
         for table in (self.before, self.after):

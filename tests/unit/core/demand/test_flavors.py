@@ -31,7 +31,7 @@ class FlavorTest(unittest.TestCase):
             )
         return histories
 
-    def test_guests_of_the_flavor_else_all(self):
+    def test_demand_is_expected_by_guests_of_the_flavor_or_of_all(self):
         histories = self.fed(
             (2.0, 600.0, {}), (4.0, 600.0, {'flavor': 'm2'}), (3.0, 600.0, {'flavor': None})
         )
@@ -40,7 +40,7 @@ class FlavorTest(unittest.TestCase):
             self.assertEqual((3, 2.25), subject.of_flavor(histories, flavor)[:2])
         self.assertEqual(model.DemandHistory(3, 2.25), subject.of_all_guests(histories))
 
-    def test_a_guest_that_boots_tells_nothing(self):
+    def test_a_booting_guest_tells_nothing_of_its_flavor(self):
         histories = self.fed((4.0, 299.0, {}))
         self.assertEqual(
             model.DemandHistory(),
@@ -56,19 +56,19 @@ class FlavorTest(unittest.TestCase):
             subject.of_all_guests(self.fed((4.0, 600.0, {}), promises=apart)),
         )
 
-    def test_traffic_per_core_of_the_host(self):
+    def test_traffic_expected_of_guests_is_that_per_core_of_the_host(self):
         def rate(cores):  # of a node that serves 8 GB/s
             return subject.of_flavor(self.fed((cores, 600.0, {})), None).bytes_per_core_sec
 
         self.assertAlmostEqual(4e9, rate(2.0))
         self.assertIsNone(rate(0.4))
 
-    def test_forgotten_guests_count(self):
+    def test_forgotten_guests_count_for_their_flavor(self):
         histories = self.fed((2.0, 600.0, {}))
         histories.flavors.update({'m1': (2.5, 1.0), None: (2.5, 1.0)})
         self.assertEqual((3.5, 1.5), subject.of_flavor(histories, 'm1')[:2])
 
-    def test_of_many_guests_so_many_count_that_one_host_does_not_decide_for_all(self):
+    def test_one_host_tells_of_a_bounded_number_of_guests(self):
         histories = Histories()
         histories.flavors[None] = (50, 20.0)
         for number in range(1, 31):

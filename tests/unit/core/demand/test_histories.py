@@ -66,7 +66,7 @@ class FeedTest(unittest.TestCase):
         self.histories.feed(interval(*guests, **fields), known or running(), promises or {})
         return self.histories.guests.get(GUEST)
 
-    def test_what_ran_and_what_waited_is_wanted(self):
+    def test_demand_is_what_ran_and_what_waited(self):
         found = self.feed(one(2.0, waiting_cores=0.5))
         self.assertEqual((2.5, 2.5), (found.demand.minutes.mean, found.demand.day.mean))
 
@@ -98,7 +98,7 @@ class FeedTest(unittest.TestCase):
         found = self.feed(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
         self.assertAlmostEqual(1e9, found.traffic.minutes.mean, delta=0.3e9)
 
-    def test_where_it_ran_is_forgotten_when_its_place_changes(self):
+    def test_where_a_guest_ran_is_forgotten_when_its_place_changes(self):
         self.feed(one(2.0), promises=promised())
         self.feed(one(2.0, node=1), promises=promised())
         self.assertEqual({0, 1}, set(self.histories.guests[GUEST].ran))
@@ -106,7 +106,7 @@ class FeedTest(unittest.TestCase):
         self.assertEqual({}, self.feed(one(2.0), promises=moved).ran)  # a part of it there
         self.assertEqual([1], list(self.feed(one(2.0, node=1), promises=moved).ran))
 
-    def test_what_others_want_is_what_guests_leave(self):
+    def test_demand_of_others_is_what_guests_leave_of_the_nodes(self):
         self.feed(
             one(2.0, waiting_cores=0.5, bandwidth_bytes_per_sec=1e9),
             one(1.0, 2, bandwidth_bytes_per_sec=2e9),
@@ -120,17 +120,17 @@ class FeedTest(unittest.TestCase):
             {node: history.traffic.day.mean for node, history in self.histories.others.items()},
         )
 
-    def test_what_a_guest_on_cpus_of_its_own_wants_is_not_taken_off_what_others_want(self):
+    def test_demand_on_cpus_of_a_guests_own_is_not_taken_off_that_of_others(self):
         self.feed(one(2.0), promises=promised(vcpus=0))
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 
-    def test_others_wait_until_it_is_known_where_guests_ran(self):
+    def test_demand_of_others_is_unknown_until_it_is_known_where_guests_ran(self):
         self.feed(samples.guest(cores=2.0, cores_by_node=()))
         self.assertIsNone(self.histories.others[0].demand.day.mean)
         self.feed(one(None))  # as when it has just come
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 
-    def test_years_do_not_change_what_is_known(self):
+    def test_years_of_intervals_keep_mean_and_variance(self):
         for at in range(3000):
             found = self.feed(one(1.0 + at % 2), elapsed_s=600.0)
         self.assertLess(self.histories.minutes.scale, 1e200)
@@ -155,7 +155,7 @@ class ForgetTest(unittest.TestCase):
         self.assertNotIn(uuid(1), histories.guests)
         self.assertEqual((1, 0.5), histories.flavors['m1'])
 
-    def test_there_is_a_bound_and_flavors_remember(self):
+    def test_guests_beyond_the_bound_are_kept_in_their_flavors(self):
         histories = subject.Histories()
         for number in range(1, subject.GUESTS_MAX + 201):
             self.feed(histories, number, 2.0, flavor='f%d' % (number % 2), back_s=599.0)
@@ -165,7 +165,7 @@ class ForgetTest(unittest.TestCase):
             self.assertLessEqual(count, subject.FLAVOR_GUESTS_MAX)
             self.assertAlmostEqual(0.5, total / count)
 
-    def test_one_of_which_nothing_was_measured_teaches_its_flavor_nothing(self):
+    def test_a_guest_never_measured_teaches_its_flavor_nothing(self):
         histories = subject.Histories()
         self.feed(histories, 1, None, flavor='unmeasured')
         self.assertIn(uuid(1), histories.guests)
@@ -174,7 +174,7 @@ class ForgetTest(unittest.TestCase):
         self.assertNotIn(uuid(1), histories.guests)
         self.assertEqual({}, histories.flavors)
 
-    def test_so_have_flavors(self):
+    def test_the_number_of_flavors_is_bounded(self):
         histories = subject.Histories()
         for number in range(1, subject.GUESTS_MAX + subject.FLAVORS_MAX + 101):
             self.feed(histories, number, 2.0, flavor='f%d' % number, back_s=599.0)
@@ -195,7 +195,7 @@ INTERVALS = st.lists(
 class FormatTest(unittest.TestCase):
     @settings(max_examples=50, deadline=None)
     @given(INTERVALS)
-    def test_what_was_written_is_read(self, intervals):
+    def test_histories_are_read_as_they_were_written(self, intervals):
         histories = subject.Histories()
         for elapsed_s, guests in intervals:
             histories.feed(
@@ -230,7 +230,7 @@ class FormatTest(unittest.TestCase):
         histories.flavors['m9'] = (3, 1.5)
         return history_format.to_data(histories)
 
-    def test_a_newer_writer_may_say_more(self):
+    def test_members_of_a_newer_writer_are_ignored(self):
         data = dict(self.whole(), schema='1.7', new=1)
         data['guests'][GUEST]['new'] = [1]
         self.assertEqual(0.5, flavors.per_vcpu(history_format.from_data(data))['m1'][1])
@@ -246,7 +246,7 @@ class FormatTest(unittest.TestCase):
                 self.assertAlmostEqual(2.0, again.demand.day.mean)
                 self.assertEqual(0.5, again.cores_per_vcpu)
 
-    def test_a_guest_said_to_be_measured_of_which_nothing_is_known_tells_nothing(self):
+    def test_a_guest_without_any_measurement_in_the_file_tells_nothing(self):
         data = self.whole()
         data['guests'][GUEST]['demand'] = [[], []]
         found = history_format.from_data(data)
@@ -258,7 +258,7 @@ class FormatTest(unittest.TestCase):
         data['flavors'] = [['m8', 0, 1.5], ['m9', 3, 1.5]]
         self.assertEqual({'m9': (3, 1.5)}, history_format.from_data(data).flavors)
 
-    def test_damage_is_refused(self):
+    def test_a_damaged_file_of_histories_is_refused(self):
         def guest(**members):
             return {'guests': {GUEST: dict(self.whole()['guests'][GUEST], **members)}}
 

@@ -116,7 +116,7 @@ class TestCase(unittest.TestCase):
 
 
 class ComposeTest(TestCase):
-    def test_a_guest_takes_its_past_with_it(self):
+    def test_a_guest_that_moves_takes_its_past_with_it(self):
         here = Here(others=(1.0, 0.5))
         here.add('a', 4.0)
         here.add('b', 2.0)
@@ -131,7 +131,7 @@ class ComposeTest(TestCase):
         self.assertAlmostEqual(before[0] - after[0], after[1] - before[1], places=1)
         self.assertAlmostEqual(3.0, after[0], places=6)
 
-    def test_what_is_stolen_now_comes_off_the_capacity(self):
+    def test_cpu_time_stolen_now_comes_off_the_capacity(self):
         here = Here()
         here.run(*SETTLED)
         here.sample = here.sample._replace(
@@ -167,7 +167,7 @@ class ComposeTest(TestCase):
             here.run(60.0)
         self.assertDemand((2.0, 2.0), here, places=0)
 
-    def test_one_that_has_not_run_counts_by_cores(self):
+    def test_a_floating_guest_that_has_not_run_counts_by_cores(self):
         here = Here((12, 4))
         here.add('a', 0.0, vcpus=4, cpu_nodes=(), mem_nodes=(), since_ns=NOW_NS)
         here.run(5.0)
@@ -192,7 +192,7 @@ class ComposeTest(TestCase):
         for wanted, load_ in zip((5e9, 4e9), here.loads().values()):
             self.assertAlmostEqual(wanted, load_.bandwidth_bytes_per_sec, delta=1e7)
 
-    def test_where_the_traffic_of_guests_is_unknown_the_interval_stands(self):
+    def test_where_traffic_of_a_guest_is_unknown_the_interval_counts(self):
         here = Here()
         here.add('a', 2.0, bytes_per_sec=8e9)
         here.add('b', 2.0)
@@ -201,7 +201,7 @@ class ComposeTest(TestCase):
         here.run(5.0)
         self.assertEqual(2e9, here.loads()[0].bandwidth_bytes_per_sec)
 
-    def test_unknown_stays_unknown(self):
+    def test_demand_unknown_in_the_interval_stays_unknown(self):
         here = Here()
         here.run(5.0)
         nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
@@ -228,7 +228,7 @@ class PoolTest(TestCase):
     def of_pool(self, here, name):
         here.known[name] = here.known[name]._replace(allowed_cpus=frozenset({0, 16, 999}))
 
-    def test_its_guests_histories_stand_for_their_interval(self):
+    def test_a_pools_demand_is_of_its_guests_histories(self):
         here = Here()
         here.add('a', 4.0, vcpus=0)
         here.add('b', 2.0)
@@ -240,7 +240,7 @@ class PoolTest(TestCase):
         self.assertAlmostEqual(4.5, near, places=1)
         self.assertEqual(0.25, far)
 
-    def test_a_young_one_counts_as_expected(self):
+    def test_a_young_guest_of_a_pool_counts_as_expected(self):
         here = Here()
         here.add('a', None, node=1, vcpus=0, since_ns=NOW_NS)
         self.of_pool(here, 'a')
@@ -248,7 +248,7 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(((0, 0.5), (1, 2.0)), self.pools(here, (0, 0.5), (1, 0.0)))
 
-    def test_unknown_stays_unknown_and_nothing_is_below_zero(self):
+    def test_demand_of_a_pool_stays_unknown_and_is_never_below_zero(self):
         here = Here()
         here.add('a', 0.0, vcpus=0)
         self.of_pool(here, 'a')
@@ -257,14 +257,14 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(((0, 0.0), (1, None)), self.pools(here, (0, 1.0), (1, None)))
 
-    def test_one_that_could_not_be_measured_adds_nothing(self):
+    def test_a_guest_that_could_not_be_measured_adds_nothing_to_its_pool(self):
         here = Here()
         here.add('a', None, vcpus=0)
         self.of_pool(here, 'a')
         here.run(5.0)
         self.assertEqual(((0, 1.0), (1, 0.5)), self.pools(here, (0, 1.0), (1, 0.5)))
 
-    def test_without_other_pools(self):
+    def test_without_other_pools_there_are_no_demands_of_pools(self):
         here = Here()
         here.run(5.0)
         self.assertEqual(
@@ -276,14 +276,14 @@ class PoolTest(TestCase):
 
 
 class YoungTest(TestCase):
-    def test_the_larger_of_measured_and_expected(self):
+    def test_a_young_guest_counts_by_the_larger_of_measured_and_expected(self):
         here = Here()
         here.add('calm', 0.5, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
         here.add('busy', 4.0, node=1, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
         here.run(5.0)
         self.assertDemand((2.0, 4.0), here)
 
-    def test_by_what_its_flavor_has_wanted(self):
+    def test_a_young_guest_is_expected_to_want_what_its_flavor_has(self):
         here = Here()
         for at in range(5):
             here.add('f%d' % at, 4.0, vcpus=4, flavor='hot')
@@ -317,14 +317,14 @@ class YoungTest(TestCase):
         self.assertEqual((0, 0), (near, far))
         self.assertGreater(none, 0.5)
 
-    def test_a_start_under_way_counts(self):
+    def test_a_start_under_way_counts_as_expected(self):
         here = Here()
         here.add('a', None, vcpus=4, started=False)
         del here.guests['a'], here.known['a']
         here.run(5.0)
         self.assertDemand((2.0, 0.0), here)
 
-    def test_beside_the_interval_where_the_longer_is_not_known(self):
+    def test_a_young_guest_counts_beside_the_interval_without_a_history(self):
         here = Here()
         here.add('odd', 2.0)
         here.guests['odd'][1] = {}  # where it ran is not told, and so not what others want
@@ -345,7 +345,7 @@ class HorizonTest(TestCase):
         here.run(*(60.0,) * 30)
         self.assertGreater(here.demand()[0], 0.5 + 0.8 * 3.5)
 
-    def test_one_that_stays_for_two_minutes_counts_in_full(self):
+    def test_a_load_that_stays_for_two_minutes_counts_in_full(self):
         here = Here()
         here.add('a', 0.5)
         here.run(*(5.0,) * 120)
@@ -358,7 +358,7 @@ class HorizonTest(TestCase):
         here.run(5.0)
         self.assertLess(here.demand()[0], 4.0)
 
-    def test_what_was_unknown_was_not_sustained(self):
+    def test_demand_that_was_unknown_was_not_sustained(self):
         here = Here(others=(6.0, 1.0))
         here.run(*(5.0,) * 24)
         self.assertEqual((6.0, 0.0), here.histories.sustained_demand(0))
@@ -369,7 +369,7 @@ class HorizonTest(TestCase):
         self.assertEqual((None, 0.0), here.histories.sustained_demand(0))
         self.assertEqual((None, None), here.histories.sustained_demand(9))
 
-    def test_what_was_not_a_guests_is_gone_within_minutes(self):
+    def test_demand_that_was_no_guests_is_gone_within_minutes(self):
         here = Here(others=(8.0, 0.0))  # as while the host is set up
         here.add('a', 1.0)
         here.run(*(60.0,) * 600)
@@ -377,7 +377,7 @@ class HorizonTest(TestCase):
         here.run(*(60.0,) * 45)
         self.assertLess(here.demand()[0], 1.5)
 
-    def test_one_that_has_gone_counts_for_hours(self):
+    def test_a_load_that_has_gone_counts_for_hours(self):
         here = Here()
         here.add('a', 4.0)
         here.run(*(60.0,) * 1440)
@@ -407,7 +407,7 @@ HOST = st.tuples(
 
 
 class DemandSumTest(unittest.TestCase):
-    def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
+    def test_the_day_counts_where_minutes_tell_nothing_of_a_guest(self):
         series = Series(1.0)
         series.day.add(2.0, 1.0, 1)
         total = subject.DemandSum()
@@ -418,7 +418,7 @@ class DemandSumTest(unittest.TestCase):
 class PropertyTest(unittest.TestCase):
     @settings(max_examples=50, deadline=None)
     @given(HOST)
-    def test_of_a_constant_load_it_is_what_the_interval_says(self, drawn):
+    def test_lasting_demand_of_a_constant_load_is_that_of_the_interval(self, drawn):
         here = self.built(drawn)
         for node, found in zip(here.sample.nodes, here.loads().values()):
             self.assertAlmostEqual(node.demand_cores, found.demand_cores, places=6)

@@ -78,7 +78,7 @@ class PropertyTest(unittest.TestCase):
 
     @settings(deadline=None)
     @given(SERIES, st.integers(2, 20))
-    def test_how_intervals_are_cut_changes_nothing(self, series, parts):
+    def test_the_cut_of_intervals_changes_nothing_in_a_stream(self, series, parts):
         cut = [(value, seconds / parts) for value, seconds in series for _ in range(parts)]
         (whole, _), (pieces, _) = feed(series), feed(cut)
         self.assertAlmostEqual(whole.mean, pieces.mean, delta=1e-6 * (1 + whole.mean))
@@ -92,16 +92,16 @@ class PropertyTest(unittest.TestCase):
 
 
 class StreamTest(unittest.TestCase):
-    def test_nothing_observed_is_unknown(self):
+    def test_a_stream_without_observations_is_unknown(self):
         stream = subject.Stream()
         self.assertEqual(
             (None, None, None), (stream.mean, stream.variance, stream.quantile(0.95, UNIT))
         )
 
-    def test_a_horizon_ago_weighs_a_third(self):
+    def test_an_observation_a_horizon_ago_weighs_a_third(self):
         stream, _ = feed([(1.0, 9e3)] * 10 + [(0.0, 900.0)])
         self.assertAlmostEqual(1 / math.e, stream.mean)
 
-    def test_beyond_the_last_bin(self):
+    def test_a_value_beyond_the_last_bin_has_a_bounded_quantile(self):
         stream, _ = feed([(1e9, 5.0)])
         self.assertLess(stream.quantile(0.95, UNIT), 1e4)

@@ -20,7 +20,7 @@ GUESTS = st.lists(
 class ExactSearchTest(unittest.TestCase):
     @settings(max_examples=60)
     @given(NODES, GUESTS)
-    def test_finds_what_enumeration_finds(self, nodes, guests):
+    def test_exact_search_finds_what_enumeration_finds(self, nodes, guests):
         cores, capacity = zip(*nodes)
         host = Host(cores, cores, capacity, two_level(len(nodes), 1))
         pressures, losses = [], []

@@ -53,7 +53,7 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual({cache for caches in host.host.l3s for cache in caches}, set(held))
         self.assertEqual([0, 1] * 4, [min(cpus) // 16 for cpus in held])
 
-    def test_the_same_again_is_decided_the_same(self):
+    def test_the_same_starts_again_get_the_same_caches(self):
         first, second = (
             [host.start(vcpus) for vcpus in (1, 3, 2, 4, 1, 2)] for host in (Host(), Host())
         )
@@ -70,7 +70,7 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual(16, len(host.start(5)))
         self.assertEqual((), host.told)
 
-    def test_nor_one_that_could_want_more_cores_than_a_cache_has(self):
+    def test_a_guest_wanting_more_cores_than_a_cache_has_its_nodes_cpus(self):
         # Four threads are two and a half cores.
         self.assertEqual(
             (4, 16), tuple(len(Host(machine(threads=2)).start(vcpus)) for vcpus in (2, 3))
@@ -82,7 +82,7 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
         self.assertEqual([l3.L3_CROWDED], [reason.code for reason in host.told])
 
-    def test_what_was_measured_says_how_crowded_it_is(self):
+    def test_measured_demand_says_how_crowded_a_cache_is(self):
         for demand, expected in ((0.4, 4), (15.0, 16)):
             host = Host(loads={at: model.NodeLoad(demand) for at in range(NODES)})
             for _ in range(15):
@@ -104,14 +104,14 @@ class ChooseTest(unittest.TestCase):
         )
         self.assertEqual(host.host.l3s[1][0], host.start(1, allowed_cpus=frozenset(range(16, 32))))
 
-    def test_of_cpus_kept_from_guests_none_is_counted(self):
+    def test_cpus_kept_from_guests_are_not_counted_in_a_cache(self):
         host = machine()
         host = host._replace(
             nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
         )
         self.assertEqual({4, 5, 6, 7}, Host(host).start(2, allowed_cpus=frozenset(range(16))))
 
-    def test_one_cache_or_none_known_is_no_choice(self):
+    def test_one_cache_of_a_node_or_none_known_is_no_choice(self):
         host = machine()
         for l3s in ((), ((), ()), tuple((node.cpus,) for node in host.nodes)):
             with self.subTest(l3s=l3s):
@@ -130,7 +130,7 @@ class ChooseTest(unittest.TestCase):
                 )
                 self.assertEqual([16, 16], [len(Host(host).start(vcpus)) for vcpus in (1, 2)])
 
-    def test_nor_one_of_which_a_single_core_is_left_to_guests(self):
+    def test_a_cache_with_a_single_core_left_to_guests_is_no_place(self):
         host = machine()
         host = host._replace(
             nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)

@@ -14,17 +14,17 @@ def apart(a, b):
 
 
 class SmallestTest(unittest.TestCase):
-    def test_all_of_the_smallest_size(self):
+    def test_sets_of_the_smallest_size_are_found_nearest_first(self):
         room = [(2, 4), (2, 1), (2, 3), (2, 0)]
         self.assertEqual([(0, 1), (0, 2)], node_sets.smallest(room, (4, 5), apart)[:2])
 
-    def test_none_where_all_do_not_suffice(self):
+    def test_no_set_is_found_where_all_nodes_do_not_suffice(self):
         self.assertEqual([], node_sets.smallest([(1, 1)] * 3, (1, 4), apart))
         self.assertEqual([], node_sets.smallest([], (1, 1), apart))
 
     @settings(max_examples=100)
     @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
-    def test_growing_misses_no_feasible_need(self, room, need):
+    def test_growing_finds_a_set_wherever_one_exists(self, room, need):
         exact = node_sets.smallest(room, need, apart)
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
             grown = node_sets.smallest(room, need, apart)
@@ -50,7 +50,7 @@ class SmallestTest(unittest.TestCase):
         ),
         st.tuples(st.integers(1, 30), st.integers(0, 30)),
     )
-    def test_with_costs_what_is_found_holds_the_guest_too(self, drawn, need):
+    def test_each_set_found_with_costs_holds_the_guest(self, drawn, need):
         room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
             found = node_sets.smallest(room, need, apart, costs)
@@ -65,14 +65,14 @@ class SmallestTest(unittest.TestCase):
         cheapest = tuple(sorted(sorted(range(24), key=costs.__getitem__)[:4]))
         self.assertIn(cheapest, node_sets.smallest(room, (8, 8), apart, costs))
 
-    def test_in_each_socket_the_cheapest_are_found(self):
+    def test_the_cheapest_nodes_are_found_in_each_socket(self):
         room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
         found = node_sets.smallest(
             room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
 
-    def test_of_many_neighbourhoods_some_are_looked_at_and_the_whole_host(self):
+    def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
         # On a line each node's neighbourhoods are others than the next one's.
         room = [(1, 1)] * 60
         found = node_sets.smallest(room, (4, 4), lambda a, b: 10 + abs(a - b))
@@ -80,7 +80,7 @@ class SmallestTest(unittest.TestCase):
         for chosen in found:
             self.assertEqual(4, len(chosen))
 
-    def test_of_many_sets_the_cheapest_and_nearest_are_returned(self):
+    def test_the_cheapest_and_nearest_of_many_sets_are_returned(self):
         room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
         found = node_sets.smallest(
             room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs

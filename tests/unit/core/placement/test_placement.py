@@ -16,7 +16,7 @@ def code(placed):
 
 
 class OneNodeTest(unittest.TestCase):
-    def test_takes_the_node_under_less_pressure(self):
+    def test_a_guest_takes_the_node_under_less_pressure(self):
         placed = place(host(node(0, demand_cores=3.5), node(1, demand_cores=1.0)))
         self.assertEqual(((1,), (1,), True), (placed.nodes, placed.mem_nodes, placed.memory_fits))
 
@@ -41,7 +41,7 @@ class OneNodeTest(unittest.TestCase):
         placed = place(host(node(0, vcpus=40), node(1, vcpus=44)), vcpus=4)
         self.assertEqual(('one_node', (0,)), (code(placed), placed.nodes))
 
-    def test_equal_candidates_rotate(self):
+    def test_equal_candidates_are_taken_in_turn(self):
         nodes = [node(at) for at in range(3)]
         self.assertEqual(
             [(0,), (1,), (2,), (0,)],
@@ -102,7 +102,7 @@ class BandwidthTest(unittest.TestCase):
         self.assertEqual((0,), placed.nodes)
         self.assertIn(model.Reason('demand_assumed'), placed.reasons)
 
-    def test_what_a_node_can_not_have_is_not_missing(self):
+    def test_figures_that_a_node_cannot_have_are_not_missing(self):
         view = host(
             node(0, demand_cores=1.0, **self.loaded(10)),
             node(1, demand_cores=1.0, capacity=0),
@@ -110,13 +110,13 @@ class BandwidthTest(unittest.TestCase):
         )
         self.assertEqual([], [reason.code for reason in place(view).reasons[1:]])
 
-    def test_a_busy_link_counts(self):
+    def test_a_busy_link_counts_as_pressure(self):
         view = host(
             node(0, demand_cores=0.0, link_ratio=0.9), node(1, demand_cores=1.0, link_ratio=0.1)
         )
         self.assertEqual((1,), place(view).nodes)
 
-    def test_a_hog_spreads_over_nodes(self):
+    def test_a_guest_with_more_traffic_than_a_node_can_bear_spans_nodes(self):
         view = host(*(node(at, **self.loaded(0)) for at in range(4)))
         self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).nodes))
         self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).nodes))
@@ -124,14 +124,14 @@ class BandwidthTest(unittest.TestCase):
 
 
 class SpanTest(unittest.TestCase):
-    def test_larger_than_a_node_spans_the_closest_pair(self):
+    def test_a_guest_larger_than_a_node_spans_the_closest_pair(self):
         nodes = [node(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
         placed = place(host(*nodes, distances=two_level(4, 2)), 2, 6 * GIB)
         self.assertEqual(('span', True), (code(placed), placed.memory_fits))
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
         self.assertEqual('no_node_fits', placed.reasons[1].code)
 
-    def test_spans_for_vcpus_too(self):
+    def test_a_guest_with_more_vcpus_than_a_node_spans_nodes(self):
         self.assertEqual((0, 1), place(host(node(0), node(1)), vcpus=6).nodes)
 
     def test_pressure_comes_before_closeness(self):
@@ -139,7 +139,7 @@ class SpanTest(unittest.TestCase):
         distances = ((10, 12, 21), (12, 10, 21), (21, 21, 10))
         self.assertEqual((1, 2), place(host(*nodes, distances=distances), vcpus=6).nodes)
 
-    def test_sixteen_and_more_nodes(self):
+    def test_a_guest_may_span_many_nodes_of_a_large_host(self):
         for count, wanted in ((16, 7), (64, 33)):
             nodes = [node(at, capacity=GIB) for at in range(count)]
             placed = place(host(*nodes, distances=two_level(count, 8)), 1, wanted * GIB)
@@ -152,17 +152,17 @@ class SpanTest(unittest.TestCase):
             (code(placed), placed.nodes, placed.mem_nodes, placed.memory_fits),
         )
 
-    def test_nothing_fits_and_vcpus_exceed_a_node(self):
+    def test_a_guest_that_fits_nowhere_and_exceeds_a_node_spans_nodes(self):
         placed = place(host(*(node(at) for at in range(3))), vcpus=7, memory=99 * GIB)
         self.assertEqual(('cpus_only', 2), (code(placed), len(placed.nodes)))
 
-    def test_more_vcpus_than_the_host_is_left_alone(self):
+    def test_a_guest_with_more_vcpus_than_the_host_is_left_alone(self):
         placed = place(host(node(0), node(1)), vcpus=9)
         self.assertEqual(('too_few_cpus', ()), (code(placed), placed.nodes))
 
 
 class ShapeTest(unittest.TestCase):
-    def test_a_memory_only_node_is_no_home(self):
+    def test_a_memory_only_node_is_no_place_for_vcpus(self):
         view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
         self.assertEqual((0,), place(view).nodes)
 
@@ -189,7 +189,7 @@ class ShapeTest(unittest.TestCase):
         placed = place(view)
         self.assertEqual(((1,), (0,), False), (placed.nodes, placed.mem_nodes, placed.memory_fits))
 
-    def test_nodes_that_share_their_channels_are_one(self):
+    def test_nodes_that_share_channels_are_one_place(self):
         nodes = [node(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
         view = host(*nodes, distances=two_level(4, 2, near=11))
         shared = view._replace(domains=(0, 0, 2, 2))
@@ -225,24 +225,24 @@ class ShapeTest(unittest.TestCase):
 class AllowedTest(unittest.TestCase):
     VIEW = host(node(0, cpus=frozenset({0, 1, 2, 3})), node(1, cpus=frozenset({4, 5, 6, 7})))
 
-    def test_stays_within_the_cpus_it_may_use(self):
+    def test_a_guest_stays_within_the_cpus_it_may_use(self):
         placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5, 6}))
         self.assertEqual(((1,), frozenset({5, 6})), (placed.nodes, placed.cpus))
 
-    def test_spans_when_what_is_allowed_is_split(self):
+    def test_a_guest_spans_nodes_where_its_allowed_cpus_are_split(self):
         placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5}))
         self.assertEqual(((0, 1), frozenset({3, 5})), (placed.nodes, placed.cpus))
 
-    def test_no_allowed_cpu_is_left_alone(self):
+    def test_a_guest_without_an_allowed_cpu_here_is_left_alone(self):
         self.assertEqual('too_few_cpus', code(place(self.VIEW, allowed_cpus=frozenset({99}))))
 
-    def test_off_the_host_no_cpus_are_named(self):
+    def test_without_a_topology_a_place_names_no_cpus(self):
         placed = place(host(node(0), node(1)), allowed_cpus=frozenset({99}))
         self.assertEqual((True, None), (bool(placed.nodes), placed.cpus))
 
 
 class HugePagesTest(unittest.TestCase):
-    def test_fit_by_their_own_pool(self):
+    def test_huge_pages_fit_by_their_own_pool(self):
         view = host(
             node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
             node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
@@ -250,7 +250,7 @@ class HugePagesTest(unittest.TestCase):
         self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).nodes)
         self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).nodes)
 
-    def test_normal_memory_is_no_substitute(self):
+    def test_normal_memory_is_no_substitute_for_huge_pages(self):
         placed = place(host(node(0), node(1)), page_bytes=2 * MIB)
         self.assertEqual(('cpus_only', False), (code(placed), placed.memory_fits))
 
@@ -259,7 +259,7 @@ class DeviceTest(unittest.TestCase):
     def test_a_device_draws_its_guest_while_its_node_is_fine(self):
         self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).nodes)
 
-    def test_not_into_pressure(self):
+    def test_a_device_does_not_draw_its_guest_into_pressure(self):
         self.assertEqual((0,), place(host(node(0), node(1, vcpus=8)), device_nodes=(1,)).nodes)
 
     def test_an_unknown_device_node_is_ignored(self):
@@ -269,21 +269,21 @@ class DeviceTest(unittest.TestCase):
 class PolicyTest(unittest.TestCase):
     VIEW = host(node(0), node(1), node(2, cores=0, capacity=64 * GIB))
 
-    def test_spread_takes_every_node_with_cpus(self):
+    def test_policy_spread_takes_every_node_with_cpus(self):
         placed = place(self.VIEW, policy=model.SPREAD)
         self.assertEqual(
             ((0, 1), (0, 1), True), (placed.nodes, placed.mem_nodes, placed.memory_fits)
         )
 
-    def test_one_node_never_spans(self):
+    def test_policy_one_node_never_spans_nodes(self):
         placed = place(self.VIEW, memory=12 * GIB, policy=model.ONE_NODE)
         self.assertEqual((1, False), (len(placed.nodes), placed.memory_fits))
         self.assertEqual('no_single_node', code(place(self.VIEW, vcpus=6, policy=model.ONE_NODE)))
 
-    def test_none_is_left_alone(self):
+    def test_policy_none_leaves_a_guest_alone(self):
         self.assertEqual('policy_none', code(place(self.VIEW, policy=model.NONE)))
 
-    def test_what_others_placed_is_left_alone(self):
+    def test_a_guest_that_others_placed_is_left_alone(self):
         placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
             ((), 'left alone: placed by others (numatune, vcpupin)'),
@@ -292,7 +292,7 @@ class PolicyTest(unittest.TestCase):
 
 
 class PromiseTest(unittest.TestCase):
-    def test_of_a_placed_guest(self):
+    def test_a_placed_guest_is_promised_its_nodes(self):
         placed = model.Placement((1,), None, True, (), (1,))
         made = placement.promise(guest(vcpus=2), placed, 7)
         self.assertEqual(
@@ -308,14 +308,14 @@ class PromiseTest(unittest.TestCase):
             ),
         )
 
-    def test_of_a_spanning_guest_divides_its_memory_over_what_is_left(self):
+    def test_memory_of_a_spanning_guest_is_divided_over_what_is_left(self):
         view = host(node(0, promised=6 * GIB), node(1))
         wide = guest(memory=9 * GIB)
         placed = placement.place(view, host_view.request(wide, LIMITS), LIMITS)
         made = placement.promise(wide, placed, 7)
         self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), made.mem_bytes)
 
-    def test_of_a_guest_pinned_by_others(self):
+    def test_a_guest_pinned_by_others_is_promised_its_memory_nodes(self):
         pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
         made = placement.promise(pinned, model.Placement(()), 7)
         self.assertEqual(((), (0,), 'pinned'), (made.cpu_nodes, made.mem_nodes, made.origin))
@@ -324,16 +324,16 @@ class PromiseTest(unittest.TestCase):
         pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
         self.assertEqual((1,), placement.promise(pinned, model.Placement(()), 7).mem_nodes)
 
-    def test_vcpus_are_those_online(self):
+    def test_a_promise_counts_the_vcpus_that_are_online(self):
         made = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
         self.assertEqual(1, made.vcpus)
 
-    def test_of_a_guest_left_alone(self):
+    def test_a_guest_left_alone_is_recorded_as_floating(self):
         self.assertEqual('floating', placement.promise(guest(), model.Placement(()), 7).origin)
 
 
 class ExplainTest(unittest.TestCase):
-    def test_a_choice(self):
+    def test_explain_tells_the_place_its_pressure_and_the_other_node(self):
         placed = place(host(node(0, vcpus=4), node(1)), memory=2 * GIB)
         self.assertEqual(
             'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
@@ -341,20 +341,20 @@ class ExplainTest(unittest.TestCase):
             explain.explain(placed),
         )
 
-    def test_nothing_fits(self):
+    def test_explain_tells_why_nothing_fits(self):
         said = explain.explain(place(host(node(0)), memory=9 * GIB))
         self.assertIn('memory fits nowhere', said)
         self.assertIn(
             'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', said
         )
 
-    def test_a_reason_of_a_newer_version(self):
+    def test_a_reason_of_a_newer_version_is_told_by_its_code(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
         self.assertEqual('moon_phase', explain.explain(newer))
         newer = model.Placement((1,), reasons=(model.Reason('moon_phase'),))
         self.assertEqual('node 1: moon_phase', explain.explain(newer))
 
-    def test_whole_path_from_a_topology(self):
+    def test_a_guest_is_placed_from_a_topology_to_its_cpus(self):
         view = host_view.view(topology(), (), LIMITS)
         placed = placement.place(view, host_view.request(guest(), LIMITS), LIMITS)
         self.assertEqual(frozenset({0, 1}), placed.cpus)

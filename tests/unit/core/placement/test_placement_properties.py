@@ -83,7 +83,7 @@ class PropertyTest(unittest.TestCase):
 
     @QUICK
     @given(hosts(), requests, st.randoms(use_true_random=False))
-    def test_permuting_nodes_permutes_the_result(self, view, request, random):
+    def test_permuting_nodes_permutes_the_places(self, view, request, random):
         order = list(range(len(view.nodes)))
         random.shuffle(order)
         moved = model.HostView(
@@ -112,7 +112,7 @@ class PropertyTest(unittest.TestCase):
 
     @QUICK
     @given(hosts(measured=True), requests, st.data())
-    def test_more_pressure_never_attracts(self, view, request, data):
+    def test_more_pressure_on_a_node_never_attracts_a_guest(self, view, request, data):
         request = request._replace(
             policy=model.ONE_NODE,
             device_nodes=data.draw(st.sampled_from([(), (0,), (1,)])),

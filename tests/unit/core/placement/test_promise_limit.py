@@ -11,7 +11,7 @@ PIB = 1 << 50
 
 
 class MostTest(unittest.TestCase):
-    def test_the_capacity_of_its_nodes(self):
+    def test_the_most_to_promise_is_the_capacity_of_the_nodes(self):
         host = topology(memory=(2 * GIB, 6 * GIB), unreclaimable=(GIB, 0))
         for nodes, most in (((), 8), ((0,), 2), ((1,), 6), ((9,), 8)):
             self.assertEqual(
@@ -20,7 +20,7 @@ class MostTest(unittest.TestCase):
         twice = LIMITS._replace(ram_ratio=2.0)
         self.assertEqual(16 * GIB, promise_limit.promisable_bytes(host, twice))
 
-    def test_its_pages(self):
+    def test_the_most_to_promise_of_huge_pages_is_their_pool(self):
         pool = model.HugePages(2 * MIB, 100, 0), model.HugePages(GIB, 1, 1)
         host = topology(huge_pages=(pool, ()))
         for page_bytes, most in ((2 * MIB, 200 * MIB), (GIB, GIB), (16 * GIB, 0)):
@@ -34,18 +34,18 @@ class BoundedTest(unittest.TestCase):
         self.assertEqual(asked, found._replace(memory_bytes=memory))
         return found.memory_bytes, problems
 
-    def test_what_the_host_could_give_is_promised(self):
+    def test_memory_that_the_host_could_give_is_promised(self):
         for memory, plugged in ((GIB, None), (8 * GIB, None), (8 * GIB, GIB)):
             self.assertEqual((memory, ()), self.bounded(memory, plugged))
 
-    def test_what_can_not_be_plugged_is_not(self):
+    def test_memory_that_cannot_be_plugged_is_not_promised(self):
         for memory in (8 * GIB + 1, PIB):
             promised, (why,) = self.bounded(memory, GIB)
             self.assertEqual(GIB, promised)
             self.assertIn('1024 MiB are promised, what it has now', why)
             self.assertIn('the host has at most 8192 MiB', why)
 
-    def test_more_than_the_host_has_takes_all_of_it(self):
+    def test_a_guest_larger_than_the_host_is_promised_all_of_it(self):
         for memory, plugged in ((9 * GIB, None), (PIB, 9 * GIB)):
             promised, (why,) = self.bounded(memory, plugged)
             self.assertEqual(8 * GIB, promised)
@@ -66,12 +66,12 @@ class BoundedTest(unittest.TestCase):
                 ),
             )
 
-    def test_where_others_have_bound_it(self):
+    def test_a_guest_bound_by_others_is_promised_what_its_node_has(self):
         for plugged, most in ((GIB, GIB), (None, 4 * GIB)):
             self.assertEqual(
                 most, self.bounded(6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0]
             )
             self.assertEqual((6 * GIB, ()), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
 
-    def test_pages_that_the_host_has_not(self):
+    def test_huge_pages_that_the_host_lacks_are_promised_as_asked(self):
         self.assertEqual((PIB, ()), self.bounded(PIB, GIB, page_bytes=2 * MIB))

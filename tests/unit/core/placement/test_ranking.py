@@ -21,15 +21,15 @@ def steps(pressure, step=0.05):
 
 
 class StepsTest(unittest.TestCase):
-    def test_up_to_one_whole_ones_count(self):
+    def test_pressure_up_to_1_counts_in_whole_steps(self):
         for pressure, count in ((0.0, 0), (0.049, 0), (0.05, 1), (0.75, 15), (1.0, 20)):
             self.assertEqual(count, steps(pressure))
 
-    def test_above_thousandths_do(self):
+    def test_pressure_above_1_counts_in_thousandths(self):
         self.assertLess(steps(1.002), steps(1.003))
         self.assertEqual(steps(1.0021), steps(1.0024))
 
-    def test_without_a_step_any_difference_does(self):
+    def test_without_a_step_any_difference_of_pressure_counts(self):
         self.assertLess(steps(0.5001, 0), steps(0.5002, 0))
         self.assertEqual(steps(0.5, 0), steps(0.5 + 1e-12, 0))
 
@@ -39,14 +39,14 @@ class StepsTest(unittest.TestCase):
         self.assertLessEqual(steps(less, step), steps(more, step))
 
     @given(STEPS)
-    def test_the_absurd_is_one_worst_case(self, step):
+    def test_infinite_and_nan_pressure_are_the_worst_case(self, step):
         worst = steps(ranking.PRESSURE_MAX, step)
         for pressure in (math.inf, math.nan, 2 * ranking.PRESSURE_MAX):
             self.assertEqual(worst, steps(pressure, step))
 
 
 class PartsTest(unittest.TestCase):
-    def test_each_is_what_is_wanted_of_what_there_is(self):
+    def test_each_part_of_pressure_is_demand_over_capacity(self):
         one = node(
             0,
             cores=4,
@@ -58,7 +58,7 @@ class PartsTest(unittest.TestCase):
         self.assertEqual((0.75, 0.5, 0.25), ranking.parts(one, 2.0, 2.0))
         self.assertEqual((0.0, 0.5, 0.25), ranking.parts(one, None, 2.0))
 
-    def test_where_demand_is_unknown_promised_vcpus_stand_for_it(self):
+    def test_promised_vcpus_stand_for_unknown_demand(self):
         cpu, bandwidth, link = ranking.parts(node(0, cores=4, vcpus=4), 1.0, 5.0)
         self.assertEqual((1.0 + 4 * PRIOR_CORES_PER_VCPU) / 4, cpu)
         self.assertEqual((0.0, 0.0), (bandwidth, link))

@@ -53,13 +53,13 @@ REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 class WhyNotTest(unittest.TestCase):
-    def test_each_rule(self):
+    def test_each_rule_gives_its_code(self):
         self.assertEqual([rule.code for rule in eligibility.RULES], [code for code, *_ in CASES])
         for code, one, promise in CASES:
             with self.subTest(code):
                 self.assertEqual(code, eligibility.why_not(one, promise, HOST))
 
-    def test_other_reasons_of_the_same_code(self):
+    def test_other_reasons_give_the_same_codes(self):
         for code, one, promise in (
             ('unknown', None, PROMISE),
             ('unknown', None, None),
@@ -70,7 +70,7 @@ class WhyNotTest(unittest.TestCase):
             with self.subTest(code):
                 self.assertEqual(code, eligibility.why_not(one, promise, HOST))
 
-    def test_a_guest_that_may_be_touched(self):
+    def test_a_guest_that_may_be_touched_has_no_code(self):
         for one in (
             guest('g'),
             guest('g', state='running'),
@@ -100,13 +100,13 @@ class WhyNotTest(unittest.TestCase):
             with self.subTest(code):
                 self.assertEqual('', eligibility.why_not_now(one))
 
-    def test_pinned_by_others_is_no_matter_of_the_pool(self):
+    def test_a_guest_pinned_by_others_is_not_told_as_of_another_pool(self):
         one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
         self.assertTrue(eligibility.is_in_pool(one, HOST))
         self.assertEqual('pinned', eligibility.why_not(one, PROMISE, HOST))
 
     @given(st.sets(st.sampled_from(sorted(REASONS))), st.booleans())
-    def test_of_several_the_first_in_the_table_is_told(self, reasons, known):
+    def test_the_first_of_several_rules_in_the_table_is_told(self, reasons, known):
         one, promise = guest('g'), PROMISE
         for code in reasons:
             of_guest, of_promise = REASONS[code]

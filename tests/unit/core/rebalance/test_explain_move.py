@@ -16,7 +16,7 @@ def told(host, ticks=20, **terms):
 
 
 class ExplainTest(unittest.TestCase):
-    def test_a_move(self):
+    def test_explain_tells_what_a_move_gains_costs_and_lost_so_far(self):
         host = Constant(
             (12, 12),
             (64 * GIB,) * 2,
@@ -30,7 +30,7 @@ class ExplainTest(unittest.TestCase):
             told(host),
         )
 
-    def test_a_swap_names_both(self):
+    def test_explain_of_a_swap_names_both_guests(self):
         guests = [
             load('a', 4, 0, 4.0, 4 * GIB),
             load('b', 4, 0, 3.0, 4 * GIB),
@@ -41,7 +41,7 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 
-    def test_each_kind_has_words(self):
+    def test_each_kind_of_move_has_words(self):
         part = plan_records.PlanPart('u', 'g', (), (0, 1), (0,), 1 << 20)
         for kind in plan_records.KINDS:
             with self.subTest(kind):
@@ -52,7 +52,7 @@ class ExplainTest(unittest.TestCase):
     def test_a_remark_of_a_later_release_is_its_code(self):
         self.assertEqual('moon_phase', explain_remark(Reason('moon_phase', ())))
 
-    def test_remarks(self):
+    def test_each_remark_on_a_plan_has_words(self):
         host = Constant((4, 4), (GIB,) * 2, [])
         plan, _ = planner.plan(
             host.situation(), RebalanceMemory(), plan_records.RebalanceOptions(), 5.0, 0.0

@@ -55,7 +55,7 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(5e7, found.lines_per_sec)
         self.assertAlmostEqual(8e9, found.bandwidth_bytes_per_sec)
 
-    def test_counted_bytes_count(self):
+    def test_counted_bytes_are_the_bandwidth_of_a_guest(self):
         found = told(sample(bandwidth_bytes_per_sec=6.4e9))
         self.assertEqual((1e8, 6.4e9), (found.lines_per_sec, found.bandwidth_bytes_per_sec))
 
@@ -72,7 +72,7 @@ class GuestLoadTest(unittest.TestCase):
         )
         self.assertIsNone(told(sample()).allowed_nodes)
 
-    def test_a_widened_guest_has_a_home(self):
+    def test_a_widened_guest_has_a_home_node(self):
         found = told(sample(), held={'uuid-g': (0, 1)})
         self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
 

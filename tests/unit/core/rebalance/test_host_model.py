@@ -17,7 +17,7 @@ def host_of(*guests, waiting_cores=()):
 
 
 class PlaceTest(unittest.TestCase):
-    def test_it_is_what_it_names(self):
+    def test_places_of_the_same_nodes_are_equal(self):
         self.assertEqual(Place((0,), None), Place((0,), None))
         self.assertEqual(1, len({Place((0, 1), 1), Place((0, 1), 1)}))
         for other in (Place((1,), None), Place((0,), 0), (0,)):
@@ -36,7 +36,7 @@ class MayTest(unittest.TestCase):
         laid_out = host_of(load('g', 16, (0, 1), 2.0))
         self.assertFalse(laid_out.may_have(laid_out.guests['g'], Place((2,), 2)))
 
-    def test_one_that_must_not_be_touched_may_go_nowhere(self):
+    def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
             self.assertFalse(self.may_have(place, fixed='pinned'))
 
@@ -44,10 +44,10 @@ class MayTest(unittest.TestCase):
         self.assertFalse(self.may_have(Place((1,), 1), lies=()))
         self.assertTrue(self.may_have(Place((1,), None), lies=()))
 
-    def test_one_just_placed_on_several_nodes_may_be_held_to_one_with_room(self):
+    def test_a_young_guest_on_several_nodes_may_be_held_to_one_with_room(self):
         self.assertTrue(self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), young=True))
 
-    def test_one_just_placed_stays_where_another_node_is_no_better(self):
+    def test_a_young_guest_stays_where_another_node_is_no_better(self):
         self.assertFalse(self.may_have(Place((1,), 1), young=True))
         self.assertTrue(self.may_have(Place((0, 1), None), young=True))
 
@@ -59,11 +59,11 @@ class WidenTest(unittest.TestCase):
         laid_out = host_of(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
         return evaluation.gain(laid_out, ((laid_out.guests['g'], Place(to, None)),))
 
-    def test_each_further_node_helps_among_full_ones(self):
+    def test_each_further_node_helps_a_guest_among_full_ones(self):
         self.assertGreater(self.gain((0,), (0, 2)), 1.0)
         self.assertGreater(self.gain((0, 1), (0, 1, 2)), 0.1)
 
-    def test_bursts_find_what_another_node_has_idle(self):
+    def test_a_widened_guests_bursts_use_idle_cores_of_another_node(self):
         for at, to in (((0,), (0, 2)), ((0, 1), (0, 1, 2))):
             steady = self.gain(at, to, (0, 2.6), (1, 0.0), (2, 0.0))
             self.assertGreater(self.gain(at, to, (0, 4.0), (1, 2.0), (2, 0.0)), steady)

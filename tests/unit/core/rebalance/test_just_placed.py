@@ -114,17 +114,17 @@ class JustPlacedTest(unittest.TestCase):
 
     @settings(max_examples=200, deadline=None)
     @given(hosts(equal=True, bandwidth=False))
-    def test_where_cpu_alone_decides_it_goes_nowhere_however_old_it_is(self, drawn):
+    def test_a_just_placed_guest_stays_where_cpu_alone_decides(self, drawn):
         self.assertStays(placed(*drawn))
 
     @settings(max_examples=300, deadline=None)
     @given(st.booleans().flatmap(lambda equal: hosts(equal, bandwidth=True)))
-    def test_where_bandwidth_decides_it_goes_nowhere_while_it_is_young(self, drawn):
+    def test_a_young_guest_stays_where_bandwidth_decides(self, drawn):
         self.assertStays(placed(*drawn, young=True))
 
     @settings(max_examples=200, deadline=None)
     @given(hosts(equal=False, bandwidth=False))
-    def test_among_nodes_of_several_sizes_likewise(self, drawn):
+    def test_a_just_placed_guest_stays_among_nodes_of_several_sizes(self, drawn):
         self.assertStays(placed(*drawn, young=True))
 
     def of_two(self, young):
@@ -144,7 +144,7 @@ class JustPlacedTest(unittest.TestCase):
         )
         return placed(view, guest(vcpus=4, memory=GIB), young=young)
 
-    def test_it_does_go_where_placement_would_now_put_it(self):
+    def test_a_young_guest_goes_where_placement_would_now_put_it(self):
         situation = self.of_two(young=True)
         self.assertEqual(
             (), planner.propose(situation, plan_records.RebalanceOptions(widen=False)).moves

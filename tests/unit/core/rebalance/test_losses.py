@@ -92,7 +92,7 @@ class BalanceTest(unittest.TestCase):
 
     @settings(max_examples=150)
     @given(GUESTS)
-    def test_loss_is_that_of_the_definition(self, guests):
+    def test_the_loss_of_a_host_is_that_of_its_definition(self, guests):
         places = [(guest, None) for guest in guests]
         expected = lost(places)
         self.assertAlmostEqual(expected, self.host(guests).loss(), delta=1e-6 * (1 + expected))
@@ -106,7 +106,7 @@ class BalanceTest(unittest.TestCase):
         found = host.gain((effect(first),), (effect(first, node),))
         self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
 
-    def test_below_saturation_loss_is_the_published_one(self):
+    def test_the_loss_below_saturation_is_the_published_one(self):
         guests = [
             (0, 1, 0.5, 3.0, 2e7, 64),
             (0, 0, 1.0, 2.0, 1e6, 100),
@@ -121,7 +121,7 @@ class BalanceTest(unittest.TestCase):
         self.assertGreater(host.traffic[0], 5 * MAXIMA[0])
         self.assertTrue(3.0 < host.by_cause()[2] < 4.0, host.by_cause())
 
-    def test_taking_away_undoes_putting(self):
+    def test_taking_a_guest_away_undoes_putting_it(self):
         host = losses.HostLoss(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
         before = host.loss()
         for each in (
@@ -132,7 +132,7 @@ class BalanceTest(unittest.TestCase):
             host.put(each, -1)
         self.assertAlmostEqual(before, host.loss())
 
-    def test_wide_guests_fill_what_idles(self):
+    def test_wide_guests_fill_idle_cores(self):
         host = losses.HostLoss((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
         host.put(losses.Effect((0, 1), 2.0, ()))
         self.assertEqual([6.0, 3.0], host.levelled_demand())
@@ -140,7 +140,7 @@ class BalanceTest(unittest.TestCase):
         host.put(losses.Effect((0, 1), 2.0, ()))
         self.assertEqual([6.0, 5.0], host.levelled_demand())
 
-    def test_three_nodes_are_levelled(self):
+    def test_demand_of_a_wide_guest_levels_three_nodes(self):
         demand = [1.0, 4.0, 0.0]
         losses.level_out(demand, (2.0, 4.0, 4.0), (0, 1, 2), 2.0)
         self.assertAlmostEqual(7.0, sum(demand))

@@ -90,7 +90,7 @@ class CausesTest(unittest.TestCase):
         first = next(move for plan in plans for move in plan.moves)
         self.assertEqual('bandwidth', first.reasons[0].code)
 
-    def test_without_a_maximum_bandwidth_is_no_reason(self):
+    def test_bandwidth_without_a_known_maximum_is_no_reason_to_move(self):
         guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
         plans, _ = Constant((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
         self.assertEqual([], kinds(plans))
@@ -104,7 +104,7 @@ class CausesTest(unittest.TestCase):
         self.assertEqual((1,), host.guests[0].cpu_nodes)
         self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
 
-    def test_memory_is_fetched_where_the_cpus_can_not_go(self):
+    def test_memory_is_fetched_where_the_cpus_cannot_go(self):
         guests = [
             load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,))
         ]
@@ -161,7 +161,7 @@ class WidenTest(unittest.TestCase):
         ]
         return Constant((4, 4), (9 * GIB,) * 2, guests)
 
-    def test_the_calmest_guest_gets_idle_cores_elsewhere(self):
+    def test_the_calmest_guest_is_widened_to_idle_cores_elsewhere(self):
         host = self.host()
         plans, _ = host.run(TERMS, 20)
         self.assertEqual(['widen'], kinds(plans))
@@ -169,7 +169,7 @@ class WidenTest(unittest.TestCase):
         self.assertEqual((0,), host.guests[0].home_nodes)
         self.assertEqual(0, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
 
-    def test_it_goes_home_when_there_is_room(self):
+    def test_a_widened_guest_goes_home_when_there_is_room(self):
         host = self.host()
         _, memory = host.run(TERMS, 20)
         host.guests[1:] = [
@@ -179,7 +179,7 @@ class WidenTest(unittest.TestCase):
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].cpu_nodes)
 
-    def test_it_stays_wide_where_home_would_be_crowded(self):
+    def test_a_guest_stays_wide_where_its_home_would_be_crowded(self):
         host = self.host()
         _, memory = host.run(TERMS, 20)
         host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
@@ -206,7 +206,7 @@ class WidenTest(unittest.TestCase):
         plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
-    def test_an_operator_may_forbid_it(self):
+    def test_no_guest_is_widened_where_the_option_forbids_it(self):
         plans, _ = self.host().run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
@@ -229,7 +229,7 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
         self.assertEqual([], kinds(plans))
 
-    def test_unknown_demand_is_no_reason(self):
+    def test_unknown_demand_is_no_reason_to_move(self):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
@@ -258,7 +258,7 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
-    def test_what_gains_nothing_any_more_is_not_planned(self):
+    def test_a_move_that_gains_nothing_any_more_is_not_planned(self):
         """Though the regret of before stays where no gain is too small."""
         host = skewed()
         terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
@@ -280,7 +280,7 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertTrue(later.regrets)
                 self.assertEqual((), plan.moves)
 
-    def test_a_full_target_takes_nothing(self):
+    def test_a_full_target_takes_no_guest(self):
         host = skewed()
         host.capacity_bytes = (64 * GIB, 3 * GIB)
         plans, _ = host.run(TERMS._replace(widen=False), 20)
@@ -314,7 +314,7 @@ class LeftAloneTest(unittest.TestCase):
 
 
 class BudgetTest(unittest.TestCase):
-    def test_bytes_of_a_tick(self):
+    def test_bytes_of_a_tick_bound_the_moves_of_a_plan(self):
         plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB), 20)
         self.assertEqual([1, 1], [len(plan.moves) for plan in plans if plan.moves])
 
@@ -325,7 +325,7 @@ class BudgetTest(unittest.TestCase):
         held = plans[first + 1].reasons
         self.assertIn('bytes_per_tick', [dict(reason.values).get('of') for reason in held])
 
-    def test_moves_of_an_hour(self):
+    def test_moves_of_an_hour_bound_the_moves_of_plans(self):
         terms = TERMS._replace(moves_per_hour=1, widen=False)
         plans, memory = skewed().run(terms, 20)
         self.assertEqual(['move'], kinds(plans))
@@ -347,7 +347,7 @@ class BudgetTest(unittest.TestCase):
 
 
 class RegretsTest(unittest.TestCase):
-    def test_it_survives_a_restart(self):
+    def test_regrets_survive_a_restart(self):
         host = skewed()
         host.guests = [
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
@@ -373,7 +373,7 @@ class RegretsTest(unittest.TestCase):
         self.assertEqual({}, caution_factors(memory))
         self.assertEqual((), memory.trials)
 
-    def test_what_failed_can_be_forgotten(self):
+    def test_regrets_of_a_move_that_failed_can_be_forgotten(self):
         plans, memory = skewed().run(TERMS, 1)
         moved = [part.uuid for move in plans[0].moves for part in move.parts]
         self.assertEqual((), without_guests(memory, moved).trials)

@@ -105,7 +105,7 @@ def made(plans):
 class PropertyTest(unittest.TestCase):
     @QUICK
     @given(HOSTS)
-    def test_on_constant_input_the_plan_becomes_empty_and_stays_so(self, drawn):
+    def test_a_plan_on_constant_input_becomes_empty_and_stays_so(self, drawn):
         # Ticks of a day, so that a gain just above what counts has paid for its move.
         terms, host = UNBOUNDED._replace(tick_max_s=DAY_S), build(drawn)
         _, memory = host.run(terms, 40, DAY_S)
@@ -114,7 +114,7 @@ class PropertyTest(unittest.TestCase):
 
     @QUICK
     @given(HOSTS)
-    def test_each_move_spares_what_it_says(self, drawn):
+    def test_each_move_spares_the_loss_that_it_says(self, drawn):
         host = build(drawn)
         for _ in range(20):
             before = sum(HostModel(host.situation(), UNBOUNDED).host_loss.by_cause())
@@ -189,7 +189,7 @@ class PropertyTest(unittest.TestCase):
     @given(
         st.lists(ODD_NODE, min_size=1, max_size=4), st.lists(ODD_GUEST, max_size=6), st.booleans()
     )
-    def test_whatever_is_unknown_or_absent_there_is_a_plan(self, nodes, guests, waited):
+    def test_a_plan_is_made_whatever_is_unknown_or_absent(self, nodes, guests, waited):
         nodes = tuple(
             model.NodeView(3 * at, *node[:4])._replace(
                 demand_cores=node[4],

@@ -46,7 +46,7 @@ class TrialTest(unittest.TestCase):
         [each] = known.trials
         return each.credit_core_sec
 
-    def test_what_its_reverse_would_lose_is_credited_each_interval(self):
+    def test_a_trial_is_credited_what_its_reverse_would_lose_each_interval(self):
         once = settled(RebalanceMemory(trials=(TRIAL,)))
         # Back on node 0 there were 16 cores wanted of 12; bursts would wait as well.
         self.assertGreater(self.credit(once), 4.0 * 5)
@@ -66,23 +66,23 @@ class TrialTest(unittest.TestCase):
             self.credit(settled(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
         )
 
-    def test_one_that_has_paid_is_closed_and_halves_its_guests_caution(self):
+    def test_a_trial_that_has_paid_ends_and_halves_its_guests_caution(self):
         paid = RebalanceMemory(
             (), (TRIAL._replace(credit_core_sec=81.0),), (Caution('d', 8.0, NOW_S),)
         )
         self.assertEqual(RebalanceMemory(cautions=(Caution('d', 4.0, NOW_S),)), settled(paid))
         self.assertEqual(RebalanceMemory(), settled(paid._replace(cautions=())))
 
-    def test_one_that_has_not_paid_leaves_the_caution(self):
+    def test_a_trial_that_has_not_paid_leaves_the_caution(self):
         kept = settled(RebalanceMemory((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
         self.assertEqual((Caution('d', 8.0, NOW_S),), kept.cautions)
 
-    def test_one_whose_guest_has_gone_or_was_moved_is_dropped(self):
+    def test_a_trial_whose_guest_has_gone_or_was_moved_is_dropped(self):
         for why, laid_out in (('gone', host_of(guests='abc')), ('moved', host_of(at=0))):
             with self.subTest(why):
                 self.assertEqual((), settled(RebalanceMemory(trials=(TRIAL,)), laid_out).trials)
 
-    def test_one_of_another_hour_or_of_the_future_is_dropped(self):
+    def test_a_trial_of_another_hour_or_of_the_future_is_dropped(self):
         for since_s, kept in (
             (NOW_S, True),
             (NOW_S - rebalance_memory.HOUR_S, True),
@@ -131,13 +131,13 @@ class BudgetTest(unittest.TestCase):
             with self.subTest(before):
                 self.assertEqual(after, settled(RebalanceMemory(cautions=(before,))).cautions)
 
-    def test_regrets_are_none_of_its_business(self):
+    def test_settling_trials_leaves_regrets_as_they_are(self):
         kept = (Regret((('a', (1,), (1,)),), 2.5),)
         self.assertEqual(kept, settled(RebalanceMemory(kept)).regrets)
 
 
 class BookedTest(unittest.TestCase):
-    def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
+    def test_each_next_move_of_a_guest_costs_twice_as_much_up_to_a_bound(self):
         known, factors = RebalanceMemory(), []
         for _ in range(8):
             known = rebalance_memory.with_move_recorded(known, move('a'), trial('a'), NOW_S)
@@ -145,7 +145,7 @@ class BookedTest(unittest.TestCase):
         self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
         self.assertEqual(1, len(known.trials))  # the later one, not both
 
-    def test_what_was_held_about_its_guests_is_replaced(self):
+    def test_a_recorded_move_replaces_regrets_and_trials_of_its_guests(self):
         of_a, of_b, of_both = (
             (('a', (1,), ()),),
             (('b', (1,), ()),),
@@ -158,7 +158,7 @@ class BookedTest(unittest.TestCase):
         self.assertEqual((Regret(of_b, 1.0),), after.regrets)
         self.assertEqual((trial('b'), trial('a')), after.trials)
 
-    def test_each_guest_of_a_swap_counts(self):
+    def test_each_guest_of_a_swap_counts_in_the_budget(self):
         after = rebalance_memory.with_move_recorded(
             RebalanceMemory(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S
         )
@@ -203,7 +203,7 @@ class PropertyTest(unittest.TestCase):
         self.assertEqual(sum(size * len(uuids) for uuids, size in made), known.owed_bytes)
 
     @given(BOOKED, NAMES)
-    def test_what_failed_is_forgotten_and_nothing_else(self, made, failed):
+    def test_forgetting_failed_guests_drops_their_regrets_and_trials_only(self, made, failed):
         known = after_moves(made)
         after = rebalance_memory.without_guests(known, iter(failed))
         for before, kept, guests in (
@@ -217,7 +217,7 @@ class PropertyTest(unittest.TestCase):
         )
 
     @given(BOOKED, st.floats(0, 3 * rebalance_memory.HOUR_S))
-    def test_time_adds_nothing(self, made, later_s):
+    def test_time_without_moves_adds_nothing(self, made, later_s):
         known = after_moves(made)
         after = settled(known, elapsed_s=0.0, now_s=NOW_S + later_s)
         before = rebalance_memory.caution_factors(known)

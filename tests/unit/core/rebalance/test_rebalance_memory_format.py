@@ -21,7 +21,7 @@ FULL = RebalanceMemory(
 
 
 class RegretsFormatTest(unittest.TestCase):
-    def test_round_trip(self):
+    def test_a_memory_is_read_as_it_was_written(self):
         for memory in (RebalanceMemory(), FULL):
             data = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
             self.assertEqual(memory, rebalance_memory_format.from_data(data))
@@ -35,7 +35,7 @@ class RegretsFormatTest(unittest.TestCase):
         data['regrets'] = [dict(each, why='?') for each in data['regrets']]
         self.assertEqual(FULL, rebalance_memory_format.from_data(data))
 
-    def test_what_is_malformed_is_refused(self):
+    def test_malformed_data_of_a_memory_is_refused(self):
         good = rebalance_memory_format.to_data(FULL)
         for name, value in (
             ('version', 2),

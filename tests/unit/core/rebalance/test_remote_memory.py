@@ -54,7 +54,7 @@ class WithoutRatesTest(unittest.TestCase):
         (fetched,) = moved(remote(4e6, allowed_nodes=(0,)))
         self.assertIn('distance of memory 0.35', explain_move(fetched))
 
-    def test_a_counted_rate_is_what_it_is(self):
+    def test_a_counted_rate_is_not_replaced_by_an_assumed_one(self):
         self.assertEqual([], moved(remote(0.0)))
 
     def test_a_guest_that_hardly_runs_stays(self):
@@ -70,7 +70,7 @@ class WithoutRatesTest(unittest.TestCase):
 
 
 class NoMoreThanItRunsTest(unittest.TestCase):
-    def test_one_core_gains_at_most_one(self):
+    def test_a_guest_of_one_core_gains_at_most_one_core(self):
         plan = planner.propose(remote(6e7, cores=1.0).situation(), TERMS)
         gains: list[Any] = [
             dict(reason.values)['cores']
@@ -82,7 +82,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         for gain in gains:
             self.assertLessEqual(gain, 1.0)
 
-    def test_less_distance_is_better_however_much_is_reached(self):
+    def test_less_distance_loses_less_at_any_rate_of_accesses(self):
         latencies = ((80.0, 100.0, 300.0),) * 3
         lies = [
             load('g', 4, 0, 1.0, 4 * GIB, lines=1e8, lies=((node, 4 * GIB),)) for node in (1, 2)

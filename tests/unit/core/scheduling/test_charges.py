@@ -31,7 +31,7 @@ def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
 
 
 class ChargeTest(unittest.TestCase):
-    def test_each_goes_where_it_would_have_gone(self):
+    def test_each_new_guest_is_charged_where_it_would_have_gone(self):
         before = two(demand=(1.0, 2.0))
         after = charges.add_new_guests(before, 6, 3072, SMALL, LIMITS)
         # To node 0, then to node 1, which has fewer vCPUs at the same pressure, then to node 0.
@@ -40,27 +40,27 @@ class ChargeTest(unittest.TestCase):
         self.assertEqual([3.0, 3.0], after.demand)
         self.assertEqual([1.0, 2.0], before.demand)
 
-    def test_nothing_came(self):
+    def test_without_new_guests_the_columns_are_unchanged(self):
         before = two()
         self.assertIs(before, charges.add_new_guests(before, 0, 0, SMALL, LIMITS))
         self.assertIs(before, charges.add_new_guests(before, -4, -4096, SMALL, LIMITS))
 
-    def test_memory_may_come_alone(self):
+    def test_memory_without_vcpus_is_charged_alone(self):
         after = charges.add_new_guests(two(), 0, 2048, SMALL, LIMITS)
         self.assertEqual((2048, [1.0, 1.0]), (sum(after.promised_mib), after.demand))
 
-    def test_what_fits_on_no_node_is_spread(self):
+    def test_a_guest_that_fits_on_no_node_is_charged_over_all(self):
         after = charges.add_new_guests(
             two(), 12, 24 * 1024, outcome.expected_guest(12, 24 * 1024), LIMITS
         )
         self.assertEqual([12 * 1024] * 2, after.promised_mib)
 
-    def test_many_are_charged_in_few_parts(self):
+    def test_many_new_guests_are_charged_in_few_parts(self):
         after = charges.add_new_guests(two(), 2000, 1000, SMALL, LIMITS)
         self.assertAlmostEqual(2000, sum(after.vcpus) - 8)
         self.assertAlmostEqual(charges.PARTS_MAX, sum(after.guests) - 4)
 
-    def test_the_unmeasured_is_charged_by_its_promises(self):
+    def test_an_unmeasured_host_is_charged_by_promises(self):
         after = charges.add_new_guests(two(demand=None), 2, 1024, SMALL, LIMITS)
         self.assertIsNone(after.demand)
         self.assertEqual([4, 6], sorted(after.vcpus))
@@ -73,13 +73,13 @@ class ChargeTest(unittest.TestCase):
 
 
 class RelieveTest(unittest.TestCase):
-    def test_it_is_taken_off_in_proportion(self):
+    def test_a_guest_that_left_is_taken_off_in_proportion(self):
         after = charges.subtract_guest(
             two(promised=(3072, 1024), vcpus=(6, 2), demand=(3.0, 1.0)), SMALL
         )
         self.assertEqual([4.5, 1.5], after.vcpus)
         self.assertEqual([2.25, 0.75], after.demand)
 
-    def test_nothing_falls_below_zero(self):
+    def test_taking_a_guest_off_leaves_nothing_below_zero(self):
         after = charges.subtract_guest(two(demand=(0.1, 0.1)), outcome.expected_guest(64, 1 << 20))
         self.assertEqual(([0, 0],) * 3, (after.vcpus, after.demand, after.promised_mib))

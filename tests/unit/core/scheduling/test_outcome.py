@@ -46,7 +46,7 @@ def domains_of(found, columns):
 class OutcomeTest(unittest.TestCase):
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
-    def test_it_is_where_place_would_go(self, view, wanted):
+    def test_the_outcome_is_where_place_would_put_the_guest(self, view, wanted):
         columns = aggregate(view)
         found = outcome.outcome(columns, wanted, LIMITS)
         placed = placement.place(view, outcome.request(columns, wanted), LIMITS)
@@ -62,7 +62,7 @@ class OutcomeTest(unittest.TestCase):
 
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
-    def test_the_short_way_agrees_with_the_long_one(self, view, wanted):
+    def test_the_outcome_by_the_short_way_is_that_of_the_general_one(self, view, wanted):
         columns = aggregate(view)
         short = outcome.outcome(columns, wanted, LIMITS)
         long = outcome.general_outcome(columns, wanted, LIMITS)
@@ -71,7 +71,7 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(long.used, tuple(short.used))
         self.assertEqual(list(long.rest), list(short.rest))
 
-    def test_an_ordinary_host_takes_the_short_way(self):
+    def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.uniform)
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
