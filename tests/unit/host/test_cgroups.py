@@ -26,7 +26,7 @@ class GroupsTestCase(unittest.TestCase):
 
 
 class FindTest(GroupsTestCase):
-    def test_every_shape(self):
+    def test_groups_of_a_guest_are_found_in_every_shape(self):
         for version in (1, 2):
             for shape in (MODERN, OLD, MANUAL):
                 with self.subTest(version=version, shape=shape):
@@ -45,7 +45,7 @@ class FindTest(GroupsTestCase):
                     self.assertFalse(groups.writes_target)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory)
 
-    def test_names_are_taken_as_they_are(self):
+    def test_names_of_groups_are_taken_as_they_are(self):
         for machine in (
             'machine.slice/machine-qemu\\x2d1\\x2da.scope',
             'machine-qemu\\x2d12\\x2dtruncated\\x2dna.scope',
@@ -68,7 +68,7 @@ class FindTest(GroupsTestCase):
             {os.path.basename(path) for path in self.find(tree).children},
         )
 
-    def test_a_mount_point_of_another_name_and_a_bind_mounted_root(self):
+    def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
         for version, line in (
             (1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),
             (2, '34 31 0:31 / /odd\\040place rw shared:1 - cgroup2 none rw\n'),
@@ -88,7 +88,7 @@ class FindTest(GroupsTestCase):
         )
         self.assertEqual(tree.scope, self.find(tree).scope)
 
-    def test_a_namespace_below_the_hosts_root(self):
+    def test_a_namespace_below_the_hosts_root_is_refused(self):
         tree = self.tree(2)
         tree.put_cgroup('0::/../../%s/libvirt/emulator\n' % MACHINE)
         with self.assertRaisesRegex(CpusetError, 'namespace'):
@@ -96,7 +96,7 @@ class FindTest(GroupsTestCase):
         tree.put('proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n')
         self.assertEqual(tree.scope, self.find(tree).scope)
 
-    def test_what_is_not_a_guests_group_is_never_written(self):
+    def test_a_group_that_is_no_guests_is_never_written(self):
         for path in (
             '/',
             '/machine.slice',
@@ -119,14 +119,14 @@ class FindTest(GroupsTestCase):
                         self.find(tree)
                     self.assertNotIsInstance(caught.exception, GuestGone)
 
-    def test_no_climbing_out_of_the_mount(self):
+    def test_a_path_that_climbs_out_of_the_mount_is_refused(self):
         tree = self.tree(2)
         tree.put_cgroup('0::/../x/qemu-1-a.libvirt-qemu/emulator\n')
         os.makedirs(os.path.join(tree.root, 'sys/fs/x/qemu-1-a.libvirt-qemu/emulator'))
         with self.assertRaises(CpusetError):
             self.find(tree)
 
-    def test_gone(self):
+    def test_a_guest_without_process_or_group_has_gone(self):
         tree = self.tree(2)
         with self.assertRaises(GuestGone):
             cgroups.find(tree.pid + 1, tree.root)
@@ -157,13 +157,13 @@ class FindTest(GroupsTestCase):
         with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
             self.find(tree)
 
-    def test_v1_without_the_emulators_cpuset(self):
+    def test_v1_without_the_emulators_cpuset_is_an_error(self):
         tree = self.tree(1)
         os.unlink(os.path.join(tree.emulator, 'cpuset.cpus'))
         with self.assertRaises(CpusetError):
             self.find(tree)
 
-    def test_no_hierarchy_or_no_mount(self):
+    def test_without_a_mount_or_cpuset_controller_it_is_an_error(self):
         tree = self.tree(2)
         tree.put('proc/self/mountinfo', '')
         with self.assertRaisesRegex(CpusetError, 'mount it'):
@@ -173,7 +173,7 @@ class FindTest(GroupsTestCase):
             self.find(tree)
 
     @given(st.text(max_size=200), st.text(max_size=200))
-    def test_any_text_is_a_guest_or_an_error(self, cgroup, mountinfo):
+    def test_any_text_in_proc_is_a_named_error(self, cgroup, mountinfo):
         with tempfile.TemporaryDirectory() as root:
             for path, text in (('proc/7/cgroup', cgroup), ('proc/self/mountinfo', mountinfo)):
                 path = os.path.join(root, path)
@@ -185,13 +185,13 @@ class FindTest(GroupsTestCase):
 
 
 class MemoryTest(GroupsTestCase):
-    def test_bytes_per_node(self):
+    def test_memory_of_a_guest_is_read_by_node(self):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree = self.tree(version, bytes_by_node={0: 8192, 1: 4096, 5: 0})
                 self.assertEqual({0: 8192, 1: 4096, 5: 0}, cgroups.memory_by_node(self.find(tree)))
 
-    def test_shared_pages_count_and_the_cache_does_not(self):
+    def test_shared_pages_count_as_memory_and_the_cache_does_not(self):
         tree = self.tree(2, bytes_by_node={})
         path = os.path.join(tree.memory, 'memory.numa_stat')
         tree.put(path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n')
@@ -206,7 +206,7 @@ class MemoryTest(GroupsTestCase):
         )
         self.assertEqual({0: page, 1: 6 * page}, cgroups.memory_by_node(self.find(tree)))
 
-    def test_unknown_is_none(self):
+    def test_missing_or_malformed_memory_by_node_is_none(self):
         tree = self.tree(2)
         self.assertIsNone(cgroups.memory_by_node(self.find(tree)))
         for text in ('', 'anon\n', 'anon N0=x\n', 'anon Nx=1\n', 'anon =\n', '\n\n'):
@@ -217,7 +217,7 @@ class MemoryTest(GroupsTestCase):
         shutil.rmtree(tree.scope)
         self.assertIsNone(cgroups.memory_by_node(groups))
 
-    def test_what_is_off_the_nodes_and_more_than_negligible(self):
+    def test_bytes_off_the_nodes_count_above_what_is_negligible(self):
         for by_node, negligible_bytes, expected in (
             ({0: 500, 1: 10, 2: 1}, 10, 11),
             ({0: 500, 1: 10}, 10, 0),  # not above it
@@ -230,7 +230,7 @@ class MemoryTest(GroupsTestCase):
                     expected, cgroups.bytes_off_above(by_node, (0,), negligible_bytes)
                 )
 
-    def test_resident_bytes(self):
+    def test_resident_bytes_are_summed_or_unknown(self):
         tree = self.tree(2)
         groups = self.find(tree)
         self.assertEqual(1 << 20, cgroups.resident_bytes(groups, 'VmRSS', 'HugetlbPages'))
@@ -242,7 +242,7 @@ class MemoryTest(GroupsTestCase):
 
 
 class ReadTextTest(GroupsTestCase):
-    def test_reads_to_the_end_within_bounds(self):
+    def test_a_file_is_read_to_its_end_within_bounds(self):
         tree = self.tree(2)
         path = os.path.join(tree.root, 'long')
         tree.put(path, 'x' * 200000)

@@ -21,7 +21,7 @@ class FindDaemonTest(unittest.TestCase):
         if stat is not None:
             write(self.root, 'proc/%d/stat' % pid, stat)
 
-    def test_none(self):
+    def test_no_daemon_is_found_where_none_runs(self):
         self.assertIsNone(confinement.find_daemon(self.root))
         self.process(7, 'virtlogd')
         self.assertIsNone(confinement.find_daemon(self.root))
@@ -31,7 +31,7 @@ class FindDaemonTest(unittest.TestCase):
         self.process(8, 'virtqemud')
         self.assertEqual(('virtqemud', 8), confinement.find_daemon(self.root)[:2])
 
-    def test_labels(self):
+    def test_the_label_of_the_daemon_is_read_from_either_lsm(self):
         for text, label in (
             ('libvirtd (enforce)\n', 'libvirtd'),
             ('/usr/sbin/libvirtd (complain)\n', '/usr/sbin/libvirtd'),
@@ -46,14 +46,14 @@ class FindDaemonTest(unittest.TestCase):
                 self.process(7, 'libvirtd', text)
                 self.assertEqual(label, confinement.find_daemon(self.root).label)
 
-    def test_start_time(self):
+    def test_the_start_time_of_the_daemon_is_read(self):
         ticks = os.sysconf('SC_CLK_TCK')
         self.process(
             7, 'libvirtd', stat='7 (lib) virtd) S %s %d 0' % (' '.join(['1'] * 18), 50 * ticks)
         )
         self.assertEqual(1050, confinement.find_daemon(self.root).started_s)
 
-    def test_label_without_a_daemon(self):
+    def test_the_label_is_known_from_apparmor_without_a_daemon(self):
         self.assertEqual('unconfined', confinement.label_of_daemon(self.root))
         write(
             self.root,
@@ -74,11 +74,11 @@ class TrialTest(unittest.TestCase):
             os.chmod(path, mode)
             return confinement.try_script(path, label, **options)
 
-    def test_ok(self):
+    def test_a_trial_that_says_ok_passes(self):
         trial = self.trial('#!/bin/sh\necho noise >&2\necho "selftest: ok, $2" >&2\n')
         self.assertEqual((True, 'selftest: ok, selftest'), (trial.ok, trial.message))
 
-    def test_failures(self):
+    def test_a_trial_that_fails_or_says_nothing_fails(self):
         for text, mode in (
             ('#!/bin/sh\necho selftest: failed >&2\n', 0o755),
             ('#!/bin/sh\nexit 0\n', 0o755),
@@ -90,7 +90,7 @@ class TrialTest(unittest.TestCase):
             with self.subTest(text=text, mode=mode):
                 self.assertIs(False, self.trial(text, mode=mode).ok)
 
-    def test_hangs(self):
+    def test_a_trial_that_hangs_fails(self):
         trial = self.trial('#!/bin/sh\nexec sleep 99\n', timeout_s=0.1)
         self.assertIs(False, trial.ok)
 
@@ -99,5 +99,5 @@ class TrialTest(unittest.TestCase):
         or os.path.exists('/sys/fs/selinux/enforce'),
         'a label can be entered here',
     )
-    def test_a_label_that_can_not_be_entered_proves_nothing(self):
+    def test_a_label_that_cannot_be_entered_proves_nothing(self):
         self.assertIsNone(self.trial('#!/bin/sh\n', label='libvirtd').ok)

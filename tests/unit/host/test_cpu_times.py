@@ -22,18 +22,18 @@ class CpuTimesTest(unittest.TestCase):
                 sysfs.write(root, 'proc/stat', text)
             return cpu_times.read(root)
 
-    def test_busy_is_neither_idle_nor_waiting_for_io_nor_stolen(self):
+    def test_busy_time_is_not_idle_nor_waiting_for_io_nor_stolen(self):
         found = self.read(STAT)
         self.assertEqual({0: (100 + 20 + 3 + 7 + 8) * 10**7, 3: 10**7}, found.busy_ns)
         self.assertEqual({0: 900 * 10**7, 3: 0}, found.stolen_ns)
 
-    def test_of_this_kernel(self):
+    def test_cpu_times_of_this_kernel_are_read(self):
         self.assertIn(0, cpu_times.read().busy_ns)
 
-    def test_a_kernel_that_tells_of_no_stolen_time(self):
+    def test_a_kernel_without_stolen_time_gives_none(self):
         self.assertEqual(({0: 8 * 10**7}, {}), tuple(self.read('cpu0 1 1 1 9 9 3 2\n')))
 
-    def test_missing_or_malformed_is_unknown(self):
+    def test_missing_or_malformed_cpu_times_are_unknown(self):
         for text in (
             None,
             '',
@@ -46,12 +46,12 @@ class CpuTimesTest(unittest.TestCase):
                 self.assertEqual(cpu_times.CpuTimes(), self.read(text))
 
     @given(st.text(max_size=60), st.text(max_size=60))
-    def test_garbage_does_not_crash(self, head, tail):
+    def test_garbage_in_proc_stat_does_not_crash(self, head, tail):
         for text in (head, STAT[:40] + head + tail, 'cpu0 ' + head):
             for found in self.read(text.encode('utf-8', 'replace')):
                 self.assertTrue(not found or min(found.values()) >= 0)
 
-    def test_passed(self):
+    def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came up, one that went, one whose time went backwards.
         self.assertEqual({0: 2.0}, cpu_times.cores_between(before, after, 5))
@@ -62,7 +62,7 @@ class CpuTimesTest(unittest.TestCase):
         ):
             self.assertEqual({}, cpu_times.cores_between(before, after, elapsed_ns))
 
-    def test_sum_over(self):
+    def test_a_sum_over_cpus_is_unknown_where_one_is(self):
         self.assertEqual(3.0, cpu_times.sum_over({0: 1.0, 1: 2.0, 2: 4.0}, (0, 1)))
         self.assertEqual(0, cpu_times.sum_over({}, ()))
         self.assertIsNone(cpu_times.sum_over({0: 1.0}, (0, 1)))

@@ -32,7 +32,7 @@ class HierarchyCase(unittest.TestCase):
 
 
 class ReadTest(HierarchyCase):
-    def test_two_sockets_of_one_cache_each(self):
+    def test_two_sockets_of_one_cache_each_are_read(self):
         found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
         self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), found.l3s)
         self.assertEqual(((), ''), (found.sockets, found.vendor))
@@ -44,7 +44,7 @@ class ReadTest(HierarchyCase):
         self.assertEqual((0, 0, 1, 1), found.sockets)
         self.assertEqual(1 + 2 + 4, self.opened())
 
-    def test_many_caches_of_a_node_siblings_far_apart(self):
+    def test_many_caches_of_a_node_with_siblings_far_apart_are_read(self):
         # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads come behind.
         l3s = [f'{8 * at}-{8 * at + 7},{96 + 8 * at}-{103 + 8 * at}' for at in range(12)]
         found = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
@@ -65,11 +65,11 @@ class ReadTest(HierarchyCase):
         found = self.read(nodes, l3s=['0', '1', '2'], sockets=(0, 0, 1, 0))
         self.assertEqual(((), None), (found.l3s[3], found.sockets[3]))
 
-    def test_what_is_not_told_is_not_known(self):
+    def test_missing_files_of_a_cpu_are_not_known(self):
         found = self.read(sysfs.equal_nodes(4))
         self.assertEqual(((), (None,) * 4, ''), (found.l3s, found.sockets, found.vendor))
 
-    def test_what_can_not_be_understood_is_not_known(self):
+    def test_malformed_files_of_a_cpu_are_not_known(self):
         cpu4 = 'sys/devices/system/cpu/cpu4/'
         for path, text in (
             ('cache/index3/shared_cpu_list', 'x'),
@@ -93,7 +93,7 @@ class ReadTest(HierarchyCase):
         sysfs.write(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
         self.assertEqual((), self.again().l3s)
 
-    def test_a_directory_for_a_file_is_not_known(self):
+    def test_a_directory_in_place_of_a_cache_file_is_not_known(self):
         self.read(sysfs.equal_nodes(2), l3s=['4-7'])
         os.makedirs(os.path.join(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level'))
         self.assertEqual((), self.again().l3s)

@@ -41,7 +41,7 @@ class TreeTestCase(unittest.TestCase):
 
 
 class ConfineTest(TreeTestCase):
-    def test_cpus_are_narrow_and_memory_is_wide_at_rest_on_every_shape(self):
+    def test_cpus_are_narrow_and_memory_wide_at_rest_on_every_shape(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
@@ -65,7 +65,7 @@ class ConfineTest(TreeTestCase):
         )
         self.assertEqual('', tree.read(tree.target, 'cpuset.cpus'))
 
-    def test_v2_what_the_start_or_an_older_release_has_narrowed_is_handed_over(self):
+    def test_v2_a_common_group_narrowed_earlier_is_handed_to_its_children(self):
         for before, ours, after in (
             ('2-3', None, '0-3'),
             ('0-1', NODE0, '0-3'),
@@ -87,7 +87,7 @@ class ConfineTest(TreeTestCase):
                 # The threads are narrow before the group above them is wide.
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
-    def test_v2_a_set_without_effect_is_a_failed_commands(self):
+    def test_v2_a_set_without_effect_is_of_a_command_that_failed(self):
         tree, groups = self.tree(2, MODERN)
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
@@ -106,7 +106,7 @@ class ConfineTest(TreeTestCase):
                 cpuset.confine(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
                 self.assertEqual('2-3 1 2-3', tree.held())
 
-    def test_it_narrows_early_only_while_there_are_no_vcpus_and_the_set_is_empty(self):
+    def test_narrowing_early_needs_no_vcpus_and_an_empty_set(self):
         for version, vcpus, before, written in (
             (2, 0, '', True),
             (2, 1, '', False),
@@ -148,7 +148,7 @@ class ConfineTest(TreeTestCase):
             self.log,
         )
 
-    def test_what_the_kernel_did_not_move_is_reported(self):
+    def test_memory_that_the_kernel_did_not_move_is_reported(self):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree, groups = self.tree(version, bytes_by_node={0: 8 * MIB, 1: 0})
@@ -161,7 +161,7 @@ class ConfineTest(TreeTestCase):
                 applied = cpuset.confine(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual((cpuset.BROUGHT, MIB), (applied.memory, applied.left_bytes))
 
-    def test_a_second_pass_brings_what_the_first_left(self):
+    def test_a_second_pass_brings_memory_that_the_first_left(self):
         for version in (1, 2):
             for bound in (False, True):
                 with self.subTest(version=version, bound=bound):
@@ -189,7 +189,7 @@ class ConfineTest(TreeTestCase):
                         {text for path, text in self.mems(tree).items() if path != tree.target},
                     )
 
-    def test_a_second_time_writes_nothing(self):
+    def test_confining_a_second_time_writes_nothing(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
@@ -217,7 +217,7 @@ class ConfineTest(TreeTestCase):
                 with open(applied.changes[-1].path, encoding='ascii') as f:
                     self.assertEqual('3', f.read().strip())
 
-    def test_moves_what_we_placed_and_comes_back(self):
+    def test_a_guest_that_we_placed_moves_and_comes_back(self):
         for version, shape in SHAPES:
             for bound in (False, True):
                 with self.subTest(version=version, shape=shape, bound=bound):
@@ -291,7 +291,7 @@ class ConfineTest(TreeTestCase):
                     {text for path, text in self.log if path.endswith('mems') and '2' in text},
                 )
 
-    def test_v2_one_that_was_never_bound_is_wide_without_it_once_brought_over(self):
+    def test_v2_a_guest_never_bound_is_wide_without_gpu_memory_at_the_end(self):
         tree, groups = self.with_gpu(2, MODERN)
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
@@ -308,7 +308,7 @@ class ConfineTest(TreeTestCase):
         cpuset.release_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
-    def test_v2_the_operators_settings_let_guests_have_it(self):
+    def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
         tree, groups = self.with_gpu(2, MODERN)
         tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n')
         cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
@@ -354,7 +354,7 @@ class ConfineTest(TreeTestCase):
                     self.assertEqual(before, tree.snapshot())
                     self.assertTrue(applied.changes)
 
-    def test_v1_widens_the_guests_own_upper_levels_first(self):
+    def test_v1_widens_upper_levels_of_the_guest_first(self):
         tree, groups = self.tree(1, MODERN)
         for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
@@ -507,7 +507,7 @@ class FaultTest(TreeTestCase):
                     self.assertIn(self.path, str(caught.exception))
                     self.assertNotIn('NOT undone', str(caught.exception))
 
-    def test_what_can_not_be_undone_is_listed(self):
+    def test_writes_that_cannot_be_undone_are_listed(self):
         for tree, groups, index in self.each_fault(fresh=True):
             with self.subTest(version=tree.version, path=tree.path, index=index):
                 before = tree.snapshot()
@@ -584,13 +584,13 @@ class FaultTest(TreeTestCase):
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
                 cpuset.confine(groups, NODE1, write=tree.write)  # and when it was gone before
 
-    def test_ending_with_only_the_main_group_gone(self):
+    def test_a_guest_with_its_main_group_gone_has_ended(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         shutil.rmtree(tree.emulator)
         with self.assertRaises(GuestGone):
             cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
 
-    def test_v1_a_node_the_parents_lack_is_refused_and_the_cpus_come_back(self):
+    def test_v1_a_node_that_parents_lack_is_refused_and_cpus_come_back(self):
         tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
         for directory in [*tree.children, tree.target]:
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
@@ -606,7 +606,7 @@ class FaultTest(TreeTestCase):
             )
         self.assertEqual(before, tree.snapshot())
 
-    def test_gone_before_it_begins(self):
+    def test_a_guest_gone_before_a_call_begins_is_told(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape)

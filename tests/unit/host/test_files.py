@@ -21,32 +21,32 @@ class ReplaceTest(unittest.TestCase):
     def replace(self, data=b'new', **how):
         files.replace_file(self.path, data, self.temporary, **how)
 
-    def test_made_and_replaced(self):
+    def test_a_file_is_made_and_replaced(self):
         for data in (b'old', b'new' * 100000, b''):
             self.replace(data)
             with open(self.path, 'rb') as file:
                 self.assertEqual(data, file.read())
             self.assertEqual(['file'], os.listdir(self.directory))
 
-    def test_its_mode_whatever_the_umask(self):
+    def test_a_replaced_file_has_its_mode_whatever_the_umask(self):
         self.addCleanup(os.umask, os.umask(0o077))
         for mode in (0o644, 0o755):
             self.replace(mode=mode)
             self.assertEqual(mode, stat.S_IMODE(os.stat(self.path).st_mode))
 
-    def test_what_a_crash_has_left_is_removed(self):
+    def test_a_temporary_file_that_a_crash_left_is_removed(self):
         os.symlink('elsewhere', self.temporary)
         self.replace()
         self.assertEqual(['file'], os.listdir(self.directory))
         self.assertFalse(os.path.islink(self.path))
 
-    def test_nothing_is_left_where_it_fails(self):
+    def test_a_failed_replacement_leaves_no_temporary_file(self):
         os.mkdir(self.path)
         with self.assertRaises(OSError):
             self.replace()
         self.assertEqual(['file'], os.listdir(self.directory))
 
-    def test_below_an_open_directory(self):
+    def test_a_file_is_replaced_below_an_open_directory(self):
         fd = os.open(self.directory, os.O_RDONLY)
         self.addCleanup(os.close, fd)
         files.replace_file('file', b'new', 'file.tmp', durable=False, directory_fd=fd)
@@ -54,7 +54,7 @@ class ReplaceTest(unittest.TestCase):
 
 
 class BootTest(unittest.TestCase):
-    def test_the_kernels_boot_id(self):
+    def test_the_kernels_boot_id_is_read_or_an_error_says_why(self):
         self.assertRegex(files.read_boot_id(), '^[0-9a-f-]{36}$')
         directory = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, directory)

@@ -12,7 +12,7 @@ HOME = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
 class PassedTest(unittest.TestCase):
-    def test_cores_where_threads_ran(self):
+    def test_cores_are_counted_on_the_nodes_where_threads_ran(self):
         before = {1: ThreadTimes(0, 0, 0, 9), 2: ThreadTimes(SECOND, 0, 3, 9)}
         after = {1: ThreadTimes(2 * SECOND, SECOND, 1, 9), 2: ThreadTimes(2 * SECOND, 0, 2, 9)}
         self.assertEqual(
@@ -26,7 +26,7 @@ class PassedTest(unittest.TestCase):
         )
         self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
 
-    def test_what_can_not_be_compared_is_left_out(self):
+    def test_threads_that_cannot_be_compared_are_left_out(self):
         old, new = ThreadTimes(SECOND, 5, 0, 9), ThreadTimes(2 * SECOND, 5, 0, 9)
         for before, after in (
             ({}, {1: new}),
@@ -61,7 +61,7 @@ class GuestsTest(unittest.TestCase):
     def read(self, at_s, elapsed_s=5):
         return self.guests.read(self.topology, at_s * SECOND, elapsed_s * SECOND)
 
-    def test_guests_over_two_ticks(self):
+    def test_the_use_of_guests_is_known_from_the_second_tick(self):
         for number in (2, 1):
             self.host.launch(number, {0: 3 << 20, 1: 1 << 20})
             self.host.thread(4000 + number, 5000 + number, 0, cpu=0)
@@ -77,14 +77,14 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual([1.0, 0.0], [one.cores for one in found])
         self.assertEqual({0: 0.5, 1: 0.5}, found[0].cores_by_node)
 
-    def test_memory_on_v1_and_kept_for_a_while(self):
+    def test_memory_of_a_guest_on_v1_is_read_and_kept_for_a_while(self):
         tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20}, version=1)
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(0)[0][0].bytes_by_node)
         tree.put_bytes({0: 1 << 20, 1: 3 << 20})
         self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(5)[0][0].bytes_by_node)
         self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(15)[0][0].bytes_by_node)
 
-    def test_memory_unknown(self):
+    def test_memory_that_is_unknown_is_read_again_later(self):
         tree = self.host.launch(1)
         os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))
         self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
@@ -142,7 +142,7 @@ class GuestsTest(unittest.TestCase):
         found = self.read(10)[0][0]
         self.assertEqual((1.0, {5001}), (found.cores, set(found.threads)))
 
-    def test_damaged_status_file_is_a_problem_each_time(self):
+    def test_a_damaged_status_file_is_a_problem_each_time(self):
         self.host.write('run/libvirt/qemu/x.xml', '<domstatus')
         for at_s in (0, 5):
             found, [problem] = self.read(at_s)

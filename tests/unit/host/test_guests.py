@@ -20,7 +20,7 @@ def parse(elements='', memory='<memory>1048576</memory>'):
 
 
 class NovaShapesTest(unittest.TestCase):
-    def test_plain_flavor(self):
+    def test_a_guest_of_a_plain_flavor_is_read(self):
         for version, specs in (
             ('29.4.0', None),
             ('31.3.1', None),
@@ -36,12 +36,12 @@ class NovaShapesTest(unittest.TestCase):
                     guest,
                 )
 
-    def test_shared_cpus_only_limit(self):
+    def test_a_shared_cpu_set_only_limits_a_guest(self):
         guest = guests.parse(domains.domain(vcpu="<vcpu cpuset='0-3,6'>2</vcpu>"))
         self.assertEqual({0, 1, 2, 3, 6}, guest.allowed_cpus)
         self.assertEqual((), guest.placed_by)
 
-    def test_numa_nodes(self):
+    def test_a_guest_with_numa_nodes_is_placed_by_others(self):
         guest = guests.parse(
             domains.domain(
                 placement=domains.NUMA_NODES_1,
@@ -51,7 +51,7 @@ class NovaShapesTest(unittest.TestCase):
         self.assertEqual(('numatune', 'vcpupin', 'emulatorpin', 'hw:numa_nodes'), guest.placed_by)
         self.assertEqual(((1,), {4, 5, 6, 7}), (guest.mem_nodes, guest.pinned_cpus))
 
-    def test_dedicated_cpus(self):
+    def test_a_guest_with_dedicated_cpus_is_placed_by_others(self):
         guest = guests.parse(
             domains.domain(
                 placement=domains.DEDICATED,
@@ -61,17 +61,17 @@ class NovaShapesTest(unittest.TestCase):
         self.assertEqual({'numatune', 'vcpupin', 'emulatorpin', 'dedicated'}, set(guest.placed_by))
         self.assertEqual(((0,), {2, 6}), (guest.mem_nodes, guest.pinned_cpus))
 
-    def test_huge_pages(self):
+    def test_a_guest_on_huge_pages_is_locked(self):
         guest = guests.parse(domains.domain(backing=domains.HUGE_PAGES))
         self.assertEqual((GIB, True), (guest.page_bytes, guest.locked))
         self.assertEqual((), guest.placed_by, "the pages' nodeset is the guest's, not the host's")
 
-    def test_sriov(self):
+    def test_a_guest_with_sriov_devices_is_locked(self):
         guest = guests.parse(domains.domain(devices=domains.SRIOV))
         self.assertEqual(('0000:3b:02.1', '0000:af:00.0'), guest.pci_devices)
         self.assertTrue(guest.locked)
 
-    def test_hints_are_the_flavors(self):
+    def test_hints_are_read_from_the_flavors_extra_specs(self):
         specs = {
             'numa_pmc:policy': 'spread',
             'hw:pci_numa_affinity_policy': 'required',
@@ -113,7 +113,7 @@ class NovaShapesTest(unittest.TestCase):
 
 
 class ElementsTest(unittest.TestCase):
-    def test_units_of_memory(self):
+    def test_each_unit_of_memory_is_read(self):
         for size, unit, expected in (
             (3, 'b', 3),
             (3, 'bytes', 3),
@@ -136,7 +136,7 @@ class ElementsTest(unittest.TestCase):
                 self.assertEqual(expected, parse(memory=memory).memory_bytes)
         self.assertEqual(3 << 10, parse(memory='<memory>3</memory>').memory_bytes)
 
-    def test_the_promise_is_the_most_it_may_grow_to(self):
+    def test_memory_of_a_guest_is_the_most_it_may_grow_to(self):
         guest = parse(
             "<maxMemory slots='16' unit='GiB'>4</maxMemory>"
             "<currentMemory unit='KiB'>4</currentMemory>"
@@ -166,7 +166,7 @@ class ElementsTest(unittest.TestCase):
                     tuple(gib << 30 for gib in wanted), (guest.memory_bytes, guest.plugged_bytes)
                 )
 
-    def test_novas_persistent_memory(self):
+    def test_persistent_memory_from_nova_is_no_ram(self):
         guest = guests.parse(
             domains.domain(
                 memory_kib=520 << 20,
@@ -176,7 +176,7 @@ class ElementsTest(unittest.TestCase):
         )
         self.assertEqual((8 * GIB, None), (guest.memory_bytes, guest.plugged_bytes))
 
-    def test_vcpus(self):
+    def test_vcpus_online_at_most_and_allowed_are_read(self):
         for element, vcpus, most, allowed in (
             ('', 1, None, None),
             ('<vcpu>4</vcpu>', 4, None, None),
@@ -191,7 +191,7 @@ class ElementsTest(unittest.TestCase):
                     (vcpus, most, allowed), (guest.vcpus, guest.vcpus_max, guest.allowed_cpus)
                 )
 
-    def test_what_means_placed_by_others(self):
+    def test_elements_that_mean_placed_by_others_are_read(self):
         for elements, placed_by, nodes in (
             ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", ('numatune',), (1,)),
             (
@@ -239,7 +239,7 @@ class ElementsTest(unittest.TestCase):
                 guest = parse(elements)
                 self.assertEqual((placed_by, nodes), (guest.placed_by, guest.mem_nodes))
 
-    def test_what_binds_all_of_its_memory(self):
+    def test_elements_that_bind_all_memory_of_a_guest_are_read(self):
         dimm = (
             "<devices><memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
             '</devices>'
@@ -271,7 +271,7 @@ class ElementsTest(unittest.TestCase):
                 guest = parse(elements)
                 self.assertEqual((nodes, bound), (guest.mem_nodes, guest.mem_bound))
 
-    def test_pinned_cpus_are_the_union(self):
+    def test_pinned_cpus_are_the_union_of_all_pins(self):
         guest = parse(
             "<cputune><vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='4'/>"
             "<emulatorpin cpuset='9'/></cputune>"
@@ -293,7 +293,7 @@ class ElementsTest(unittest.TestCase):
                 parse(f'<memoryBacking><hugepages>{pages}</hugepages></memoryBacking>').page_bytes,
             )
 
-    def test_images_of_a_disk_that_lock_memory(self):
+    def test_images_of_a_disk_that_lock_memory_are_found(self):
         nvme = (
             "<{0} type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
             "slot='0x00' function='0x0'/></source></{0}>"
@@ -316,7 +316,7 @@ class ElementsTest(unittest.TestCase):
         ):
             self.assertFalse(parse(f'<devices>{elements}</devices>').locked)
 
-    def test_memory_that_cannot_move(self):
+    def test_elements_that_keep_memory_from_moving_lock_it(self):
         for elements in (
             '<memoryBacking><locked/></memoryBacking>',
             "<launchSecurity type='sev'/>",
@@ -339,14 +339,14 @@ class ElementsTest(unittest.TestCase):
             with self.subTest(elements):
                 self.assertFalse(parse(elements).locked)
 
-    def test_preallocated_memory(self):
+    def test_memory_preallocated_at_the_start_is_read(self):
         for mode, expected in (('immediate', True), ('ondemand', False)):
             self.assertEqual(
                 expected,
                 parse(f"<memoryBacking><allocation mode='{mode}'/></memoryBacking>").preallocated,
             )
 
-    def test_names_of_devices_on_the_host(self):
+    def test_names_of_host_devices_are_read_and_odd_ones_left_out(self):
         self.assertEqual(
             ('/dev/nvme0n1', 'eth0'),
             parse(f'<devices>{domains.HOST_DEVICES}</devices>').host_devices,
@@ -354,7 +354,7 @@ class ElementsTest(unittest.TestCase):
         odd = domains.HOST_DEVICES.replace('eth0', 'e' * 300).replace('/dev/', 'dev/')
         self.assertEqual((), parse(f'<devices>{odd}</devices>').host_devices)
 
-    def test_addresses_of_devices_on_the_host(self):
+    def test_pci_addresses_of_host_devices_are_read(self):
         actual = (
             "<interface type='network'><actual type='hostdev'><source><address type='pci' "
             "domain='0x10000' bus='59' slot='0x1F' function='0x7'/></source></actual>"
@@ -367,10 +367,10 @@ class ElementsTest(unittest.TestCase):
         guest = parse(f'<devices>{actual}{disk}{disk}</devices>')
         self.assertEqual(('0000:01:00.0', '10000:3b:1f.7'), guest.pci_devices)
 
-    def test_iothreads(self):
+    def test_iothreads_are_counted(self):
         self.assertEqual(2, parse('<iothreads>2</iothreads>').iothreads)
 
-    def test_names(self):
+    def test_names_as_libvirt_allows_them_are_read(self):
         for name in (
             'instance-0000002a',
             'Bäume 森',
@@ -385,7 +385,7 @@ class ElementsTest(unittest.TestCase):
                 escaped = name.replace('&', '&amp;').replace('<', '&lt;')
                 self.assertEqual(name, guests.parse(domains.domain(name=escaped)).name)
 
-    def test_uuid_is_normalised(self):
+    def test_a_uuid_is_normalised(self):
         guest = guests.parse(domains.domain(uuid=domains.UUID.upper().replace('-', '')))
         self.assertEqual(domains.UUID, guest.uuid)
 
@@ -397,7 +397,7 @@ class HostileTest(unittest.TestCase):
         self.assertLess(len(str(caught.exception)), 500)
         self.assertTrue(str(caught.exception).isprintable())
 
-    def test_names(self):
+    def test_unsafe_names_are_refused(self):
         for name, reason in (
             ('../../etc/passwd', 'slash'),
             ('a/b', 'slash'),
@@ -417,54 +417,54 @@ class HostileTest(unittest.TestCase):
             with self.subTest(name):
                 self.refused(domains.domain(name=name), reason)
 
-    def test_uuids(self):
+    def test_malformed_uuids_are_refused(self):
         for uuid in ('', 'x', '0' * 32, domains.UUID + '0', domains.UUID[:-1] + 'g', '１' * 32):
             with self.subTest(uuid):
                 self.refused(domains.domain(uuid=uuid), 'uuid')
 
-    def test_billion_laughs(self):
+    def test_nested_entities_are_refused(self):
         entities = ''.join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
         xml = f'<!DOCTYPE l [<!ENTITY l0 "lol">{entities}]><domain><name>&l9;</name></domain>'
         self.refused(xml.encode(), 'document types')
 
-    def test_external_entity(self):
+    def test_external_and_unknown_entities_are_refused(self):
         self.refused(b'<!DOCTYPE d SYSTEM "file:///etc/passwd"><domain/>', 'document types')
         self.refused(b'<domain><name>&other;</name></domain>', 'not well-formed')
 
-    def test_deep_nesting(self):
+    def test_deep_nesting_is_refused(self):
         self.refused(b'<domain>' + b'<a>' * 5000 + b'</a>' * 5000 + b'</domain>', 'deeper')
         self.refused(b'<a>' * 5000, 'deeper')
         chain = b'<backingStore>' * 5000
         self.refused(b'<domain><devices><disk>' + chain, 'deeper')
 
-    def test_too_many_elements(self):
+    def test_too_many_elements_are_refused(self):
         self.refused(b'<domain>' + b'<a/>' * (domain_xml.ELEMENTS_MAX + 1), 'elements')
 
-    def test_too_large(self):
+    def test_a_document_that_is_too_large_is_refused(self):
         self.refused(domains.domain(rest=' ' * domain_xml.SIZE_MAX_BYTES), 'larger')
 
-    def test_too_many_attributes(self):
+    def test_too_many_attributes_are_refused(self):
         many = ' '.join(f"a{number}=''" for number in range(domain_xml.SIZE_MAX_BYTES // 8))
         self.refused(domains.domain(vcpu=f'<vcpu {many}>1</vcpu>'), 'larger')
 
-    def test_devices_with_more_memory_than_the_guest(self):
+    def test_devices_with_more_memory_than_the_guest_are_refused(self):
         device = domains.memory_device('nvdimm', 2 << 20)
         self.refused(domains.domain(memory_kib=2 << 20, devices=device), 'no RAM')
         size = "<size unit='KiB'>2097152</size>"
         self.refused(domains.domain(devices=device.replace(size, 2 * size)), 'twice')
 
-    def test_too_many_pins(self):
+    def test_too_many_pins_are_refused(self):
         pins = ''.join(f"<vcpupin vcpu='{n}' cpuset='{n}-16383'/>" for n in range(400))
         self.refused(domains.domain(placement=f'<cputune>{pins}</cputune>'), 'more than')
         single = ','.join(['1'] * 300_000)
         self.refused(domains.domain(vcpu=f"<vcpu cpuset='{single}'>1</vcpu>"), 'more than')
 
-    def test_wrong_types(self):
+    def test_a_document_of_a_wrong_type_is_refused(self):
         for xml in (None, 'text', 5, [b'<domain/>']):
             with self.subTest(xml):
                 self.assertRaises(DomainError, guests.parse, xml)
 
-    def test_wrong_values(self):
+    def test_wrong_values_are_refused(self):
         for elements in (
             '<vcpu>0</vcpu>',
             '<vcpu>-1</vcpu>',
@@ -497,12 +497,12 @@ class HostileTest(unittest.TestCase):
             with self.subTest(elements):
                 self.refused(f'{HEAD}<memory>1</memory>{elements}</domain>'.encode(), '.')
 
-    def test_missing_elements(self):
+    def test_missing_elements_are_refused(self):
         for element in ('name', 'uuid', 'memory'):
             xml = domains.domain().replace(f'<{element}'.encode(), b'<other', 1)
             self.refused(xml.replace(f'</{element}>'.encode(), b'</other>', 1), element)
 
-    def test_duplicate_elements(self):
+    def test_duplicate_elements_are_refused(self):
         for element in (
             '<name>b</name>',
             f'<uuid>{domains.UUID}</uuid>',
@@ -518,7 +518,7 @@ class HostileTest(unittest.TestCase):
         metadata = domains.nova_metadata(extra_specs={'a': '1'}).replace(spec, spec * 2)
         self.refused(domains.domain(metadata=metadata), 'twice')
 
-    def test_another_document(self):
+    def test_a_document_that_is_no_domain_is_refused(self):
         for xml in (
             b'',
             b'<',
@@ -534,11 +534,11 @@ class HostileTest(unittest.TestCase):
             with self.subTest(xml[:30]):
                 self.assertRaises(DomainError, guests.parse, xml)
 
-    def test_elements_where_text_belongs(self):
+    def test_elements_where_text_belongs_are_refused(self):
         for element in ('<vcpu>1<a/>6</vcpu>', '<maxMemory>1<a>0</a></maxMemory>'):
             self.refused(f'{HEAD}<memory>1</memory>{element}</domain>'.encode(), 'text belongs')
 
-    def test_a_unit_that_only_looks_like_one(self):
+    def test_a_unit_that_only_looks_like_one_is_refused(self):
         self.refused(
             f'{HEAD}<memory unit="\u212aiB">1</memory></domain>'.encode(), 'is not a unit'
         )
@@ -592,11 +592,11 @@ class FuzzTest(unittest.TestCase):
             self.assertTrue(guest.name.isprintable())
 
     @given(st.binary(max_size=200))
-    def test_random_bytes(self, xml):
+    def test_random_bytes_raise_only_the_named_error(self, xml):
         self.only_its_own_error(xml)
 
     @given(_mutated())
-    def test_mutated_xml(self, xml):
+    def test_mutated_xml_raises_only_the_named_error(self, xml):
         self.only_its_own_error(xml)
 
     @given(
@@ -613,7 +613,7 @@ class FuzzTest(unittest.TestCase):
         ),
         st.text('0123456789-^, xXabkKMGTiB_+.²', max_size=12),
     )
-    def test_values(self, elements, value):
+    def test_random_values_raise_only_the_named_error(self, elements, value):
         self.only_its_own_error(
             f'{HEAD}<memory>1</memory>{elements.format(value)}</domain>'.encode()
         )
@@ -629,14 +629,14 @@ class RunningTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def test_guests_with_their_processes(self):
+    def test_running_guests_are_read_with_their_processes(self):
         domains.write_status(self.root, 'b', domains.domain('b'), 200)
         domains.write_status(self.root, 'a', domains.domain('a'), 100, state='paused')
         running, problems = guests.read_running(self.root)
         self.assertEqual([('a', 100), ('b', 200)], [(guest.name, guest.pid) for guest in running])
         self.assertEqual([], problems)
 
-    def test_is_what_the_hook_gets(self):
+    def test_a_running_guest_is_read_as_the_hook_reads_it(self):
         xml = domains.domain(placement=domains.NUMA_NODES_1)
         domains.write_status(self.root, 'a', xml, 100)
         self.assertEqual(
@@ -644,7 +644,7 @@ class RunningTest(unittest.TestCase):
             guests.read_running(self.root)[0],
         )
 
-    def test_state_and_job(self):
+    def test_the_state_and_job_of_a_guest_are_read(self):
         for state, before, job in (
             ('running', "  <job type='none' async='backup'/>\n", 'backup'),
             ('paused', "  <job type='query' async='none'/>\n", None),
@@ -654,7 +654,7 @@ class RunningTest(unittest.TestCase):
             [guest] = guests.read_running(self.root)[0]
             self.assertEqual((state, job), (guest.state, guest.job))
 
-    def test_no_libvirt(self):
+    def test_without_libvirt_no_guest_runs(self):
         self.assertEqual(([], []), guests.read_running(self.root))
 
     def test_ended_guests_are_skipped(self):
@@ -669,14 +669,14 @@ class RunningTest(unittest.TestCase):
         running, problems = guests.read_running(self.root)
         self.assertEqual((1, []), (len(running), problems))
 
-    def test_other_files_are_not_read(self):
+    def test_other_files_beside_status_files_are_not_read(self):
         os.makedirs(self.path('channel'))
         for name in ('a.pid', 'a.xml.new', 'driver.pid'):
             with open(self.path(name), 'w') as stream:
                 stream.write('100')
         self.assertEqual(([], []), guests.read_running(self.root))
 
-    def test_numads_advice(self):
+    def test_numads_advice_is_read_from_the_status_file(self):
         domains.write_status(
             self.root,
             'a',
@@ -690,7 +690,7 @@ class RunningTest(unittest.TestCase):
         )
         self.assertTrue(guest.mem_bound)
 
-    def test_numads_advice_that_is_preferred_only(self):
+    def test_numads_advice_that_is_preferred_only_does_not_bind(self):
         domains.write_status(
             self.root,
             'a',
@@ -727,7 +727,7 @@ class RunningTest(unittest.TestCase):
             self.assertTrue(problem.isprintable(), problem)
             self.assertTrue(problem.startswith(self.directory))
 
-    def test_a_fifo_does_not_block(self):
+    def test_a_fifo_in_place_of_a_status_file_does_not_block(self):
         os.makedirs(self.directory)
         os.mkfifo(self.path('a.xml'))
         running, problems = guests.read_running(self.root)

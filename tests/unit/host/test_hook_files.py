@@ -46,7 +46,7 @@ class HookFilesTest(HooksCase):
             for name in files
         )
 
-    def test_install_into_directory(self):
+    def test_install_writes_one_executable_file_into_the_directory(self):
         changes = hook_files.install(self.root, self.script, directory_read=True)
         self.assertEqual(1, len(changes))
         self.assertEqual([files.OUR_HOOK], self.names())
@@ -125,20 +125,20 @@ class HookFilesTest(HooksCase):
         self.assertIn(b'a newer one', read(self.main))
         self.assertEqual(FORMER, read(self.chained))
 
-    def test_libvirt_upgrade_unchains(self):
+    def test_an_install_after_a_libvirt_upgrade_unchains_the_hook(self):
         self.write_former()
         hook_files.install(self.root, self.script, directory_read=False)
         hook_files.install(self.root, self.script, directory_read=True)
         self.assertEqual(FORMER, read(self.main))
         self.assertEqual(['qemu', files.OUR_HOOK], self.names())
 
-    def test_remove_without_install(self):
+    def test_remove_without_an_install_changes_nothing(self):
         self.assertEqual([], hook_files.remove(self.root))
         self.write_former()
         self.assertEqual([], hook_files.remove(self.root))
         self.assertEqual(FORMER, read(self.main))
 
-    def test_inspect(self):
+    def test_inspect_tells_whether_our_hook_is_there_and_current(self):
         found = hook_files.inspect(self.root, self.script)
         self.assertFalse(found.present or found.executable or found.current)
         hook_files.install(self.root, self.script, True)
@@ -160,7 +160,7 @@ class HookFilesTest(HooksCase):
         self.assertNotIn(b'\r', text)
         self.assertLessEqual(len(text.splitlines()), 20)
 
-    def test_writable_by_others(self):
+    def test_a_package_that_others_may_write_is_told(self):
         package = os.path.join(self.root, 'nova_numa_pmc')
         os.mkdir(package)
         if os.geteuid() == 0:
@@ -203,7 +203,7 @@ class DispatcherTest(HooksCase):
         self.assertEqual(4, self.call('g', 'start', 'begin', '-').returncode)
         self.assertFalse(os.path.exists(log))
 
-    def test_our_failure_is_kept_from_libvirt(self):
+    def test_only_a_refused_start_of_ours_reaches_libvirt(self):
         for op, ours, expected in (
             ('started', 'exit 1', 0),
             ('reconnect', 'exit 1', 0),
@@ -216,12 +216,12 @@ class DispatcherTest(HooksCase):
                 self.install('exit 0\n', ours + '\n')
                 self.assertEqual(expected, self.call('g', op, 'begin', '-').returncode)
 
-    def test_without_a_former_hook(self):
+    def test_the_dispatcher_works_without_a_former_hook(self):
         self.install(None, 'cat > /dev/null\n')
         done = self.call('g', 'migrate', 'begin', '-')
         self.assertEqual((0, b''), (done.returncode, done.stdout))
 
-    def test_our_script_gone(self):
+    def test_the_dispatcher_works_when_our_script_is_gone(self):
         self.install('cat\n', 'exit 0\n')
         os.unlink(self.ours)
         done = self.call('g', 'restore', 'begin', '-')

@@ -25,7 +25,7 @@ class InotifyTest(unittest.TestCase):
         with open(os.path.join(self.root, name), 'w', encoding='utf-8') as file:
             file.write(text)
 
-    def test_each_kind_of_change(self):
+    def test_each_kind_of_change_is_heard(self):
         self.write('before')
         watch = self.inotify.add(self.root, ALL)
         self.assertEqual([], self.inotify.read())
@@ -46,14 +46,14 @@ class InotifyTest(unittest.TestCase):
         )
         self.assertEqual([], self.inotify.read())
 
-    def test_more_than_one_reading_holds(self):
+    def test_more_events_than_one_reading_holds_are_heard(self):
         self.inotify.add(self.root, inotify.CREATE)
         names = ['%s-%d' % ('n' * 200, at) for at in range(400)]
         for name in names:
             self.write(name)
         self.assertEqual(names, [each.name for each in self.inotify.read()])
 
-    def test_a_directory_that_goes_or_is_watched_no_longer(self):
+    def test_a_directory_that_goes_or_is_removed_is_ignored_from_then_on(self):
         below = os.path.join(self.root, 'below')
         os.mkdir(below)
         watch = self.inotify.add(below, ALL)
@@ -65,7 +65,7 @@ class InotifyTest(unittest.TestCase):
         self.write('file')
         self.assertEqual([(watch, inotify.IGNORED)], [each[:2] for each in self.inotify.read()])
 
-    def test_what_is_no_directory(self):
+    def test_a_file_or_nothing_in_place_of_a_directory_is_an_error(self):
         self.write('file')
         for name, number in (('none', errno.ENOENT), ('file', errno.ENOTDIR)):
             with self.assertRaises(OSError) as caught:

@@ -30,13 +30,13 @@ class JournalTest(unittest.TestCase):
 
         return journal.JournalLines(self.root, noted)
 
-    def test_a_line_of_syslog(self):
+    def test_a_line_has_the_form_of_syslog(self):
         (line,) = self.log(journal.WARNING, 'guest é: 1 %s')
         self.assertRegex(
             line, r'^<28>\w{3} [ \d]\d [\d:]{8} nova-numa-pmc\[%d\]: guest é: 1 %%s$' % os.getpid()
         )
 
-    def test_one_line_whatever_the_text(self):
+    def test_a_message_is_one_line_whatever_its_text(self):
         (line,) = self.log(journal.INFO, 'a\nb\0\udcff')
         self.assertTrue(line.endswith('a\\nb\\x00\\udcff'))
 
@@ -49,7 +49,7 @@ class JournalTest(unittest.TestCase):
             lines.log(journal.INFO, 'lost')
             self.assertEqual(1, lines.lost)
 
-    def test_a_daemon_that_does_not_read(self):
+    def test_lines_for_a_daemon_that_does_not_read_are_lost_and_counted(self):
         self.host.fill_log()
         lines = self.waiting()
         for _ in range(20):
@@ -66,7 +66,7 @@ class JournalTest(unittest.TestCase):
         self.assertEqual(3, sum('said' in line for line in self.host.logged()))
         self.assertEqual(0, lines.lost)
 
-    def test_what_fits_goes_when_the_time_is_up(self):
+    def test_a_line_that_fits_is_sent_when_the_time_is_up(self):
         self.host.fill_log()
         lines = self.waiting()
         lines.log(journal.WARNING, 'lost')
@@ -75,7 +75,7 @@ class JournalTest(unittest.TestCase):
         self.assertEqual(1, lines.lost)
         self.assertIn('said', self.host.logged()[-1])
 
-    def test_the_wait_ends_with_the_time(self):
+    def test_the_wait_for_the_daemon_ends_with_its_time(self):
         """On the kernel's own clock: the daemon never reads."""
         self.host.fill_log()
         lines = journal.JournalLines(self.root)

@@ -56,7 +56,7 @@ class ListenerCase(unittest.TestCase):
 
 @unittest.skipUnless(libvirt, 'libvirt-python is not installed')
 class RealTest(ListenerCase):
-    def test_those_that_run_are_told_with_their_xml_and_then_what_becomes_of_them(self):
+    def test_running_guests_are_told_with_their_xml_and_then_their_changes(self):
         listener = self.listen()
         found = self.until(lambda told: [each for each in told if each.guest])
         self.assertEqual(
@@ -74,7 +74,7 @@ class RealTest(ListenerCase):
             gone = self.until(lambda told: [each for each in told if not each.guest])
             self.assertEqual('test', gone[-1].name)
 
-    def test_what_is_asked_for_is_answered_though_nothing_happens(self):
+    def test_a_request_for_xml_is_answered_without_an_event(self):
         listener = self.listen()
         self.until(lambda told: [each for each in told if each.guest])
         listener.request_xml('test')
@@ -83,12 +83,12 @@ class RealTest(ListenerCase):
         self.assertEqual({'test', 'nobody'}, {each.name for each in told})
         self.assertEqual([None], [each.guest for each in told if each.name == 'nobody'])
 
-    def test_why_there_is_no_connection(self):
+    def test_the_problem_says_why_there_is_no_connection(self):
         listener = self.listen('test:///no/such/file')
         self.until(lambda _: listener.problem.startswith('libvirt: '))
         self.assertIn('/no/such/file', listener.problem)
 
-    def test_a_daemon_that_takes_the_connection_and_never_answers(self):
+    def test_a_daemon_that_never_answers_a_connection_hangs(self):
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as daemon:
             path = os.path.join(directory, 'libvirt-sock-ro')
             daemon.bind(path)
@@ -207,7 +207,7 @@ class HangingTest(ListenerCase):
         self.addCleanup(self.fake.rounds.release, 100)
         self.addCleanup(self.fake.runs.set)
 
-    def test_a_daemon_that_is_stopped_from_the_start(self):
+    def test_a_daemon_stopped_from_the_start_hangs_until_it_goes_on(self):
         self.fake.runs.clear()
         listener = self.listen(module=self.fake)
         self.assertEqual(libvirt_events.CONNECTING, listener.problem)
@@ -219,7 +219,7 @@ class HangingTest(ListenerCase):
         self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.assertEqual({0, 17}, set(self.fake.callbacks))
 
-    def test_one_that_stops_while_it_is_asked(self):
+    def test_a_daemon_that_stops_while_it_is_asked_hangs_until_it_goes_on(self):
         listener = self.listen(module=self.fake)
         self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.fake.runs.clear()
@@ -239,7 +239,7 @@ class HangingTest(ListenerCase):
         while self.listener.problem != why:
             self.clock.now_s += 1
 
-    def test_one_that_is_lost_is_sought_again(self):
+    def test_a_connection_that_is_lost_is_made_again(self):
         with mock.patch.object(libvirt_events, 'RETRY_S', 0.01):
             listener = self.listen(module=self.fake)
             self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
@@ -251,7 +251,7 @@ class HangingTest(ListenerCase):
             self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
         self.assertEqual(2, self.fake.opened)
 
-    def test_without_the_binding(self):
+    def test_without_the_libvirt_binding_the_problem_says_so(self):
         with mock.patch.dict(sys.modules, {'libvirt': None}):
             listener = self.listen()
             self.until(lambda _: listener.problem == libvirt_events.ABSENT)

@@ -55,12 +55,12 @@ class LiveGuestsTest(unittest.TestCase):
         found, self.problems = self.made.read()
         return found[0] if found else None
 
-    def test_the_status_file_counts_until_libvirt_answers_and_libvirt_is_asked_once(self):
+    def test_the_status_file_counts_until_libvirt_answers_its_one_request(self):
         for _ in range(3):
             self.assertEqual(2, self.read().vcpus)
         self.assertEqual([NAME], self.asked)
 
-    def test_libvirt_says_what_it_is_and_the_file_what_its_process_does(self):
+    def test_libvirt_tells_the_guest_and_the_file_its_process_and_state(self):
         self.tell(vcpus=4, extra=PIN)
         found = self.read()
         self.assertEqual(
@@ -69,7 +69,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual((4001, 'running', 7), (found.pid, found.state, found.id))
         self.assertEqual([], self.asked)
 
-    def test_a_file_that_is_newer_than_libvirts_answer(self):
+    def test_a_file_newer_than_libvirts_answer_counts(self):
         self.tell(vcpus=4)
         self.read()
         self.rewrite(vcpus=3)
@@ -78,7 +78,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.tell(vcpus=3, extra=PIN)
         self.assertEqual(('vcpupin',), self.read().placed_by)
 
-    def test_what_numad_advised_is_in_the_file_alone(self):
+    def test_advice_of_numad_is_taken_from_the_file(self):
         self.rewrite(
             b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
             b'%s</domstatus>\n' % host.domain_xml(1)
@@ -89,7 +89,7 @@ class LiveGuestsTest(unittest.TestCase):
             (('numad',), (1,), True), (found.placed_by, found.mem_nodes, found.mem_bound)
         )
 
-    def test_a_file_that_can_not_be_understood(self):
+    def test_a_file_that_cannot_be_understood_leaves_libvirts_answer(self):
         self.rewrite(b'<another/>')
         self.assertIsNone(self.read())
         self.assertIn(NAME, self.problems[0])
@@ -108,7 +108,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.host.launch(1)
         self.assertEqual(2, self.read().vcpus)
 
-    def test_another_guest_of_the_same_name(self):
+    def test_an_answer_for_another_guest_of_the_same_name_is_not_used(self):
         self.made.update(
             GuestEvent(
                 NAME,

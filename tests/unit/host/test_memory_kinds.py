@@ -28,17 +28,17 @@ class NodeMemoryTest(unittest.TestCase):
     def sources(self):
         return [node.memory.source for node in topology.read(self.root).nodes]
 
-    def test_without_evidence_it_is_the_hosts_own(self):
+    def test_memory_without_evidence_is_the_hosts_own(self):
         self.assertEqual([model.HOST] * 4, self.kinds())
         self.assertEqual(frozenset(), memory_kinds.withheld_nodes(self.root))
 
-    def test_a_gpus_by_its_driver(self):
+    def test_memory_of_a_gpu_is_told_by_its_driver(self):
         sysfs.device_memory(self.root, [2, -1])
         self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
         self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
         self.assertEqual({2}, memory_kinds.withheld_nodes(self.root))
 
-    def test_what_is_nearest_to_a_device_and_no_cpu(self):
+    def test_memory_nearest_to_a_device_and_no_cpu_is_a_devices(self):
         for number, nearest, devices, kind in (
             (2, (2,), '2', model.DEVICE),
             (2, (4,), '4-7', model.DEVICE),
@@ -52,20 +52,20 @@ class NodeMemoryTest(unittest.TestCase):
                 sysfs.initiators(self.root, number, nearest, devices)
                 self.assertEqual([model.HOST, model.HOST, kind, model.HOST], self.kinds())
 
-    def test_memory_behind_dax(self):
+    def test_memory_behind_dax_is_slow(self):
         sysfs.kmem(self.root, 'dax0.0', 3)
         sysfs.write(self.root, 'sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
         self.assertEqual((model.SLOW, 'dax0.0'), topology.read(self.root).nodes[3].memory)
         self.assertEqual([model.HOST] * 3, self.kinds()[:3])
 
-    def test_a_slower_tier_than_that_of_cpus(self):
+    def test_memory_in_a_slower_tier_than_that_of_cpus_is_slow(self):
         sysfs.tier(self.root, 4, '0-1')
         sysfs.tier(self.root, 22, '3')
         sysfs.tier(self.root, 3, '2')  # HBM is faster
         self.assertEqual([model.HOST] * 3 + [model.SLOW], self.kinds())
         self.assertEqual('memory_tier22', self.sources()[3])
 
-    def test_tiers_without_any_node_with_cpus_tell_nothing(self):
+    def test_tiers_without_a_node_with_cpus_tell_nothing(self):
         sysfs.tier(self.root, 22, '2-3')
         self.assertEqual([model.HOST] * 4, self.kinds())
 
@@ -75,7 +75,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.device_memory(self.root, [2, 3])
         self.assertEqual([model.HOST] * 2 + [model.SLOW, model.DEVICE], self.kinds())
 
-    def test_the_driver_is_not_asked_of_what_dax_or_tiers_tell(self):
+    def test_the_driver_is_not_asked_where_dax_or_tiers_tell(self):
         sysfs.device_memory(self.root, [2, 3])
         sysfs.kmem(self.root, 'dax0.0', 2)
         sysfs.tier(self.root, 4, '0-1')
@@ -87,7 +87,7 @@ class NodeMemoryTest(unittest.TestCase):
             [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
         )
 
-    def test_the_driver_is_not_asked_of_what_acpi_tells(self):
+    def test_the_driver_is_not_asked_where_acpi_tells(self):
         sysfs.initiators(self.root, 2, (2,), '2-3')
         sysfs.initiators(self.root, 3, (3,), '2-3')
         sysfs.device_memory(self.root, [2, 3])
@@ -98,7 +98,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.device_memory(self.root, [0, 1])
         self.assertEqual([model.HOST] * 4, self.kinds())
 
-    def test_what_can_not_be_understood_is_no_evidence(self):
+    def test_malformed_files_are_no_evidence(self):
         for path, text in (
             ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),
             ('proc/driver/nvidia/gpus/b/numa_status', 'Node'),
@@ -112,7 +112,7 @@ class NodeMemoryTest(unittest.TestCase):
                 sysfs.write(self.root, path, text)
                 self.assertEqual([model.HOST] * 4, self.kinds())
 
-    def test_the_operator_has_the_last_word(self):
+    def test_the_operator_has_the_last_word_on_memory(self):
         sysfs.device_memory(self.root, [2])
         sysfs.write(
             self.root,
@@ -121,7 +121,7 @@ class NodeMemoryTest(unittest.TestCase):
         )
         self.assertEqual({3}, memory_kinds.withheld_nodes(self.root))
 
-    def test_nodes_with_memory(self):
+    def test_nodes_with_memory_are_read_from_the_kernels_list(self):
         self.assertEqual({0, 1, 2, 3}, memory_kinds.nodes_with_memory(self.root))
         os.rename(
             os.path.join(self.root, NODE, 'has_memory'),

@@ -8,7 +8,7 @@ from nova_numa_pmc.host import notify
 
 
 class NotifyTest(unittest.TestCase):
-    def test_by_path_and_by_abstract_name(self):
+    def test_systemd_is_notified_by_path_or_abstract_name(self):
         with tempfile.TemporaryDirectory() as directory:
             for address in (os.path.join(directory, 'notify'), '@numa-pmc-%d' % os.getpid()):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -29,7 +29,7 @@ class NotifyTest(unittest.TestCase):
         ):
             self.assertFalse(notify.notify('READY=1', environment=environment))
 
-    def test_watchdog(self):
+    def test_the_watchdogs_seconds_are_those_for_this_process(self):
         for environment, seconds in (
             ({}, None),
             ({'WATCHDOG_USEC': '90000000'}, 90.0),

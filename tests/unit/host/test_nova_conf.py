@@ -24,7 +24,7 @@ class NovaConfTest(unittest.TestCase):
             paths.append(os.path.join(self.root, '%d.conf' % number))
         return nova_conf.NovaConf(paths)
 
-    def test_novas_defaults(self):
+    def test_options_that_are_not_set_have_novas_defaults(self):
         conf = self.read('')
         self.assertEqual([], conf.get('compute_monitors'))
         self.assertEqual(
@@ -34,7 +34,7 @@ class NovaConfTest(unittest.TestCase):
         self.assertEqual(conf.files[0], conf.file_of('compute_monitors'))
         self.assertEqual([], conf.findings)
 
-    def test_as_oslo_reads_them(self):
+    def test_options_are_read_as_oslo_reads_them(self):
         conf = self.read(
             '[DEFAULT]\nram_allocation_ratio = 1.5\nsite = x\ncompute_monitors = a,\n  b\n'
             '[filter_scheduler]\navailable_filters = one\navailable_filters = two\n'
@@ -52,13 +52,13 @@ class NovaConfTest(unittest.TestCase):
         self.addCleanup(os.environ.pop, 'OS_DEFAULT__COMPUTE_MONITORS')
         self.assertEqual([], self.read('').get('compute_monitors'))
 
-    def test_a_value_that_cant_be_used(self):
+    def test_a_value_that_cannot_be_used_is_a_finding_and_the_default(self):
         conf = self.read('[filter_scheduler]\nhost_subset_size = many\n')
         self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
         self.assertEqual(['nova-conf-value'], [f.code for f in conf.findings])
         self.assertNotIn('\n', conf.findings[0].what)
 
-    def test_a_value_that_names_itself(self):
+    def test_a_value_that_names_itself_is_a_finding_and_the_default(self):
         conf = self.read(
             '[filter_scheduler]\nhost_subset_size = $host_subset_size\n'
             '[DEFAULT]\nhost_subset_size = $host_subset_size\n'
@@ -68,7 +68,7 @@ class NovaConfTest(unittest.TestCase):
         self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
         self.assertTrue(conf.findings)
 
-    def test_nothing_is_fetched(self):
+    def test_a_remote_config_source_is_not_fetched(self):
         with socket.create_server(('127.0.0.1', 0)) as server:
             server.settimeout(0)
             conf = self.read(
@@ -113,7 +113,7 @@ class NovaConfTest(unittest.TestCase):
             | strategies.text(max_size=30)
         )
     )
-    def test_any_text(self, lines):
+    def test_any_text_gives_values_and_findings_of_one_line(self, lines):
         conf = self.read('\n'.join(lines).encode('utf-8', 'surrogatepass'))
         for group, options in nova_conf.OPTIONS.items():
             for option in options:
@@ -122,7 +122,7 @@ class NovaConfTest(unittest.TestCase):
         for found in conf.findings:
             self.assertNotIn('\n', found.what)
 
-    def test_files_that_cant_be_used(self):
+    def test_files_that_cannot_be_used_are_findings(self):
         os.mkfifo(os.path.join(self.root, 'fifo'))
         write(self.root, 'long', '#' * (nova_conf.SIZE_MAX_BYTES + 1))
         write(self.root, 'bytes', b'[DEFAULT]\nx = \xff\xfe\n')
@@ -147,7 +147,7 @@ class FilesTest(unittest.TestCase):
             for path in nova_conf.files_of(process, service, self.root)
         ]
 
-    def test_where_oslo_looks(self):
+    def test_configuration_files_are_those_where_oslo_looks(self):
         self.assertEqual([], self.files())
         write(self.root, 'etc/nova/nova.conf', '')
         write(self.root, 'etc/nova/nova-compute.conf', '')
@@ -164,7 +164,7 @@ class FilesTest(unittest.TestCase):
             self.files(),
         )
 
-    def test_what_it_was_started_with(self):
+    def test_configuration_files_are_those_the_service_was_started_with(self):
         write(self.root, 'etc/nova/nova.conf', '')
         write(self.root, 'etc/nova/d/x.conf', '')
         add_process(
@@ -184,7 +184,7 @@ class FilesTest(unittest.TestCase):
             ['etc/nova/nova-cpu.conf', 'etc/other.conf', 'etc/nova/d/x.conf'], self.files(process)
         )
 
-    def test_in_its_container(self):
+    def test_configuration_files_are_those_in_the_services_container(self):
         write(self.root, 'image/etc/nova/nova.conf', '')
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')

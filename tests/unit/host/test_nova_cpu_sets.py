@@ -24,14 +24,14 @@ class ReaderTest(unittest.TestCase):
         sets, problems = self.reader.read(at_s * SECOND)
         return sets.shared, sets.dedicated, problems
 
-    def test_no_file(self):
+    def test_without_a_file_no_set_is_known(self):
         self.assertEqual((None, None, ()), self.read())
 
-    def test_both_sets(self):
+    def test_the_shared_and_the_dedicated_set_are_read(self):
         self.write('[compute]\ncpu_shared_set = 0-3,^2\ncpu_dedicated_set = 4-5\n')
         self.assertEqual(({0, 1, 3}, {4, 5}, ()), self.read())
 
-    def test_a_later_file_overrides(self):
+    def test_a_later_file_overrides_an_earlier_one(self):
         self.write('[compute]\ncpu_shared_set = 0-3\n')
         self.write('[compute]\ncpu_shared_set = 8-9\n', 'etc/nova/nova.conf.d/pools.conf')
         self.assertEqual({8, 9}, self.read()[0])
@@ -57,7 +57,7 @@ class ReaderTest(unittest.TestCase):
         self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
         self.assertEqual([None, {3}], [self.read(300)[0], self.read(700)[0]])
 
-    def test_what_can_not_be_used_is_a_problem_and_no_set(self):
+    def test_a_set_that_cannot_be_used_is_a_problem_and_unknown(self):
         for text in ('[compute]\ncpu_shared_set = a-b\n', '[compute\n', b'\xff\xfe'):
             with self.subTest(text=text):
                 self.write(text)

@@ -19,7 +19,7 @@ def parsed(release):
 
 
 class NovaMetadataTest(unittest.TestCase):
-    def test_the_flavors_name_is_told_by_all(self):
+    def test_the_flavors_name_is_told_by_all_releases(self):
         for release in WITH_SPECS + WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)
@@ -27,7 +27,7 @@ class NovaMetadataTest(unittest.TestCase):
                     ('m1.spread', 2, 2 << 30), (guest.flavor, guest.vcpus, guest.memory_bytes)
                 )
 
-    def test_releases_that_tell_extra_specs(self):
+    def test_extra_specs_in_metadata_are_taken_as_hints(self):
         for release in WITH_SPECS:
             with self.subTest(release):
                 guest = parsed(release)
@@ -40,7 +40,7 @@ class NovaMetadataTest(unittest.TestCase):
                     (asked.policy, asked.bandwidth_bytes_per_sec),
                 )
 
-    def test_releases_that_do_not(self):
+    def test_metadata_without_extra_specs_gives_the_defaults(self):
         for release in WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)

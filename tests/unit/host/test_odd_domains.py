@@ -128,13 +128,13 @@ def read(xml):
 class ReaderTest(unittest.TestCase):
     @MANY
     @given(odd_domains.documents())
-    def test_what_libvirt_writes_is_read_and_right(self, tree):
+    def test_domains_that_libvirt_writes_are_read_right(self, tree):
         xml = odd_domains.xml(tree)
         self.assertEqual(figures(xml), read(xml))
 
     @MANY
     @given(odd_domains.mutated())
-    def test_what_is_mutated_is_right_or_refused(self, xml):
+    def test_mutated_domains_are_read_right_or_refused(self, xml):
         try:
             found = read(xml)
         except DomainError as error:
@@ -178,7 +178,7 @@ class HookTest(unittest.TestCase):
 
     @MANY
     @given(odd_domains.mutated())
-    def test_its_start_goes_on_and_promises_no_more_than_it_may_have(self, xml):
+    def test_an_odd_guest_starts_and_is_promised_no_more_than_it_may_have(self, xml):
         self.forget()
         self.drain(None, 0)
         self.logged.clear()
@@ -193,7 +193,7 @@ class HookTest(unittest.TestCase):
 
     @MANY
     @given(odd_domains.mutated())
-    def test_it_runs_and_another_starts(self, xml):
+    def test_another_guest_starts_beside_a_running_odd_one(self, xml):
         self.forget()
         self.host.write('proc/77/cmdline', '')
         self.host.write(

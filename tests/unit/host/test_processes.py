@@ -14,7 +14,7 @@ class ProcessesTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = directory.name
 
-    def test_found_by_program_or_script(self):
+    def test_a_process_is_found_by_its_program_or_script(self):
         add_process(self.root, 20, ('/usr/bin/numad', '-i', '15'))
         add_process(
             self.root,
@@ -31,7 +31,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(self.root + '/etc/nova/nova.conf', found.path('/etc/nova/nova.conf'))
         self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
 
-    def test_found_by_its_title(self):
+    def test_a_process_is_found_by_its_title(self):
         add_process(
             self.root,
             20,
@@ -60,10 +60,10 @@ class ProcessesTest(unittest.TestCase):
         write(self.root, 'proc/stat', 'cpu  1 2 3\n')
         self.assertIsNone(processes.find(self.root, 'numad'))
 
-    def test_no_proc(self):
+    def test_without_proc_no_process_is_found(self):
         self.assertIsNone(processes.find(self.root + '/nowhere', 'numad'))
 
-    def test_in_a_container(self):
+    def test_a_process_in_a_container_is_found_with_its_root(self):
         add_process(
             self.root,
             30,
@@ -89,16 +89,16 @@ class LayoutTest(unittest.TestCase):
     def codes(self):
         return [found.code for found in deployment.check_libvirt(self.root)]
 
-    def test_no_daemon(self):
+    def test_without_a_libvirt_daemon_there_is_a_finding(self):
         self.assertEqual(['libvirt-not-running'], self.codes())
 
-    def test_monolithic_and_modular(self):
+    def test_a_modular_daemon_beside_a_monolithic_one_is_found(self):
         add_process(self.root, 40, ('/usr/sbin/libvirtd',))
         self.assertEqual([], self.codes())
         add_process(self.root, 41, ('/usr/sbin/virtqemud', '--timeout', '120'))
         self.assertEqual(['libvirt-modular'], self.codes())
 
-    def test_containers(self):
+    def test_a_libvirt_in_a_container_without_the_hook_is_found(self):
         for cgroup, deployed_by in (
             ('0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope\n', 'openstack-helm'),
             ('12:cpuset:/docker/0123\n', 'kolla (docker)'),

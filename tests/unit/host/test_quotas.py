@@ -23,11 +23,11 @@ class QuotasTest(unittest.TestCase):
     def find(self):
         return quotas.find(4242, self.root)
 
-    def test_none(self):
+    def test_a_guest_without_quotas_has_none(self):
         self.tree()
         self.assertEqual(((), (50,)), tuple(self.find()))
 
-    def test_of_a_vcpu_the_emulator_and_all(self):
+    def test_quotas_of_a_vcpu_the_emulator_and_all_are_found(self):
         for shape in (cgroups.MODERN, cgroups.OLD, cgroups.MANUAL):
             with self.subTest(shape=shape), tempfile.TemporaryDirectory() as self.root:
                 tree = self.tree(shape)
@@ -44,7 +44,7 @@ class QuotasTest(unittest.TestCase):
                     [(each.directory, each.cores, each.tids) for each in found],
                 )
 
-    def test_on_v1(self):
+    def test_quotas_on_v1_are_found(self):
         path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
         tree = cgroups.Tree(self.root, version=1)
         tree.put(
@@ -62,7 +62,7 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
         self.assertEqual((77, (61, 62)), (quotas.throttled_ns(group), self.find().emulator_tids))
 
-    def test_throttled(self):
+    def test_throttled_time_is_read_or_unknown(self):
         tree = self.tree()
         group = quotas.QuotaGroup(tree.vcpus[0], 2, 0.05)
         self.assertIsNone(quotas.throttled_ns(group))
@@ -74,7 +74,7 @@ class QuotasTest(unittest.TestCase):
             tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
             self.assertEqual(told, quotas.throttled_ns(group))
 
-    def test_what_can_not_be_read_is_no_quota(self):
+    def test_a_quota_that_cannot_be_read_is_none(self):
         self.assertEqual(((), ()), tuple(self.find()))
         tree = self.tree()
         for text in ('', '5000', 'x y', '5000 0', '5000 100000 7'):

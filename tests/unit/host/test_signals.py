@@ -18,7 +18,7 @@ class SignalsTest(unittest.TestCase):
             self.assertIsNone(wait(-1))
         self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
-    def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
+    def test_a_descriptor_ends_the_wait_after_pending_signals(self):
         here, there = os.pipe()
         with signals.blocked() as wait:
             wait.watch(here)
@@ -32,7 +32,7 @@ class SignalsTest(unittest.TestCase):
         os.close(here)
         os.close(there)
 
-    def test_all_is_as_it_was_afterwards(self):
+    def test_handlers_of_signals_are_restored_afterwards(self):
         handler = signal.getsignal(signal.SIGTERM)
         with signals.blocked():
             self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))

@@ -23,21 +23,21 @@ class ThreadsTest(unittest.TestCase):
         self.host = measured.MeasuredHost(self.root)
         self.addCleanup(self.host.close)
 
-    def test_times_of_a_thread(self):
+    def test_times_of_a_thread_are_read(self):
         self.host.thread(50, 51, 2.5, 0.5, cpu=6, since=77, name='CPU 0) R 1 (')
         self.assertEqual(
             ThreadTimes(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
         )
         self.assertIsNone(threads.read(50, 52, self.root))
 
-    def test_of_this_process(self):
+    def test_times_of_this_process_are_read(self):
         me, mine = os.getpid(), threading.get_native_id()
         before, after = threads.read(me, mine), threads.read(me, mine)
         self.assertEqual(before.since, after.since)
         self.assertLessEqual(0, before.run_ns)
         self.assertLessEqual(before.run_ns, after.run_ns)
 
-    def test_vcpus_by_status_file_by_name_or_all(self):
+    def test_threads_of_vcpus_are_found_by_status_file_name_or_all(self):
         self.assertEqual((7, 8), threads.find(GUEST._replace(vcpu_tids=(7, 8)), self.root))
         self.assertEqual((), threads.find(GUEST, self.root))
         self.host.thread(50, 50, 0, name='qemu-system-x86')
@@ -63,7 +63,7 @@ class ThreadsTest(unittest.TestCase):
             counts.add(threads.count(50, self.root))
         self.assertEqual(2, len(counts))
 
-    def test_this_kernel_counts_threads(self):
+    def test_threads_of_a_process_are_counted_by_this_kernel(self):
         before, end = threads.count(os.getpid()), threading.Event()
         thread = threading.Thread(target=end.wait)
         thread.start()
@@ -71,7 +71,7 @@ class ThreadsTest(unittest.TestCase):
         self.addCleanup(end.set)
         self.assertEqual(before + 1, threads.count(os.getpid()))
 
-    def test_kept_files_follow_their_thread_and_are_closed(self):
+    def test_open_files_follow_their_threads_and_are_closed(self):
         kept = threads.ThreadReader(self.root)
         self.host.thread(50, 51, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
@@ -86,7 +86,7 @@ class ThreadsTest(unittest.TestCase):
         kept.close()
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
 
-    def test_where_it_runs_is_read_when_it_has_run(self):
+    def test_the_cpu_of_a_thread_is_read_when_it_has_run(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.thread(50, 51, 1, cpu=2, since=10)
@@ -95,7 +95,7 @@ class ThreadsTest(unittest.TestCase):
         self.host.thread(50, 51, 1.5, cpu=5, since=10)
         self.assertEqual({(50, 51): ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
-    def test_it_keeps_an_eighth_of_the_descriptors_at_most(self):
+    def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
@@ -108,7 +108,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(wanted, kept.read(wanted).keys())
         self.assertEqual(descriptors + 20, len(os.listdir('/proc/self/fd')))
 
-    def test_an_id_used_again_is_read_anew(self):
+    def test_a_thread_id_used_again_is_read_anew(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
         self.host.thread(50, 51, 5, since=10)
@@ -120,7 +120,7 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual(20, kept.read({(50, 51)})[50, 51].since)
 
     @given(st.binary(max_size=80), st.binary(max_size=200))
-    def test_garbage_is_nothing(self, schedstat, stat):
+    def test_garbage_for_a_thread_gives_no_times(self, schedstat, stat):
         self.host.write('proc/50/task/60/schedstat', schedstat)
         self.host.write('proc/50/task/60/stat', stat)
         ran = threads.read(50, 60, self.root)

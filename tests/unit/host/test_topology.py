@@ -18,7 +18,7 @@ CPU = 'sys/devices/system/cpu'
 
 
 class CpuListTest(unittest.TestCase):
-    def test_kernel_lists(self):
+    def test_lists_of_the_kernel_are_parsed(self):
         for text, numbers in (
             ('0-3,8\n', {0, 1, 2, 3, 8}),
             ('\n', set()),
@@ -34,7 +34,7 @@ class CpuListTest(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual(numbers, parse_cpulist(text))
 
-    def test_refuses_anything_else(self):
+    def test_other_texts_than_lists_of_the_kernel_are_refused(self):
         for text in (
             '3-1',
             '1,',
@@ -70,12 +70,12 @@ class CpuListTest(unittest.TestCase):
         text = format_cpulist(numbers)
         self.assertEqual(numbers, parse_cpulist(text))
 
-    def test_format_is_shortest_and_ascending(self):
+    def test_a_formatted_list_is_shortest_and_ascending(self):
         self.assertEqual('0-3,8,10-11', format_cpulist({10, 11, 8, 0, 1, 2, 3}))
         self.assertEqual('', format_cpulist(()))
 
     @given(st.text('0123456789-,^ \n\t٣x', max_size=40))
-    def test_only_its_own_error(self, text):
+    def test_parsing_any_text_raises_only_the_named_error(self, text):
         try:
             numbers = parse_cpulist(text)
         except CpuListError:
@@ -95,7 +95,7 @@ class TreeTest(unittest.TestCase):
 
 
 class ReadTest(TreeTest):
-    def test_two_equal_nodes(self):
+    def test_two_equal_nodes_are_read(self):
         build_sysfs(
             self.root,
             [
@@ -128,13 +128,13 @@ class ReadTest(TreeTest):
         self.assertEqual(((10, 21), (21, 10)), host.distances)
         self.assertEqual(tuple(frozenset((cpu,)) for cpu in range(8)), host.cores)
 
-    def test_unequal_node_ids_with_gaps(self):
+    def test_unequal_nodes_with_gaps_in_their_ids_are_read(self):
         build_sysfs(self.root, [FakeNode(0, '0'), FakeNode(10, '1'), FakeNode(8, '2-3')])
         host = topology.read(self.root)
         self.assertEqual([0, 8, 10], [node.id for node in host.nodes])
         self.assertEqual({2, 3}, host.nodes[1].cpus)
 
-    def test_memory_only_and_cpu_only_nodes(self):
+    def test_memory_only_and_cpu_only_nodes_are_read(self):
         build_sysfs(self.root, [FakeNode(0, '0-1', 0, 0), FakeNode(1, '', GIB, GIB)])
         cpu_only, memory_only = topology.read(self.root).nodes
         self.assertEqual((0, {0, 1}), (cpu_only.memory_bytes, cpu_only.cpus))
@@ -147,7 +147,7 @@ class ReadTest(TreeTest):
         self.assertEqual([{0, 1, 2, 3}, {4, 5, 6}], [node.online_cpus for node in host.nodes])
         self.assertEqual(7, len(host.cores), 'isolated CPUs are still on their cores')
 
-    def test_null_mask_of_a_kernel_with_unused_nohz_full(self):
+    def test_the_null_mask_of_an_unused_nohz_full_isolates_no_cpu(self):
         build_sysfs(self.root, equal_nodes(1), nohz_full='  (null)')
         self.assertEqual({0, 1, 2, 3}, topology.read(self.root).nodes[0].cpus)
 
@@ -178,7 +178,7 @@ class ReadTest(TreeTest):
         (problem,) = host.problems
         self.assertIn('CPUs 4-7 are online and on no node', problem)
 
-    def test_smt_siblings(self):
+    def test_smt_siblings_are_read_as_cores(self):
         build_sysfs(self.root, equal_nodes(2), threads=2, offline='3')
         self.assertEqual(
             [{0, 2}, {1}, {4, 6}, {5, 7}], [set(core) for core in topology.read(self.root).cores]
@@ -194,7 +194,7 @@ class ReadTest(TreeTest):
         write(self.root, f'{CPU}/cpu1/topology/thread_siblings_list', '0-3\n')
         self.assertEqual([{0, 2}, {1, 3}], [set(core) for core in topology.read(self.root).cores])
 
-    def test_huge_pages_of_each_node_and_size(self):
+    def test_huge_pages_of_each_node_and_size_are_read(self):
         build_sysfs(
             self.root,
             [
@@ -206,7 +206,7 @@ class ReadTest(TreeTest):
         self.assertEqual(((2 << 20, 512, 12), (1 << 30, 2, 1)), first.huge_pages)
         self.assertEqual(((1 << 30, 1, 0),), second.huge_pages)
 
-    def test_pools_of_a_kernel_without_numa(self):
+    def test_pools_of_a_kernel_without_numa_are_read(self):
         build_sysfs(self.root, [FakeNode(0, '0', 4 * GIB, huge_pages={1 << 30: (2, 1)})])
         self.remove(NODE)
         write(self.root, 'proc/meminfo', f'MemTotal: {4 << 20} kB\nMemFree: {2 << 20} kB\n')
@@ -250,7 +250,7 @@ class ReadTest(TreeTest):
         )
         self.assertEqual(100 << 10, topology.read(self.root).nodes[0].unreclaimable_bytes)
 
-    def test_large_host(self):
+    def test_a_large_host_is_read(self):
         build_sysfs(self.root, equal_nodes(16, 16), threads=2)
         host = topology.read(self.root)
         self.assertEqual((16, 128), (len(host.nodes), len(host.cores)))
@@ -272,7 +272,7 @@ class MissingFilesTest(TreeTest):
         )
         self.assertEqual(((10,),), host.distances)
 
-    def test_defaults_for_each_optional_file(self):
+    def test_each_optional_file_has_a_default(self):
         for path in (
             f'{CPU}/isolated',
             f'{CPU}/smt',
@@ -304,7 +304,7 @@ class MissingFilesTest(TreeTest):
 
 
 class MalformedFilesTest(TreeTest):
-    def test_names_the_file(self):
+    def test_a_malformed_file_is_named(self):
         for path, text in (
             (f'{CPU}/online', '0-x\n'),
             (f'{CPU}/online', '\n'),
@@ -339,14 +339,14 @@ class MalformedFilesTest(TreeTest):
                 self.assertIn(path, str(caught.exception))
                 self.assertTrue(str(caught.exception).isprintable())
 
-    def test_a_directory_in_place_of_a_file(self):
+    def test_a_directory_in_place_of_a_file_is_named(self):
         build_sysfs(self.root, equal_nodes(1))
         self.remove(f'{CPU}/online')
         os.mkdir(os.path.join(self.root, CPU, 'online'))
         with self.assertRaisesRegex(TopologyError, 'cpu/online'):
             topology.read(self.root)
 
-    def test_a_page_size_that_is_no_size(self):
+    def test_a_page_size_that_is_no_size_is_an_error(self):
         build_sysfs(self.root, equal_nodes(1))
         write(self.root, 'sys/kernel/mm/hugepages/hugepages-bigkB/nr_hugepages', '1\n')
         with self.assertRaisesRegex(TopologyError, 'hugepages-bigkB'):
@@ -371,7 +371,7 @@ class MalformedFilesTest(TreeTest):
 
 
 class DeviceNodeTest(TreeTest):
-    def test_node_of_a_device(self):
+    def test_the_node_of_a_pci_device_is_read(self):
         build_sysfs(
             self.root,
             equal_nodes(2),
@@ -387,7 +387,7 @@ class DeviceNodeTest(TreeTest):
             with self.subTest(address):
                 self.assertEqual(node, topology.pci_device_node(address, self.root))
 
-    def test_refuses_what_is_no_address(self):
+    def test_a_text_that_is_no_pci_address_is_refused(self):
         for address in (
             '',
             '../../etc',
@@ -404,7 +404,7 @@ class DeviceNodeTest(TreeTest):
             with self.subTest(address):
                 self.assertRaises(TopologyError, topology.pci_device_node, address, self.root)
 
-    def test_malformed_node(self):
+    def test_a_malformed_node_of_a_device_is_an_error(self):
         write(self.root, 'sys/bus/pci/devices/0000:3b:00.1/numa_node', '-2\n')
         with self.assertRaisesRegex(TopologyError, '0000:3b:00.1/numa_node'):
             topology.pci_device_node('0000:3b:00.1', self.root)
@@ -414,7 +414,7 @@ class HostDeviceNodeTest(TreeTest):
     def node_of(self, name):
         return topology.host_device_node(name, self.root)
 
-    def test_interfaces_and_disks(self):
+    def test_the_nodes_of_interfaces_and_disks_are_read(self):
         for path, text in (
             ('net/eth0/device', '1'),
             ('net/eth1/device', '-1'),
@@ -441,6 +441,6 @@ class HostDeviceNodeTest(TreeTest):
             with self.subTest(name=name):
                 self.assertEqual(node, self.node_of(name))
 
-    def test_garbage(self):
+    def test_garbage_for_the_node_of_a_host_device_is_an_error(self):
         write(self.root, 'sys/class/net/eth0/device/numa_node', 'x')
         self.assertRaises(TopologyError, self.node_of, 'eth0')

@@ -161,7 +161,7 @@ class TreesTest(unittest.TestCase):
 
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(trees(damaged=True), REQUESTS, PROMISES, LOADS)
-    def test_of_damaged_files_nothing_but_a_named_error(self, tree, request, promises, loads):
+    def test_damaged_files_raise_nothing_but_a_named_error(self, tree, request, promises, loads):
         host, told, _ = self.read(tree)
         if host is not None:
             self.check_capacity(host, *told)

@@ -60,14 +60,14 @@ class MovingTest(RebalancingCase):
             plan_records.SWAP, self.part_of(1, (0,), (1,)), self.part_of(2, (1,), (0,))
         )
 
-    def test_swap(self):
+    def test_two_guests_are_swapped_with_their_memory(self):
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
         self.assertEqual(set(), self.moving.failed)
         self.assertEqual(
             executor.MoveTotals({('swap', 'made'): 1}, 2 * PAGES * 4096), self.moving.totals
         )
 
-    def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
+    def test_a_moved_guest_gets_one_cache_of_a_node_and_comes_home_to_its(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
         self.promise(1, 0, cpus=(2, 3))
         found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
@@ -123,7 +123,7 @@ class MovingTest(RebalancingCase):
         )
         self.assertEqual([refused], history.read(self.root)[0])
 
-    def test_where_the_promise_can_not_be_had_back_the_cpus_stay_with_it(self):
+    def test_cpus_stay_with_a_promise_that_cannot_be_taken_back(self):
         self.kernel.memories[4001].pinned = set(range(PAGES))
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.moving.step()
@@ -138,7 +138,7 @@ class MovingTest(RebalancingCase):
         self.tick(self.open(agent_conf.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
 
-    def test_what_is_pending_can_be_given_up_and_what_is_in_progress_goes_on(self):
+    def test_pending_moves_can_be_given_up_while_the_current_one_goes_on(self):
         self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.begin(plan_records.MOVE, self.part_of(3, (0,), (1,)))
         self.moving.step()
@@ -147,7 +147,7 @@ class MovingTest(RebalancingCase):
         found = self.end()
         self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
 
-    def test_a_swap_of_which_one_half_fails_is_none(self):
+    def test_a_swap_of_which_one_half_fails_is_taken_back(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
             found = self.swap()
@@ -157,7 +157,7 @@ class MovingTest(RebalancingCase):
             executor.MoveTotals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
         )
 
-    def test_a_group_that_others_pinned(self):
+    def test_a_guest_with_a_group_that_others_pinned_is_not_moved(self):
         tree = self.kernel.memories[4002].tree
         tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
         with self.assertLogs(LOG, 'WARNING') as logs:
@@ -171,7 +171,7 @@ class MovingTest(RebalancingCase):
                 model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS)
             )
 
-    def test_room_that_a_start_has_taken(self):
+    def test_a_move_without_room_left_by_a_start_is_refused(self):
         self.fill(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
@@ -198,7 +198,7 @@ class MovingTest(RebalancingCase):
         self.moving.observe((), self.promises())
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
 
-    def test_a_guest_that_went_home_stays_there_when_its_next_move_can_not_begin(self):
+    def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
         tree = self.kernel.memories[4001].tree
@@ -216,7 +216,7 @@ class MovingTest(RebalancingCase):
         self.moving.observe((), self.promises())
         self.assertEqual({}, self.moving.widened.places)
 
-    def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
+    def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):
             domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
             self.begin(plan_records.MOVE, self.part_of(1, (0,), (1,)))
@@ -235,7 +235,7 @@ class MovingTest(RebalancingCase):
                     pass
             self.assertEqual(self.HOME, self.places()[1])
 
-    def test_memory_alone(self):
+    def test_a_fetch_moves_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].tell()
         found = self.make(
@@ -250,7 +250,7 @@ class MovingTest(RebalancingCase):
                 found = self.swap()
         self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
 
-    def test_half_of_the_memory_decides(self):
+    def test_a_move_is_kept_where_half_of_the_memory_followed(self):
         for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
             self.kernel.memories[4001].nodes = [0] * PAGES
             self.kernel.memories[4001].pinned = set(range(pinned))
@@ -262,7 +262,7 @@ class MovingTest(RebalancingCase):
                 self.promise(1, 0)
                 self.tick(self.open(agent_conf.OFF), 0)
 
-    def test_killed_anywhere_in_a_swap(self):
+    def test_a_swap_killed_anywhere_leaves_guests_held_as_recorded(self):
         killed = 0
         for kill_at in range(40):
             with self.subTest(kill_at=kill_at):

@@ -13,25 +13,25 @@ class HasFollowedTest(unittest.TestCase):
     def followed(self, **known):
         return parts.has_followed(guest_mover.Progress(guest_mover.PARTLY, **known))
 
-    def test_half_of_it_is_enough(self):
+    def test_half_of_the_memory_is_enough_to_have_followed(self):
         self.assertTrue(self.followed(moved_bytes=5, left_bytes=5, left_at_first_bytes=10))
         self.assertFalse(self.followed(moved_bytes=4, left_bytes=6, left_at_first_bytes=10))
 
-    def test_what_numa_balancing_brought_counts(self):
+    def test_memory_that_numa_balancing_brought_has_followed(self):
         self.assertTrue(self.followed(moved_bytes=1, left_bytes=4, left_at_first_bytes=10))
 
-    def test_what_was_allocated_elsewhere_meanwhile_takes_nothing_from_what_was_moved(self):
+    def test_memory_allocated_elsewhere_meanwhile_does_not_count(self):
         self.assertTrue(self.followed(moved_bytes=8, left_bytes=5, left_at_first_bytes=10))
 
-    def test_where_nothing_is_told_of_what_is_left_it_has_not(self):
+    def test_memory_of_which_the_rest_is_unknown_has_not_followed(self):
         self.assertFalse(self.followed(moved_bytes=8))
 
-    def test_what_is_done_has_followed(self):
+    def test_memory_of_a_move_that_is_done_has_followed(self):
         self.assertTrue(parts.has_followed(guest_mover.Progress(guest_mover.DONE)))
 
 
 class WithinL3Test(unittest.TestCase):
-    def test_the_cache_is_one_of_the_nodes_that_it_has_now(self):
+    def test_a_promise_has_a_cache_of_its_present_node(self):
         caches = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 8, 2))
         host = topology((4, 4))._replace(l3s=(caches[:2], (caches[2] | caches[3],)))
         own = guest()

@@ -23,25 +23,25 @@ class WidenedTest(unittest.TestCase):
         self.widened.begin()
         self.widened.record(plan_records.WIDEN, part((0, 1)))
 
-    def test_until_it_is_moved(self):
+    def test_a_guest_is_wide_until_its_cpus_are_moved(self):
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
         self.widened.record(plan_records.FETCH, part(()))
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
         self.widened.record(plan_records.MOVE, part((1,)))
         self.assertEqual({}, self.widened.places)
 
-    def test_again_when_the_move_is_taken_back(self):
+    def test_a_guest_is_wide_again_when_its_move_is_taken_back(self):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.restore('uuid-g')
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
 
-    def test_not_for_a_move_that_did_not_narrow_it(self):
+    def test_a_guest_is_not_wide_after_a_move_that_did_not_narrow_it(self):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.begin()
         self.widened.restore('uuid-g')
         self.assertEqual({}, self.widened.places)
 
-    def test_while_its_promise_is_the_same_and_no_override_came(self):
+    def test_a_guest_is_wide_while_its_promise_and_override_stay(self):
         one = guest('g')
         self.widened.observe([one], {'uuid-g': PROMISE})
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)

@@ -42,7 +42,7 @@ def rows(text):
 
 
 class ParseTest(unittest.TestCase):
-    def test_all(self):
+    def test_lines_for_the_whole_host_are_read(self):
         (first, second), broken = rows(ALL)
         self.assertEqual([], broken)
         self.assertEqual((0.303063611, 0.303063611), (first.at_s, first.elapsed_s))
@@ -61,7 +61,7 @@ class ParseTest(unittest.TestCase):
         self.assertAlmostEqual(0.098800652, second.elapsed_s)
         self.assertEqual(Delta(185.0, 0.745), second.rows[0].delta)
 
-    def test_by_node_and_events_with_commas(self):
+    def test_lines_by_node_and_events_with_commas_are_read(self):
         ([interval], broken) = rows(BY_NODE)
         self.assertEqual([], broken)
         self.assertEqual(
@@ -72,14 +72,14 @@ class ParseTest(unittest.TestCase):
             [(row.scope, row.id, row.event, *row.delta) for row in interval.rows],
         )
 
-    def test_by_cpu(self):
+    def test_lines_by_cpu_are_read(self):
         ([interval], _) = rows(BY_CPU)
         self.assertEqual(
             [(CPU_SCOPE, 0, 549.0), (CPU_SCOPE, 11, 92.0)],
             [(row.scope, row.id, row.delta.value) for row in interval.rows],
         )
 
-    def test_by_group(self):
+    def test_lines_by_control_group_are_read(self):
         ([interval], broken) = rows(BY_GROUP)
         self.assertEqual([], broken)
         self.assertEqual(
@@ -91,21 +91,21 @@ class ParseTest(unittest.TestCase):
             [row[:3] for row in interval.rows],
         )
 
-    def test_another_separator(self):
+    def test_lines_with_another_separator_are_read(self):
         ([interval], broken) = rows(BY_CPU.replace(',', ';'))
         self.assertEqual(([], 2), (broken, len(interval.rows)))
 
-    def test_a_second_run_in_one_file(self):
+    def test_a_second_run_in_one_file_is_read(self):
         intervals, _ = rows(ALL + BY_CPU)
         self.assertEqual(
             [0.303063611, 0.300348384], [intervals[0].elapsed_s, intervals[2].elapsed_s]
         )
 
-    def test_lines_that_are_none(self):
+    def test_other_lines_are_told_by_their_number(self):
         intervals, broken = rows('hello\n' + BY_CPU + '0.3,CPU1,12' + '\n' + 'x' * 10000)
         self.assertEqual((1, [1, 4, 5]), (len(intervals), [number for number, _ in broken]))
 
-    def test_what_gives_no_rates(self):
+    def test_output_that_gives_no_rates_is_refused(self):
         with self.assertRaisesRegex(RecordingError, '-I'):
             rows('447,,context-switches,407942749,100.00,,\n')
         for name in ('S0', 'S0-D0-C1', 'D1'):
@@ -113,7 +113,7 @@ class ParseTest(unittest.TestCase):
                 rows(BY_CPU.replace('CPU0', name))
 
     @given(st.text(max_size=100), st.integers(0, 300), st.integers(0, 60))
-    def test_garbage(self, text, at, length):
+    def test_garbage_is_refused_or_gives_valid_rates(self, text, at, length):
         whole = ALL + BY_NODE + BY_GROUP
         for lines in (text, whole[:at] + text + whole[at + length :]):
             try:
@@ -129,7 +129,7 @@ class ParseTest(unittest.TestCase):
 
 
 class RoleTest(unittest.TestCase):
-    def test_of_events_as_perf_writes_them(self):
+    def test_roles_of_events_are_found_as_perf_writes_them(self):
         names = perf_stat.role_names('westmere-dp')
         for event, role in (
             ('cycles', 'cycles'),
@@ -150,7 +150,7 @@ class RoleTest(unittest.TestCase):
     def test_raw_codes_mean_nothing_without_the_cpu(self):
         self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
 
-    def test_amounts(self):
+    def test_amounts_are_in_bytes_by_their_unit(self):
         row = PerfStatLine(HOST_SCOPE, None, '', 'x', 'MiB', Delta(2.0, 1.0))
         self.assertEqual(2 << 20, perf_stat.amount(row, 'mem_read').value)
         self.assertEqual(128.0, perf_stat.amount(row._replace(unit=''), 'mem_read').value)

@@ -75,7 +75,7 @@ def of_next_release(member):
 
 class TestMembers(unittest.TestCase):
     @given(st.lists(SAMPLES, max_size=3))
-    def test_what_is_written_is_read(self, given_samples):
+    def test_a_sample_is_read_as_it_was_written(self, given_samples):
         data = b''.join(map(recording.encode, given_samples))
         self.assertEqual(given_samples, whole(data))
 
@@ -89,7 +89,7 @@ class TestMembers(unittest.TestCase):
             (read.taken_s, read.nodes[0].cpi, read.nodes[0].free_bytes),
         )
 
-    def test_no_number_is_unknown(self):
+    def test_infinite_and_nan_figures_are_read_as_unknown(self):
         (read,) = whole(
             recording.encode(
                 samples.sample(nodes=(samples.node(cpi=float('nan'), pressure=float('inf')),))
@@ -123,12 +123,12 @@ class TestMembers(unittest.TestCase):
             start += len(member)
 
     @given(st.binary(max_size=300))
-    def test_garbage_holds_nothing(self, data):
+    def test_garbage_holds_no_sample(self, data):
         self.assertEqual([], whole(data))
         self.assertEqual([], whole(recording.MARKER + data))
 
     @given(st.lists(st.binary(max_size=20) | st.just(b''), max_size=4))
-    def test_all_bytes_are_accounted_for(self, junk):
+    def test_all_bytes_are_accounted_for_by_samples_or_gaps(self, junk):
         data = b''.join(
             part + recording.encode(samples.sample(float(at))) for at, part in enumerate(junk)
         )
@@ -157,13 +157,13 @@ class TestMembers(unittest.TestCase):
         self.assertEqual([[2, 0]] * 3, [line['v'] for line in lines])
         self.assertEqual(written, [columns.from_columns(line) for line in lines])
 
-    def test_a_sample_longer_than_what_is_unpacked_at_once(self):
+    def test_a_sample_longer_than_one_unpacked_block_is_read(self):
         written = [
             samples.sample(float(at), problems=(os.urandom(60000).hex(),)) for at in range(2)
         ]
         self.assertEqual(written, whole(b''.join(map(recording.encode, written))))
 
-    def test_hostile_payloads_with_a_right_checksum(self):
+    def test_hostile_payloads_with_a_right_checksum_hold_no_sample(self):
         good = dict(columns.to_columns(samples.sample()), v=[2, 0])
         self.assertEqual([samples.sample()], whole(self.member(json.dumps(good).encode())))
         for text in (
@@ -198,7 +198,7 @@ class TestMembers(unittest.TestCase):
         ):
             self.assertEqual([], whole(self.member(text)))
 
-    def test_columns_of_other_releases(self):
+    def test_columns_of_other_releases_are_ignored_or_unknown(self):
         data = dict(columns.to_columns(samples.sample()), v=[2, 7])
         data['nodes']['from_the_future'] = [1, 2]
         del data['nodes']['io_miss_ratio']
@@ -226,7 +226,7 @@ class TestFile(unittest.TestCase):
         with open(self.path, 'wb') as file:
             file.write(data)
 
-    def test_appends_after_what_is_there(self):
+    def test_samples_are_appended_after_what_is_there(self):
         self.write([1.0, 2.0])
         self.write([3.0])
         self.assertEqual([1.0, 2.0, 3.0], self.times())
@@ -238,13 +238,13 @@ class TestFile(unittest.TestCase):
             self.assertEqual(torn, self.write([2.0]).cut_bytes)
             self.assertEqual([1.0, 2.0], self.times())
 
-    def test_a_file_torn_in_its_first_sample(self):
+    def test_a_file_torn_in_its_first_sample_begins_anew(self):
         for torn in (1, 3, 20):
             self.put(recording.encode(samples.sample())[:torn])
             self.write([2.0])
             self.assertEqual([2.0], self.times())
 
-    def test_damage_in_the_middle_is_told_and_stays(self):
+    def test_damage_in_the_middle_of_a_file_is_told_and_stays(self):
         members = [recording.encode(samples.sample(float(at))) for at in range(3)]
         members[1] = members[1][:30] + b'damage' + members[1][36:]
         self.put(b''.join(members))
@@ -255,7 +255,7 @@ class TestFile(unittest.TestCase):
         self.assertEqual(1, len(damage))
         self.assertIn(self.path, damage[0])
 
-    def test_rotates_and_keeps_the_newest(self):
+    def test_a_recording_rotates_and_keeps_the_newest_files(self):
         member = len(recording.encode(samples.sample(10.0)))
         self.write(map(float, range(10, 20)), max_bytes=2 * member + 9, keep=3)
         self.assertEqual([14.0, 15.0, 16.0, 17.0, 18.0, 19.0], self.times())
@@ -265,7 +265,7 @@ class TestFile(unittest.TestCase):
         self.write([20.0], max_bytes=member, keep=1)
         self.assertEqual([20.0], self.times())
 
-    def test_a_rotation_that_was_killed_half_way(self):
+    def test_a_rotation_that_was_killed_half_way_loses_no_sample(self):
         member = len(recording.encode(samples.sample(10.0)))
         self.write(map(float, range(10, 13)), max_bytes=member, keep=9)
         os.rename(self.path + '.2', self.path + '.3')
@@ -309,7 +309,7 @@ class TestFile(unittest.TestCase):
                 self.write([2.0])
             self.assertEqual([1.0], self.times())
 
-    def test_a_recording_of_the_former_format(self):
+    def test_a_recording_of_the_former_format_is_refused_and_kept(self):
         former = recording.OLD_MARKER + b'\x05\0\0\0' + bytes(9)
         self.put(former)
         for use in (self.times, lambda: self.write([1.0])):
@@ -319,7 +319,7 @@ class TestFile(unittest.TestCase):
         with open(self.path, 'rb') as file:
             self.assertEqual(former, file.read())
 
-    def test_no_file_and_no_regular_file(self):
+    def test_a_missing_or_irregular_file_is_an_error(self):
         with self.assertRaisesRegex(RecordingError, 'no such file'):
             self.times()
         os.mkfifo(self.path)

@@ -38,27 +38,27 @@ class ReplayTest(unittest.TestCase):
         self.broken = []
         return list(replay.read(self.path, self.broken.append, **how))
 
-    def test_samples_as_json_lines(self):
+    def test_samples_as_json_lines_are_replayed(self):
         taken = [samples.sample(1000.0), samples.sample(1005.0, guests=())]
         text = '\n'.join(json.dumps(to_data(one)) for one in taken)
         self.assertEqual((taken, []), (self.read(text + '\n'), self.broken))
         self.assertEqual(taken[:1], self.read(text[:-40]))
         self.assertEqual(1, len(self.broken))
 
-    def test_a_recording(self):
+    def test_a_recording_is_replayed_also_after_its_rotation(self):
         taken = samples.sample()
         self.assertEqual([taken], self.read(recording.encode(taken)))
         os.rename(self.path, self.path + '.1')
         self.assertEqual([taken], list(replay.read(self.path)))
         self.assertEqual([taken], self.read(''))
 
-    def test_a_recording_of_the_former_format(self):
+    def test_replay_of_a_recording_of_the_former_format_is_refused(self):
         with open(self.path, 'wb') as file:
             file.write(recording.OLD_MARKER + bytes(20))
         with self.assertRaisesRegex(RecordingError, self.path + '.*move it away'):
             list(replay.read(self.path))
 
-    def test_the_decks_tables(self):
+    def test_the_tables_of_the_deck_are_replayed(self):
         found = []
         for name in ('unpinned', 'pinned'):
             with replay.Replay(str(DECK / (name + '.json')), cpu='westmere-dp') as source:
@@ -70,7 +70,7 @@ class ReplayTest(unittest.TestCase):
         self.assertAlmostEqual(0.528, before.remote_ratio, places=3)
         self.assertIn('not distinguished', found[0].problems[0])
 
-    def test_perf_stat_by_node_and_group(self):
+    def test_perf_stat_by_node_and_group_is_replayed(self):
         [found] = self.read(FEED)
         self.assertEqual([], self.broken)
         first, second = found.nodes
@@ -85,7 +85,7 @@ class ReplayTest(unittest.TestCase):
         self.assertAlmostEqual(30, guest.local_per_sec, places=3)
         self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
 
-    def test_perf_stat_of_stalled_cycles_and_remote_cache_hits(self):
+    def test_perf_stat_of_stalled_cycles_and_remote_hits_is_replayed(self):
         text = FEED + ''.join(
             '1.000000001,N0,2,%s,%s,2000000000,100.00,,\n' % (counted, GROUP)
             for counted in ('2000,,r53014c', '7,,r53040f', '5,,r5301a2')
@@ -95,14 +95,14 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual(5 / 8000, guest.stalled_ratio)
         self.assertAlmostEqual(7, guest.remote_cache_per_sec, places=3)
 
-    def test_not_counted_in_a_part_is_unknown(self):
+    def test_figures_not_counted_in_a_part_are_unknown(self):
         text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')
         [guest] = self.read(text)[0].guests
         self.assertEqual(
             ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
         )
 
-    def test_perf_stat_by_cpu(self):
+    def test_perf_stat_by_cpu_is_replayed_by_node_where_it_is_known(self):
         text = ''.join(
             '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
             for cpu in (0, 5)
@@ -117,14 +117,14 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual([0], [node.id for node in alone.nodes])
         self.assertIn('not distinguished', alone.problems[0])
 
-    def test_bandwidth(self):
+    def test_bandwidth_by_memory_controllers_is_replayed(self):
         [found] = self.read(
             '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
             '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
         )
         self.assertEqual(80 << 20, found.nodes[0].bandwidth_bytes_per_sec)
 
-    def test_what_is_none_of_them(self):
+    def test_a_file_of_no_known_format_is_refused(self):
         for text in (
             'hello\n',
             '{"counts": {}}',
@@ -141,7 +141,7 @@ class ReplayTest(unittest.TestCase):
                 list(replay.read(path))
 
     @given(st.text(max_size=120))
-    def test_garbage(self, text):
+    def test_garbage_raises_only_the_named_error(self, text):
         whole = json.dumps(to_data(samples.sample()))
         for content in (
             text,

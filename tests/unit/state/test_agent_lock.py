@@ -10,7 +10,7 @@ from nova_numa_pmc.state import agent_lock
 
 
 class OnlyAgentTest(unittest.TestCase):
-    def test_one_at_a_time(self):
+    def test_one_agent_runs_at_a_time(self):
         with tempfile.TemporaryDirectory() as directory:
             directory = os.path.join(directory, 'state')
             for _ in range(2):

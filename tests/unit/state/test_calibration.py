@@ -27,17 +27,17 @@ class TestCalibration(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.path = os.path.join(directory.name, 'lib', 'calibration.json')
 
-    def test_what_is_kept_is_read(self):
+    def test_a_calibration_is_read_as_it_was_kept(self):
         calibration.write(GOOD, self.path)
         calibration.write(GOOD, self.path)
         self.assertEqual(GOOD, calibration.read(self.path))
         self.assertEqual(['calibration.json'], os.listdir(os.path.dirname(self.path)))
         self.assertTrue(stat.S_IMODE(os.stat(self.path).st_mode) & stat.S_IRUSR)
 
-    def test_none_was_made(self):
+    def test_without_a_file_there_is_no_calibration(self):
         self.assertIsNone(calibration.read(self.path))
 
-    def test_what_is_measured_stands_and_the_rest_follows_the_distances(self):
+    def test_measured_latencies_stand_and_others_follow_the_distances(self):
         distances = ((10, 20, 30), (20, 10, 20), (30, 20, 10))
         measured = ((60.0, 130.0, None), (None, 70.0, None), (None, None, None))
         latencies, sources = calibration.fill_matrix(
@@ -49,7 +49,7 @@ class TestCalibration(unittest.TestCase):
         self.assertEqual((MEASURED, MEASURED, SLIT), sources[0])
         self.assertEqual((HMAT, SLIT, SLIT), sources[2])
 
-    def test_nothing_measured(self):
+    def test_without_measurements_latencies_follow_the_distances(self):
         self.assertEqual(
             ((80.0, 168.0), (168.0, 80.0)),
             calibration.fill_matrix(
@@ -57,7 +57,7 @@ class TestCalibration(unittest.TestCase):
             )[0],
         )
 
-    def test_a_file_that_can_not_be_used_is_a_problem_and_no_more(self):
+    def test_a_file_that_cannot_be_used_is_a_problem_and_no_more(self):
         options = counters_conf.CounterOptions()
         self.assertEqual((options, None), calibration.with_host_calibration(options, self.path))
         calibration.write(GOOD, self.path)
@@ -70,7 +70,7 @@ class TestCalibration(unittest.TestCase):
         self.assertEqual(options, unchanged)
         self.assertIn('create it again', problem)
 
-    def test_options_of_the_operator_go_first(self):
+    def test_options_of_the_operator_go_before_a_calibration(self):
         options = calibration.apply_to(
             counters_conf.CounterOptions(
                 bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)
@@ -80,7 +80,7 @@ class TestCalibration(unittest.TestCase):
         self.assertEqual(((0, 1e9),), options.bandwidth_max)
         self.assertEqual(((0, (81.0, 139.5)), (2, (150.0, 90.0))), options.latencies_ns)
 
-    def test_the_lines_to_paste_mean_the_same(self):
+    def test_the_lines_to_paste_mean_the_same_as_the_file(self):
         path = self.path + '.conf'
         os.makedirs(os.path.dirname(path))
         with open(path, 'w') as file:
@@ -97,7 +97,7 @@ class TestCalibration(unittest.TestCase):
             calibration.read(self.path)
         self.assertIn(self.path, str(caught.exception))
 
-    def test_what_is_not_one_is_refused_with_the_remedy(self):
+    def test_a_file_that_is_no_calibration_is_refused_with_the_remedy(self):
         good = calibration.to_data(GOOD)
         self.refused(b'')
         self.refused(b'\xff')

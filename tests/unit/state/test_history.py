@@ -68,18 +68,18 @@ def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why')
 class LineTest(unittest.TestCase):
     @settings(max_examples=60, deadline=None)
     @given(ENTRIES)
-    def test_what_is_written_is_read(self, one):
+    def test_an_entry_is_read_as_it_was_written(self, one):
         line = history.encode(one)
         self.assertEqual((1, True), (line.count(b'\n'), line.endswith(b'\n')))
         self.assertEqual(one, history.decode(line))
 
-    def test_names_as_libvirt_takes_them(self):
+    def test_names_are_kept_as_libvirt_takes_them(self):
         for name in ('a\u3000b', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
             one = entry()
             one = one._replace(parts=(one.parts[0]._replace(name=name),))
             self.assertEqual(one, history.decode(history.encode(one)))
 
-    def test_a_newer_minor_version_and_members_unknown(self):
+    def test_a_newer_minor_version_with_unknown_members_is_read(self):
         data = json.loads(history.encode(entry()))
         self.assertEqual(
             entry(), history.decode(json.dumps(dict(data, schema='1.7', more=[1])).encode())
@@ -87,7 +87,7 @@ class LineTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             history.decode(json.dumps(dict(data, schema='2.0')).encode())
 
-    def test_values_out_of_place(self):
+    def test_values_out_of_place_are_refused(self):
         data = json.loads(history.encode(entry()))
         part = data['parts'][0]
         for wrong in (
@@ -139,7 +139,7 @@ class FileTest(unittest.TestCase):
         entries, broken = history.read(self.root)
         return [int(each.id, 16) for each in entries], broken
 
-    def test_none(self):
+    def test_without_a_file_the_history_is_empty(self):
         self.assertEqual(([], 0), history.read(self.root))
 
     def test_torn_and_foreign_lines_cost_themselves_only(self):
@@ -150,7 +150,7 @@ class FileTest(unittest.TestCase):
             history.append(entry(2), self.root)
         self.assertEqual(([1, 2, 2, 2, 2], 4), self.ids())
 
-    def test_of_a_move_its_last_line(self):
+    def test_the_last_line_of_a_move_counts(self):
         for number, result in (
             (1, history.BEGUN),
             (2, history.DONE),
@@ -164,7 +164,7 @@ class FileTest(unittest.TestCase):
             [(int(one.id, 16), one.result, one.stands) for one in found],
         )
 
-    def test_rotates_and_reads_both(self):
+    def test_a_history_rotates_and_both_files_are_read(self):
         long = 'x' * 900
         for number in range(1, 1500):
             history.append(entry(number, why=long), self.root)
@@ -174,13 +174,13 @@ class FileTest(unittest.TestCase):
         self.assertEqual(list(range(found[0], 1500)), found)
         self.assertEqual(['history', 'history.1'], sorted(os.listdir(os.path.dirname(self.path))))
 
-    def test_a_file_that_others_can_write(self):
+    def test_a_history_that_others_can_write_is_refused(self):
         history.append(entry(), self.root)
         os.chmod(self.path, 0o666)
         with self.assertRaises(StateError):
             history.read(self.root)
 
-    def test_what_can_not_be_written_costs_one_warning(self):
+    def test_a_history_that_cannot_be_written_costs_one_warning(self):
         writer = history.HistoryWriter(self.root, LOG)
         os.mkdir(os.path.dirname(self.path))
         os.mkdir(self.path)

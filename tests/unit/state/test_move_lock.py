@@ -23,7 +23,7 @@ class MoveLockTest(unittest.TestCase):
         self.addCleanup(made.release)
         return made
 
-    def test_one_has_it_until_it_ends(self):
+    def test_one_process_has_the_lock_until_it_ends(self):
         first, second = self.lock(), self.lock('undo')
         first.take()
         first.take()  # kept
@@ -59,7 +59,7 @@ class MoveLockTest(unittest.TestCase):
         with self.assertRaisesRegex(StateLocked, '^nova-numa-agent '):
             command.take()
 
-    def test_where_no_lock_is_to_be_had_the_agent_goes_on_and_a_command_does_not(self):
+    def test_an_agent_goes_on_without_a_lock_and_a_command_does_not(self):
         os.mkdir(self.directory)
         os.chmod(self.directory, 0o777)
         self.assertTrue(move_lock.AgentMoveLock(LOG).take(self.directory))

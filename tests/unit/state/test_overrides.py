@@ -32,12 +32,12 @@ class OverridesTest(unittest.TestCase):
     def whats(self):
         return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
 
-    def test_none_said(self):
+    def test_without_a_file_there_is_no_override(self):
         self.assertEqual(({}, []), overrides.read(self.root))
         self.assertIsNone(overrides.drop(UUIDS[0], self.root))
         self.assertEqual({}, self.whats())
 
-    def test_the_last_word_counts(self):
+    def test_the_last_override_of_a_guest_counts(self):
         self.put(0, model.PIN, 'web 1')
         self.put(1, model.IGNORE)
         self.put(0, model.IGNORE, 'web 1')
@@ -46,12 +46,12 @@ class OverridesTest(unittest.TestCase):
         with open(self.path) as file:
             self.assertEqual('%s ignore g\n' % UUIDS[1], file.read())
 
-    def test_names_as_libvirt_takes_them(self):
+    def test_names_are_kept_as_libvirt_takes_them(self):
         for name in ('a\u3000b\xa0c ', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
             self.put(0, model.PIN, name)
             self.assertEqual(name, overrides.read(self.root)[0][UUIDS[0]].name)
 
-    def test_lines_that_are_none_are_told_and_never_written_over(self):
+    def test_lines_that_are_no_override_are_told_and_never_written_over(self):
         good = '%s pin web 1\n' % UUIDS[0]
         for line in (
             'x pin g',
@@ -73,7 +73,7 @@ class OverridesTest(unittest.TestCase):
                 with open(self.path, 'rb') as file:
                     self.assertEqual(text, file.read())
 
-    def test_a_file_that_others_can_write_is_refused(self):
+    def test_a_file_of_overrides_that_others_can_write_is_refused(self):
         self.put(0, model.PIN)
         os.chmod(self.path, 0o666)
         with self.assertRaises(StateError):

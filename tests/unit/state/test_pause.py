@@ -22,7 +22,7 @@ class PausingTest(unittest.TestCase):
         with open(os.path.join(self.directory, pause.FILE), 'wb') as file:
             file.write(data)
 
-    def test_begin_and_end(self):
+    def test_a_pause_begins_and_ends(self):
         self.assertIsNone(pause.read(self.directory))
         self.assertFalse(pause.end(self.directory))
         pause.begin(self.directory, 'firmware update', now_s=1000.7)
@@ -33,13 +33,13 @@ class PausingTest(unittest.TestCase):
         self.assertTrue(pause.end(self.directory))
         self.assertIsNone(pause.read(self.directory))
 
-    def test_begin_tells_what_it_wrote_even_after_the_end(self):
+    def test_begin_returns_the_pause_that_it_wrote(self):
         begun = pause.begin(self.directory, 'firmware\x1b update', now_s=1000.7)
         self.assertEqual(begun, pause.read(self.directory))
         pause.end(self.directory)
         self.assertEqual((1000, 'firmware? update'), tuple(begun))
 
-    def test_whatever_is_in_it_it_pauses(self):
+    def test_a_file_of_a_pause_pauses_whatever_is_in_it(self):
         for data, expected in (
             (b'', (None, '')),
             (b'soon x', (None, 'x')),
@@ -57,7 +57,7 @@ class PausingTest(unittest.TestCase):
         os.chmod(self.directory, 0o777)
         self.assertIn('users other than root', pause.read(self.directory).reason)
 
-    def test_told_when_it_comes_and_when_it_goes(self):
+    def test_a_pause_is_logged_when_it_begins_and_ends(self):
         watch = pause.PauseWatch(LOG)
         with self.assertLogs(LOG, 'INFO') as logs:
             self.assertIsNone(watch.look(self.directory))

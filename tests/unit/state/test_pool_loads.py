@@ -43,18 +43,18 @@ loads = st.builds(
 
 
 class CodecTest(unittest.TestCase):
-    def test_what_was_encoded_is_decoded(self):
+    def test_loads_of_pools_are_decoded_as_encoded(self):
         self.assertEqual(PUBLISHED, pool_loads.decode(pool_loads.encode(PUBLISHED)))
 
     @given(st.lists(loads, max_size=5), st.frozensets(st.integers(0, 300)))
-    def test_whatever_is_in_whole_units_comes_out_again(self, listed, cpus):
+    def test_loads_in_whole_units_are_decoded_as_encoded(self, listed, cpus):
         pool = PoolLoad(
             cpus, tuple(enumerate(listed)), tuple((node, node / 4) for node in range(len(listed)))
         )
         found = PUBLISHED._replace(pools=(pool,))
         self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
 
-    def test_a_newer_writer_may_say_more(self):
+    def test_columns_of_a_newer_writer_are_ignored(self):
         data = pool_loads.encode(PUBLISHED).decode()
         more = data.replace('\t1.2\t', '\t1.7\t').replace('\t10500', '\t10500\tmore')
         more = more.replace('\t725\t-\n', '\t725\t-\tmore\n').replace(
@@ -62,7 +62,7 @@ class CodecTest(unittest.TestCase):
         )
         self.assertEqual(PUBLISHED, pool_loads.decode(more.encode()))
 
-    def test_what_new_guests_are_expected_by_comes_out_again(self):
+    def test_demand_expected_of_new_guests_is_decoded_as_encoded(self):
         found = PUBLISHED._replace(history=model.DemandHistory(37, 12.34))
         self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
 
@@ -79,7 +79,7 @@ class CodecTest(unittest.TestCase):
             [load.stolen_cores for pool in found.pools for node, load in pool.loads if not node],
         )
 
-    def test_damage_is_refused(self):
+    def test_damaged_loads_of_pools_are_refused(self):
         whole = pool_loads.encode(PUBLISHED)
         for name, data in {
             'empty': b'',
@@ -116,18 +116,18 @@ class FileTest(unittest.TestCase):
         self.directory = os.path.join(scratch.name, 'state')
         self.path = os.path.join(self.directory, pool_loads.FILE)
 
-    def test_what_was_written_is_read(self):
+    def test_loads_of_pools_are_read_as_they_were_written(self):
         pool_loads.write(self.directory, PUBLISHED)
         pool_loads.write(self.directory, PUBLISHED._replace(taken_ns=7))
         self.assertEqual(7, pool_loads.read(self.directory).taken_ns)
         self.assertEqual([pool_loads.FILE], os.listdir(self.directory))
 
-    def test_nothing_published_is_none(self):
+    def test_without_a_file_there_are_no_loads_of_pools(self):
         self.assertIsNone(pool_loads.read(self.directory))
         os.mkdir(self.directory)
         self.assertIsNone(pool_loads.read(self.directory))
 
-    def test_what_can_not_be_used_names_itself(self):
+    def test_a_file_that_cannot_be_used_is_named(self):
         pool_loads.write(self.directory, PUBLISHED)
         with open(self.path, 'w') as file:
             file.write('{')
@@ -137,7 +137,7 @@ class FileTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, 'users other than root'):
             pool_loads.read(self.directory)
 
-    def test_stale_after_three_intervals_and_half_a_minute(self):
+    def test_loads_of_pools_are_stale_after_three_intervals(self):
         self.assertEqual(
             [30.0, 180.0, 1800.0],
             [pool_loads.stale_after_s(interval_s) for interval_s in (5, 60, 10**9)],

@@ -47,14 +47,14 @@ _records = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uui
 
 class FormatTest(unittest.TestCase):
     @given(_records, _numbers, _texts)
-    def test_round_trip(self, promises, rotation, boot_id):
+    def test_promises_are_decoded_as_encoded(self, promises, rotation, boot_id):
         boot, record = promises_format.decode(promises_format.encode(promises, rotation, boot_id))
         self.assertEqual(
             (boot_id, rotation, promises), (boot, record.rotation, list(record.promises.values()))
         )
 
     @given(_records, _texts, st.booleans())
-    def test_one_row_is_read_as_with_all_others(self, promises, boot_id, turned):
+    def test_one_row_is_decoded_alone_as_with_all_others(self, promises, boot_id, turned):
         data = promises_format.encode(promises, 1, boot_id)
         if turned:  # a newer writer's columns are in another order
             lines = data.decode().split('\n')
@@ -64,11 +64,11 @@ class FormatTest(unittest.TestCase):
             self.assertEqual((boot_id, promise), promises_format.decode_one(data, promise.uuid))
         self.assertEqual((boot_id, None), promises_format.decode_one(data, 'nobody else'))
 
-    def test_every_field_has_a_codec(self):
+    def test_every_field_of_a_promise_has_a_codec(self):
         self.assertEqual(set(Promise._fields), set(promises_format._CODECS))
 
     @given(_records, st.data())
-    def test_cut_short_anywhere_is_noticed(self, promises, data):
+    def test_a_record_cut_short_anywhere_is_refused(self, promises, data):
         whole = promises_format.encode(promises, 1, BOOT)
         cut = data.draw(st.integers(0, len(whole) - 1))
         with self.assertRaises(StateError):
@@ -85,7 +85,7 @@ class FormatTest(unittest.TestCase):
             promises_format.decode(bytes(damaged))
 
     @given(st.binary(max_size=300))
-    def test_any_bytes_are_refused(self, data):
+    def test_bytes_that_are_no_record_are_refused(self, data):
         with self.assertRaises(StateError):
             promises_format.decode(data)
 
@@ -117,7 +117,7 @@ class FormatTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, r'format 2\.x is not .* which reads 1\.x'):
             self.edited(b'\t1.2\t', b'\t2.0\t')
 
-    def test_values_out_of_place(self):
+    def test_values_out_of_place_are_refused(self):
         for old, new in (
             (b'\t4\t', b'\t-4\t'),
             (b'\t4\t', b'\t4.0\t'),
@@ -136,7 +136,7 @@ class FormatTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, 'two promises'):
             self.edited(row + b'end\t1', row + row + b'end\t2')
 
-    def test_what_could_not_be_read_back_is_not_written(self):
+    def test_a_record_that_could_not_be_read_back_is_not_written(self):
         for changed in (
             {'vcpus': -1},
             {'vcpus': 1.5},
@@ -152,7 +152,7 @@ class FormatTest(unittest.TestCase):
 
 class PruneTest(unittest.TestCase):
     @given(_records, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
-    def test_kept_exactly_while_claimed(self, promises, strangers, now_ns, grace_ns):
+    def test_a_promise_is_kept_while_it_is_claimed(self, promises, strangers, now_ns, grace_ns):
         running = strangers | {promise.uuid for promise in promises[::2]}
         kept = promises_file.prune({p.uuid: p for p in promises}, running, now_ns, grace_ns)
         for promise in promises:
@@ -162,7 +162,7 @@ class PruneTest(unittest.TestCase):
                 kept.get(promise.uuid) == promise,
             )
 
-    def test_a_start_in_progress_has_a_grace(self):
+    def test_a_start_in_progress_is_kept_for_its_grace(self):
         waiting = {GUEST.uuid: GUEST}
         started = {GUEST.uuid: GUEST._replace(started=True)}
         late_ns = GUEST.since_ns + 900
@@ -197,7 +197,7 @@ class StateTestCase(unittest.TestCase):
 
 
 class LockedTest(StateTestCase):
-    def test_records_and_forgets(self):
+    def test_a_promise_is_recorded_and_forgotten(self):
         self.assertIsNone(self.read())
         with self.locked() as record:
             self.assertEqual({}, record.promises)
@@ -210,7 +210,7 @@ class LockedTest(StateTestCase):
             record.drop('never there')
         self.assertEqual(({}, 1), (self.read().promises, self.read().rotation))
 
-    def test_readable_by_all_writable_by_its_owner_under_any_umask(self):
+    def test_the_record_is_readable_by_all_under_any_umask(self):
         for umask in (0, 0o077):
             with self.subTest(umask=umask):
                 before = os.umask(umask)
@@ -227,7 +227,7 @@ class LockedTest(StateTestCase):
                 )
                 shutil.rmtree(self.directory)
 
-    def test_nothing_changed_is_not_written(self):
+    def test_an_unchanged_record_is_not_written(self):
         self.record()
         inode = os.stat(self.file).st_ino
         self.record()
@@ -248,7 +248,7 @@ class LockedTest(StateTestCase):
             record.put(GUEST)
         self.assertIsNone(self.read())
 
-    def test_a_wait_ends(self):
+    def test_the_wait_for_a_held_lock_ends(self):
         with self.locked():
             with self.assertRaisesRegex(StateLocked, 'lock: locked by another process'):
                 with self.locked(timeout_s=0.003):
@@ -311,7 +311,7 @@ class HostileTest(StateTestCase):
                 self.assertEqual(spoiled, os.lstat(self.file + '.bad').st_ino)
                 shutil.rmtree(self.directory)
 
-    def test_what_can_not_be_set_aside_is_an_error(self):
+    def test_a_file_that_cannot_be_set_aside_is_an_error(self):
         self.record()
         os.truncate(self.file, 0)
         os.mkdir(self.file + '.bad')
@@ -368,7 +368,7 @@ class CrowdTest(StateTestCase):
                 os._exit(code)
         return pid
 
-    def test_sixteen_at_once_lose_nothing_and_never_share_a_view(self):
+    def test_sixteen_writers_lose_nothing_and_never_share_a_view(self):
         def start(number, fd):
             with self.locked() as record:
                 os.write(fd, b'%d\n' % record.rotation)
@@ -385,7 +385,7 @@ class CrowdTest(StateTestCase):
         self.assertEqual(16, record.rotation)
         self.assertEqual({'guest-%d' % number for number in range(16)}, set(record.promises))
 
-    def test_killed_anywhere_leaves_the_old_record_or_the_new(self):
+    def test_a_writer_killed_anywhere_leaves_the_old_record_or_the_new(self):
         chance = random.Random(7)
 
         def write_on(fd):

@@ -50,7 +50,7 @@ def node_changed(**members):
 
 
 class FreshnessTest(unittest.TestCase):
-    def test_stale_after_three_intervals_and_half_a_minute(self):
+    def test_a_publication_is_stale_after_three_intervals(self):
         for interval_s, age_s, wanted in (
             (5, 0, publication.FRESH),
             (5, 30, publication.FRESH),
@@ -70,7 +70,7 @@ class FreshnessTest(unittest.TestCase):
 
 
 class CodecTest(unittest.TestCase):
-    def test_what_was_encoded_is_decoded(self):
+    def test_a_publication_is_decoded_as_encoded(self):
         self.assertEqual(STATE, publication.decode(publication.encode(STATE)))
 
     def test_an_older_writer_does_not_say_by_what_guests_are_known(self):
@@ -80,14 +80,14 @@ class CodecTest(unittest.TestCase):
             STATE._replace(guests_by=''), publication.decode(json.dumps(members).encode())
         )
 
-    def test_a_newer_writer_may_say_more(self):
+    def test_members_of_a_newer_writer_are_ignored(self):
         self.assertEqual(STATE, publication.decode(changed(schema='1.9', new=[1])))
         older = json.loads(changed(schema='1.0'))
         del older['pools']
         self.assertEqual(STATE._replace(pools=()), publication.decode(json.dumps(older).encode()))
         self.assertEqual(STATE, publication.decode(node_changed(new={'a': 1})))
 
-    def test_an_older_writer_says_less(self):
+    def test_members_that_an_older_writer_lacks_are_unknown(self):
         data = json.loads(publication.encode(STATE))
         for each in data['nodes']:
             del each['demand_now_cores']
@@ -105,7 +105,7 @@ class CodecTest(unittest.TestCase):
             del members['domains']
             self.assertEqual(published, publication.decode(json.dumps(members).encode()))
 
-    def test_domains_come_out_again(self):
+    def test_domains_are_decoded_as_encoded(self):
         for domains in ((), (0, 0)):
             published = STATE._replace(view=STATE.view._replace(domains=domains))
             self.assertEqual(published, publication.decode(publication.encode(published)))
@@ -114,7 +114,7 @@ class CodecTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, r'format 2\.x is not supported'):
             publication.decode(changed(schema='2.0'))
 
-    def test_damage_is_refused(self):
+    def test_a_damaged_publication_is_refused(self):
         whole = publication.encode(STATE)
         for name, data in {
             'empty': b'',
@@ -166,7 +166,7 @@ class CodecTest(unittest.TestCase):
         except StateError:
             pass
 
-    def test_a_sample_joins_a_view(self):
+    def test_a_publication_joins_a_sample_with_a_view(self):
         view = host(
             node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5), node(2, cpus=frozenset())
         )
@@ -200,13 +200,13 @@ class FileTest(unittest.TestCase):
         self.directory = os.path.join(scratch.name, 'state')
         self.path = os.path.join(self.directory, publication.FILE)
 
-    def test_what_was_written_is_read(self):
+    def test_a_publication_is_read_as_it_was_written(self):
         publication.write(self.directory, STATE)
         publication.write(self.directory, STATE._replace(taken_s=7))
         self.assertEqual(7, publication.read(self.directory).taken_s)
         self.assertEqual([publication.FILE], os.listdir(self.directory))
 
-    def test_every_user_may_read_it_whatever_the_umask(self):
+    def test_every_user_may_read_a_publication_whatever_the_umask(self):
         self.addCleanup(os.umask, os.umask(0o077))
         publication.write(self.directory, STATE)
         self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path).st_mode))
@@ -237,7 +237,7 @@ class FileTest(unittest.TestCase):
         with self.assertRaisesRegex(StateError, self.path):
             publication.read(self.directory)
 
-    def test_what_is_no_file_is_refused_without_waiting(self):
+    def test_a_path_that_is_no_file_is_refused_without_waiting(self):
         for make in (os.mkfifo, os.mkdir, lambda path: os.symlink('/dev/zero', path)):
             publication.write(self.directory, STATE)
             os.unlink(self.path)

@@ -46,19 +46,19 @@ class TestHmat(unittest.TestCase):
             {(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0}, hmat.parse(data)
         )
 
-    def test_units_by_revision(self):
+    def test_latencies_are_in_the_unit_of_the_revision(self):
         self.assertEqual(
             {(3, 7): 60.0},
             hmat.parse(table(locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)),
         )
 
-    def test_more_memory_than_initiators(self):
+    def test_a_table_may_have_more_targets_than_initiators(self):
         self.assertEqual(
             {(0, 0): 80.0, (0, 2): 170.0},
             hmat.parse(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
         )
 
-    def test_what_is_none(self):
+    def test_bytes_that_are_no_hmat_are_refused(self):
         good = table(locality((60, 100, 100, 60)))
         for data in (
             b'',
@@ -75,7 +75,7 @@ class TestHmat(unittest.TestCase):
                 hmat.parse(data)
 
     @given(st.data())
-    def test_damage_with_a_right_checksum(self, data):
+    def test_damage_with_a_right_checksum_is_refused_or_read(self, data):
         good = bytearray(table(locality((60, 100, 100, 60))))
         for _ in range(data.draw(st.integers(1, 4))):
             good[data.draw(st.integers(40, len(good) - 1))] = data.draw(st.integers(0, 255))
@@ -87,7 +87,7 @@ class TestHmat(unittest.TestCase):
             return
         self.assertTrue(all(0.1 <= value <= 1e6 for value in found.values()))
 
-    def test_files(self):
+    def test_a_missing_table_is_empty_and_a_damaged_one_is_an_error(self):
         with tempfile.TemporaryDirectory() as root:
             self.assertEqual({}, hmat.read_latencies_ns(root))
             directory = os.path.join(root, 'sys/firmware/acpi/tables')

@@ -17,12 +17,12 @@ CPU = min(os.sched_getaffinity(0))
 
 class TestChain(unittest.TestCase):
     @given(st.integers(1, 3000), st.sampled_from([64, 128, 1024, 2048]))
-    def test_each_part_of_the_memory_is_visited_once_in_a_line_of_its_own(self, lines, stride):
+    def test_each_line_of_the_memory_is_visited_once(self, lines, stride):
         offsets = memory_probe.order(lines * stride, lines)
         self.assertEqual(list(range(lines)), sorted(offset // stride for offset in offsets))
         self.assertEqual({0}, {offset % LINE_BYTES for offset in offsets})
 
-    def test_neighbours_do_not_follow_each_other(self):
+    def test_neighbouring_lines_do_not_follow_each_other(self):
         offsets = memory_probe.order(256 * MIB, 1 << 17)
         near = sum(abs(a - b) < 8192 for a, b in zip(offsets, offsets[1:]))
         self.assertLess(near, len(offsets) / 100)
@@ -42,7 +42,7 @@ class TestChain(unittest.TestCase):
         with self.assertRaises(CalibrationError):
             memory_probe.Memory(2 * MIB, 1000)
 
-    def test_bandwidth(self):
+    def test_read_bandwidth_of_this_machine_is_measured(self):
         rate = memory_probe.read_bytes_per_sec([CPU], None, 2 * MIB, runs=1, run_s=0.001)
         self.assertGreater(rate, 1e6)
 
@@ -50,14 +50,14 @@ class TestChain(unittest.TestCase):
         with self.assertRaisesRegex(CalibrationError, 'CPU 9999'):
             memory_probe.read_bytes_per_sec([CPU, 9999], None, 2 * MIB, runs=1, run_s=0.001)
 
-    def test_what_a_thread_raises_is_raised(self):
+    def test_an_error_in_a_measuring_thread_is_raised(self):
         def fail():
             raise ValueError('here')
 
         with self.assertRaisesRegex(ValueError, 'here'):
             memory_probe.on_cpus([CPU], [fail])
 
-    def test_sizes_follow_the_caches(self):
+    def test_sizes_of_the_probe_follow_the_caches(self):
         small = memory_probe.sizes(8 * MIB, 8 * MIB, 4)
         self.assertEqual((256 * MIB, 16 * MIB, 8 * MIB), small)
         self.assertEqual(272 * MIB, small.total_bytes(4))
@@ -79,14 +79,14 @@ class TestCaches(unittest.TestCase):
             with open(os.path.join(path, name), 'w') as file:
                 file.write(text + '\n')
 
-    def test_the_last_of_each_and_the_sum_of_distinct_ones(self):
+    def test_the_last_level_is_found_and_distinct_caches_are_summed(self):
         for cpu, shared in ((0, '0-1'), (1, '0-1'), (2, '2')):
             self.cache(cpu, 0, '1', '32K', str(cpu))
             self.cache(cpu, 3, '3', '16384K', shared)
         self.assertEqual((16 * MIB, frozenset((0, 1))), caches.last_level(1, self.root))
         self.assertEqual(32 * MIB, caches.total_bytes((0, 1, 2), self.root))
 
-    def test_what_is_not_told_or_garbage(self):
+    def test_a_missing_or_malformed_cache_is_unknown(self):
         self.assertIsNone(caches.last_level(0, self.root))
         self.assertEqual(0, caches.total_bytes((0, 1), self.root))
         for cpu, values in enumerate(
@@ -101,7 +101,7 @@ class TestCaches(unittest.TestCase):
             self.cache(cpu, 3, *values)
             self.assertIsNone(caches.last_level(cpu, self.root))
 
-    def test_this_machine(self):
+    def test_the_last_level_cache_of_this_machine_has_its_cpu(self):
         found = caches.last_level(CPU)
         if found is not None:
             self.assertIn(CPU, found[1])

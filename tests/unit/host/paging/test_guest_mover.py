@@ -79,7 +79,7 @@ class MigrateTest(unittest.TestCase):
                 self.clock.sleep(wait_s)
         return mover.progress
 
-    def test_cpus_first_then_all_memory(self):
+    def test_a_move_takes_cpus_first_and_then_all_memory(self):
         self.guest([AWAY] * 100 + [HOME] * 20 + [None] * 30)
         mover = self.mover()
         first = mover.step()
@@ -98,7 +98,7 @@ class MigrateTest(unittest.TestCase):
             self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays unbound')
         self.assertEqual(end, mover.step(), 'a finished move does nothing more')
 
-    def test_rate_is_held_by_waiting(self):
+    def test_a_move_holds_its_rate_by_waiting(self):
         self.guest([AWAY] * 400)
         end = self.run_to_end(self.mover())
         # 100 pages a second, and a batch of 16 beforehand and one on debt
@@ -128,12 +128,12 @@ class MigrateTest(unittest.TestCase):
             self.assertGreater(mover.step().wait_s, 0)
         self.assertEqual(moved, mover.progress.moved_bytes)
 
-    def test_nothing_to_do_reads_no_page(self):
+    def test_a_guest_with_nothing_away_has_no_page_read(self):
         self.guest([HOME] * 50)
         self.memory.locate = None
         self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
 
-    def test_what_stays_is_counted_by_reason(self):
+    def test_pages_that_stay_are_counted_by_reason(self):
         self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
         end = self.run_to_end(self.mover())
         self.assertEqual(guest_mover.PARTLY, end.state)
@@ -163,7 +163,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual({HOME}, set(memory.nodes))
         self.assertEqual(2, memory.touched, 'one touch is for all of it')
 
-    def test_what_numa_balancing_brings_meanwhile_counts_as_brought(self):
+    def test_pages_that_numa_balancing_brings_meanwhile_count_as_brought(self):
         memory = self.guest([AWAY] * 64, pinned=range(48, 64))
         mover = self.mover()
         mover.step()
@@ -177,13 +177,13 @@ class MigrateTest(unittest.TestCase):
         self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
         self.assertEqual(48 * PAGE_BYTES, end.brought_bytes)
 
-    def test_what_stays_unseen_is_not_called_done(self):
+    def test_a_move_with_unseen_pages_is_not_called_done(self):
         memory = self.guest([1] * 3000, hinted=range(2000))
         memory.touch = lambda pid, addresses, cpus: None
         ended = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
 
-    def test_a_pinned_guest_is_given_up(self):
+    def test_a_guest_whose_pages_are_all_pinned_is_given_up(self):
         pages = 3 * guest_mover._HOPELESS_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
         terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
@@ -225,7 +225,7 @@ class MigrateTest(unittest.TestCase):
         end = self.run_to_end(self.mover())
         self.assertEqual((guest_mover.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
 
-    def test_a_node_that_fills_meanwhile(self):
+    def test_pages_that_a_filling_node_refuses_are_left(self):
         self.guest([AWAY] * 100, room={HOME: 16})
         self.memory.reserve = 1 << 30
         self.memory.tell()
@@ -233,12 +233,12 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
 
-    def test_a_full_node_of_two_is_passed_by(self):
+    def test_a_full_node_of_two_target_nodes_is_passed_by(self):
         self.guest([2] * 64, room={0: 0})
         end = self.run_to_end(self.mover(mems=(0, 1)))
         self.assertEqual((guest_mover.DONE, 64), (end.state, self.memory.nodes.count(1)))
 
-    def test_cancelled_anywhere_the_cpusets_are_whole(self):
+    def test_a_move_cancelled_anywhere_leaves_cpusets_whole(self):
         for version in (1, 2):
             for steps in range(12):
                 with self.subTest(version=version, steps=steps):
@@ -262,7 +262,7 @@ class MigrateTest(unittest.TestCase):
                     wide = {own.cpus for own in read_cpusets(self.groups).values()}
                     self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
 
-    def test_cancelled_while_it_waits(self):
+    def test_a_move_may_be_cancelled_while_it_waits(self):
         self.guest([AWAY] * 400)
         mover = self.mover()
         while not mover.step().wait_s:
@@ -279,7 +279,7 @@ class MigrateTest(unittest.TestCase):
         st.integers(0, 99),
     )
     @example([1] * 5, 4, 0, 39)  # a pinned huge page before a page of its own
-    def test_resumed_from_where_the_pages_are(self, nodes, huge, killed_after, seed):
+    def test_a_killed_move_is_resumed_where_the_pages_are(self, nodes, huge, killed_after, seed):
         """However often it is killed, a move started again ends as one that never was."""
         rng = random.Random(seed)
         pinned = {at for at in range(len(nodes)) if not rng.randrange(20)}
@@ -303,7 +303,7 @@ class MigrateTest(unittest.TestCase):
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
-    def test_a_bound_guest_is_unbound(self):
+    def test_a_move_unbinds_a_bound_guest(self):
         self.guest([AWAY] * 40)
         ours = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
         cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
@@ -349,7 +349,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(guest_mover.FAILED, mover.progress.state)
         self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
 
-    def test_a_guest_that_ends_on_the_way(self):
+    def test_a_guest_that_ends_while_it_moves_is_told_as_gone(self):
         def reused():
             self.memory.put_start(START + 1)
 
@@ -371,13 +371,13 @@ class MigrateTest(unittest.TestCase):
                 self.assertEqual(guest_mover.FAILED, mover.progress.state)
                 self.assertEqual(guest_mover.FAILED, mover.step().state)
 
-    def test_nodes_without_memory_and_odd_requests(self):
+    def test_a_move_to_an_absent_node_or_none_is_refused(self):
         self.guest([AWAY] * 10)
         for mems in ((9,), ()):
             with self.subTest(mems=mems), self.assertRaises(PageMoveError):
                 self.mover(mems=mems)
 
-    def test_pins_of_others_stop_it_before_any_page(self):
+    def test_pins_of_others_stop_a_move_before_any_page(self):
         self.guest([AWAY] * 10)
         self.tree.write(self.tree.vcpus[0] + '/cpuset.cpus', '2')
         mover = self.mover()
@@ -396,7 +396,7 @@ class MigrateTest(unittest.TestCase):
             self.run_to_end(self.mover())
         self.assertEqual([], self.memory.calls)
 
-    def test_memory_alone(self):
+    def test_memory_may_be_moved_without_the_cpus(self):
         self.guest([AWAY] * 10)
         end = self.run_to_end(self.mover(cpus=None))
         self.assertEqual((guest_mover.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
@@ -411,7 +411,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
 
     @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
-    def test_a_real_process(self):
+    def test_a_real_process_is_read_with_the_kernels_own_answers(self):
         """Gone through with the kernel's own answers: all of it lies where it belongs."""
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)

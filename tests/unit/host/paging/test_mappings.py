@@ -38,7 +38,7 @@ class MappingsTest(unittest.TestCase):
         with open(self.root + '/proc/7/' + name, 'wb') as file:
             file.write(text if isinstance(text, bytes) else text.encode())
 
-    def test_what_qemu_may_write_and_no_device(self):
+    def test_mappings_are_those_qemu_may_write_and_no_device(self):
         self.put('maps', QEMU)
         found = mappings.read(7, self.root)
         self.assertEqual(
@@ -54,7 +54,7 @@ class MappingsTest(unittest.TestCase):
             found,
         )
 
-    def test_what_the_linker_has_made_read_only(self):
+    def test_mappings_that_the_linker_made_read_only_are_included(self):
         """Relocated data lies before a file's writable data; other read-only data is shared."""
         lines = (
             '7f5ece600000-7f5ece8a7000 r--p 00200000 08:01 9  /usr/lib/libcapstone.so.4',
@@ -76,12 +76,12 @@ class MappingsTest(unittest.TestCase):
             mappings.read(7, self.root),
         )
 
-    def test_gone(self):
+    def test_a_process_that_has_gone_is_told(self):
         for ask in (mappings.read, mappings.start_ticks):
             with self.subTest(ask.__name__), self.assertRaises(GuestGone):
                 ask(8, self.root)
 
-    def test_malformed(self):
+    def test_malformed_maps_are_an_error_with_their_path(self):
         for text in (
             'x\n',
             '1000-2000\n',
@@ -98,13 +98,13 @@ class MappingsTest(unittest.TestCase):
             with self.subTest(text[:20]), self.assertRaisesRegex(PageMoveError, 'proc/7/maps'):
                 mappings.read(7, self.root)
 
-    def test_too_large(self):
+    def test_too_large_maps_are_an_error(self):
         self.put('maps', b'a' * ((16 << 20) + 1))
         with self.assertRaises(PageMoveError):
             mappings.read(7, self.root)
 
     @given(st.binary(max_size=200))
-    def test_any_bytes_give_a_named_error_or_mappings(self, data):
+    def test_any_bytes_give_mappings_or_an_error_with_their_path(self, data):
         self.put('maps', data)
         self.put('stat', data)
         for ask in (
@@ -116,14 +116,14 @@ class MappingsTest(unittest.TestCase):
             except (PageMoveError, GuestGone) as e:
                 self.assertIn(self.root, str(e))
 
-    def test_start(self):
+    def test_the_start_of_a_process_is_read_and_a_zombie_is_gone(self):
         self.put('stat', '7 (qemu) (x) y) S ' + ' '.join(str(n) for n in range(4, 53)))
         self.assertEqual(22, mappings.start_ticks(7, self.root))
         self.put('stat', '7 (qemu) Z ' + ' '.join(str(n) for n in range(4, 53)))
         with self.assertRaises(GuestGone):
             mappings.start_ticks(7, self.root)
 
-    def test_presence(self):
+    def test_presence_of_pages_is_read_from_pagemap(self):
         page = PAGE_BYTES
         soft_dirty, swapped, present = 1 << 55, 1 << 62, 1 << 63
         self.put('pagemap', struct.pack('=8Q', 0, soft_dirty, swapped, present, 0, 0, 0, 0))
@@ -151,7 +151,7 @@ class MappingsTest(unittest.TestCase):
             [False], there.are_present([3 * page]), 'what cannot be told is not touched'
         )
 
-    def test_our_own(self):
+    def test_mappings_presence_and_start_of_this_process_are_read(self):
         found = mappings.read(os.getpid())
         self.assertTrue(found)
         there = mappings.Presence(os.getpid())

@@ -31,32 +31,32 @@ class KernelTest(unittest.TestCase):
     def nodes(self):
         return move_pages.locate(self.child.pid, self.pages)
 
-    def test_where_pages_are_and_are_not(self):
+    def test_pages_are_located_or_have_an_error_number(self):
         self.assertGreaterEqual(min(self.nodes()), 0)
         self.assertEqual({-errno.ENOENT}, set(move_pages.locate(self.child.pid, self.beyond)))
         self.assertEqual(
             [-errno.EFAULT], list(move_pages.locate(self.child.pid, array('Q', [PAGE_BYTES])))
         )
 
-    def test_a_move_to_where_they_are(self):
+    def test_a_move_of_pages_to_their_own_node_succeeds(self):
         node = self.nodes()[0]
         why, told = move_pages.move(self.child.pid, self.pages, node)
         self.assertEqual((0, {node}), (why, set(told)))
 
-    def test_an_absent_node_is_an_error(self):
+    def test_a_move_to_an_absent_node_is_an_error(self):
         for node in (ABSENT_NODE, -1, (1 << 31) - 1):
             with self.subTest(node), self.assertRaisesRegex(PageMoveRefused, 'no such node'):
                 move_pages.move(self.child.pid, self.pages, node)
         self.assertGreaterEqual(min(self.nodes()), 0)
 
-    def test_a_process_that_ended(self):
+    def test_a_process_that_has_ended_is_told_as_gone(self):
         self.assertEqual(0, self.child.end())
         with self.assertRaises(GuestGone):
             move_pages.move(self.child.pid, self.pages, 0)
         with self.assertRaises(GuestGone):
             move_pages.locate(self.child.pid, self.pages)
 
-    def test_each_way_to_the_call_tells_the_same(self):
+    def test_each_way_to_the_system_call_tells_the_same(self):
         expected = list(self.nodes())
         handle = types.SimpleNamespace()
         try:
@@ -73,14 +73,14 @@ class KernelTest(unittest.TestCase):
                 with self.assertRaises(PageMoveRefused):
                     move_pages.move(self.child.pid, self.pages, ABSENT_NODE)
 
-    def test_another_distribution_named_numa(self):
+    def test_another_distribution_named_numa_is_not_used(self):
         with (
             mock.patch.object(move_pages, '_bound', []),
             mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}),
         ):
             self.assertGreaterEqual(min(self.nodes()), 0)
 
-    def test_a_range_through_the_page_mover(self):
+    def test_the_page_mover_leaves_a_range_that_is_at_home(self):
         """Nothing lies elsewhere, and the child's bytes are as they were."""
         node = self.nodes()[0]
         found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
@@ -104,7 +104,7 @@ class KernelTest(unittest.TestCase):
                 self.assertEqual(usable, os.sched_getaffinity(0))
         self.assertEqual([{min(usable)}] * 2 + [usable] * 2, seen)
 
-    def test_touched_pages_are_as_they_were(self):
+    def test_touched_pages_keep_their_contents(self):
         before = self.nodes()
         move_pages.touch(self.child.pid, self.pages)
         self.assertEqual(before, self.nodes())
@@ -113,7 +113,7 @@ class KernelTest(unittest.TestCase):
         move_pages.touch(self.child.pid, self.pages)  # not there any more
 
     @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'), 'one node only')
-    def test_there_and_back(self):
+    def test_pages_move_there_and_back(self):
         nodes = [
             int(name[4:])
             for name in os.listdir('/sys/devices/system/node')
@@ -125,7 +125,7 @@ class KernelTest(unittest.TestCase):
 
 
 class RefusalTest(unittest.TestCase):
-    def test_errors_name_what_to_do(self):
+    def test_errors_of_the_call_name_what_to_do(self):
         def failing(code):
             def call(*_args):
                 ctypes.set_errno(code)
@@ -152,7 +152,7 @@ class RefusalTest(unittest.TestCase):
             why, told = move_pages.move(5, pages, 3)
             self.assertEqual((errno.ENOMEM, [move_pages.UNREPORTED]), (why, list(told)))
 
-    def test_a_machine_whose_call_is_unknown(self):
+    def test_a_machine_whose_call_number_is_unknown_is_refused(self):
         with (
             mock.patch.object(move_pages, '_bound', []),
             mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError),

@@ -21,7 +21,7 @@ class NodeRoomTest(unittest.TestCase):
         with open(directory + '/meminfo', 'w', encoding='utf-8') as file:
             file.write(text)
 
-    def test_free_and_half_of_the_cache(self):
+    def test_room_is_free_memory_and_half_of_the_page_cache(self):
         self.put(
             'Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         100 kB\n'
             'Node 1 Active(anon):     7 kB\nNode 1 Active(file):     30 kB\n'
@@ -29,12 +29,12 @@ class NodeRoomTest(unittest.TestCase):
         )
         self.assertEqual(120 << 10, node_room.available_bytes(1, self.root))
 
-    def test_a_node_without_memory(self):
+    def test_a_node_without_memory_is_an_error(self):
         self.put('Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
         with self.assertRaisesRegex(PageMoveError, 'node 1 has no memory'):
             node_room.available_bytes(1, self.root)
 
-    def test_absent_and_malformed(self):
+    def test_an_absent_node_or_malformed_meminfo_is_an_error(self):
         with self.assertRaisesRegex(PageMoveError, 'node7'):
             node_room.available_bytes(7, self.root)
         for text in ('', 'Node 1 MemFree:\n', 'Node 1 MemFree: x kB\n', 'Node 1 MemTotal: 1 kB\n'):

@@ -77,7 +77,7 @@ class TestTable(unittest.TestCase):
     def of(self, cpu, role):
         return [event for event in events.select(cpu=cpu).events if event.role == role]
 
-    def test_the_decks_code(self):
+    def test_the_register_code_of_remote_dram_is_that_of_the_deck(self):
         [remote] = self.of('GenuineIntel-6-2C-2', 'remote_dram')
         self.assertEqual(0x53100F, events.register_code(remote))
 
@@ -131,19 +131,19 @@ class TestTable(unittest.TestCase):
         self.assertEqual('skylake-sp', events.find_row('GenuineIntel-6-55-4').key)
         self.assertEqual('cascadelake-sp', events.find_row('GenuineIntel-6-55-6').key)
 
-    def test_each_cpu_has_one_row(self):
+    def test_each_cpu_has_one_row_in_the_table(self):
         for row in event_table.ROWS:
             self.assertIs(row, events.find_row(row.key))
         for cpu in ('AuthenticAMD-23-8-2', 'AuthenticAMD-25-21-0', 'AuthenticAMD-25-A1-1'):
             self.assertIsNotNone(events.find_row(cpu), cpu)
 
-    def test_each_entry_names_its_document(self):
+    def test_each_entry_names_its_document_and_a_known_role(self):
         for row in event_table.ROWS:
             for entry in row.entries:
                 self.assertTrue(entry.document, (row.key, entry))
                 self.assertIn(entry.role, counter_roles.ROLES)
 
-    def test_unknown_cpu_says_so(self):
+    def test_an_unknown_cpu_has_no_events_and_says_so(self):
         for cpu in ('GenuineIntel-6-99-1', '', 'CentaurHauls-7-1-1', 'xGenuineIntel-6-2C-2'):
             selection = events.select(cpu=cpu)
             self.assertIsNone(selection.row)
@@ -157,7 +157,7 @@ class TestAgainstLibpfm(unittest.TestCase):
         if self.libpfm is None:
             self.skipTest('libpfm4 is not installed')
 
-    def test_every_entry_that_libpfm_names(self):
+    def test_entries_agree_with_libpfm_where_it_names_them(self):
         compared = 0
         for row in event_table.ROWS:
             for entry in row.entries:
@@ -175,23 +175,23 @@ class TestAgainstLibpfm(unittest.TestCase):
                     compared += 1
         self.assertGreater(compared, 90)
 
-    def test_where_libpfm_is_known_to_differ(self):
+    def test_libpfm_still_differs_where_it_is_known_to(self):
         # Intel's own lists have 0x03 and 0x20 (event_table says why these have no name there).
         self.assertEqual(
             0x01D3, self.libpfm.encode('ivb_ep::MEM_LOAD_UOPS_LLC_MISS_RETIRED:LOCAL_DRAM')[1]
         )
         self.assertEqual(0x100F, self.libpfm.encode('wsm_dp::MEM_UNCORE_RETIRED:REMOTE_DRAM')[1])
 
-    def test_offcore_events_need_the_second_config(self):
+    def test_offcore_events_are_encoded_with_the_second_config(self):
         self.assertEqual(
             (4, 0x12A, 0x730004477, 0), self.libpfm.encode('spr::OCR:READS_TO_CORE_REMOTE_DRAM')
         )
 
-    def test_unknown_names(self):
+    def test_names_unknown_to_libpfm_are_none(self):
         for name in ('skx::NONSENSE', '', 'nope::CYCLES', '::', 'skx::MEM_LOAD:\u00e9'):
             self.assertIsNone(self.libpfm.encode(name), name)
 
-    def test_source_is_told(self):
+    def test_an_event_from_libpfm_tells_its_source(self):
         [remote] = [
             event
             for event in events.select(cpu='skylake-sp', libpfm=self.libpfm).events
@@ -202,17 +202,17 @@ class TestAgainstLibpfm(unittest.TestCase):
             (remote.source, remote.name),
         )
 
-    def test_missing_library(self):
+    def test_a_missing_libpfm_is_none(self):
         self.assertIsNone(pfm.load('libpfm-is-not-here.so.4'))
 
 
 class TestThisMachine(Machine):
-    def test_no_pmu_at_all(self):
+    def test_without_a_pmu_every_role_is_missing(self):
         selection = events.select(self.root)
         self.assertEqual((), selection.events)
         self.assertEqual(set(counter_roles.ROLES), set(dict(selection.missing)))
 
-    def test_known_cpu_without_a_pmu(self):
+    def test_a_known_cpu_without_a_pmu_says_what_is_missing(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))
         selection = events.select(self.root)
         self.assertEqual('skylake-sp', selection.row.key)
@@ -255,7 +255,7 @@ class TestThisMachine(Machine):
         )
         self.assertEqual([1, 1], [e.config for e in roles['mem_write']])
 
-    def test_arm_kernel_names(self):
+    def test_events_that_the_kernel_names_on_arm_are_taken(self):
         self.write('proc/cpuinfo', 'processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n')
         self.add_pmu(
             'armv8_pmuv3_0',
@@ -276,7 +276,7 @@ class TestThisMachine(Machine):
             [(e.source, e.type, e.config, e.minus) for e in roles['local_dram']],
         )
 
-    def test_overrides(self):
+    def test_overrides_of_the_operator_replace_events(self):
         self.write('proc/cpuinfo', INTEL % (0x2C, 2))
         self.add_pmu('cpu', CPU_PMU)
         roles = self.roles(
@@ -322,7 +322,7 @@ class TestThisMachine(Machine):
             'enable_mediated_pmu=0', dict(events.select(self.root).missing)['remote_dram']
         )
 
-    def test_garbage_in_sysfs(self):
+    def test_garbage_in_sysfs_costs_only_its_events(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))
         self.add_pmu('cpu', dict(CPU_PMU, **{'format/umask': 'config:8-99'}))
         self.add_pmu('uncore_imc_0', dict(IMC, cpumask='0-\n'))
@@ -345,7 +345,7 @@ class TestThisMachine(Machine):
         ),
         st.text(max_size=120),
     )
-    def test_fuzzed_files_never_crash(self, files, cpuinfo):
+    def test_fuzzed_files_never_crash_the_selection(self, files, cpuinfo):
         with tempfile.TemporaryDirectory() as self.root:
             self.write('proc/cpuinfo', INTEL % (0x55, 4) + cpuinfo)
             self.add_pmu('cpu', dict(CPU_PMU, **files))

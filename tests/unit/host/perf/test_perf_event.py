@@ -64,7 +64,7 @@ class TestThread(Counting):
         self.assertEqual(child.switches() - switches, difference(before[1], after[1]).value)
         self.assertGreaterEqual(difference(before[0], after[0]).value, 3000)
 
-    def test_a_group_shares_one_time(self):
+    def test_events_of_a_group_share_one_time(self):
         child = self.child(lambda: touch(10))
         group = perf_event.EventGroup((FAULTS, SWITCHES, CLOCK), perf_event.thread(child.pid))
         self.addCleanup(group.close)
@@ -78,7 +78,7 @@ class TestThread(Counting):
         [before], [after] = group.read(), group.read()
         self.assertEqual((0.0, 1.0), difference(before, after, idle_is_zero=True))
 
-    def test_an_ended_thread(self):
+    def test_an_ended_thread_is_no_target(self):
         child = self.child(lambda: None)
         target = perf_event.thread(child.pid)
         child.end()
@@ -104,7 +104,7 @@ class TestCpu(Counting):
         self.assertIsNotNone(faults)
         self.assertEqual([exceptions.CounterUnsupported], [type(error) for error in problems])
 
-    def test_what_is_missing_is_told_once(self):
+    def test_a_missing_event_is_told_once(self):
         counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
         counting.update({})
         self.assertEqual((), counting.update({0: (perf_event.on_cpu(0), (ABSENT,))}))
@@ -125,7 +125,7 @@ class TestCpu(Counting):
         first, second = counting.read()[0][0], counting.read()[0][0]
         self.assertIsNotNone(difference(first, second))
 
-    def test_targets_that_left_are_closed(self):
+    def test_counters_of_targets_that_left_are_closed(self):
         counting, _ = self.counters({0: (perf_event.on_cpu(0), (CLOCK, FAULTS))})
         self.assertEqual(2, len(counting))
         counting.update({})
@@ -171,7 +171,7 @@ class TestCgroup(Counting):
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
 
-    def test_counts_what_runs_in_it(self):
+    def test_a_cgroup_counter_counts_what_runs_in_it(self):
         child = self.child(lambda: touch(2000))
         with open(os.path.join(self.path, 'cgroup.procs'), 'w', encoding='ascii') as file:
             file.write(str(child.pid))
@@ -186,7 +186,7 @@ class TestCgroup(Counting):
         self.assertEqual(faults, sum(delta.value for delta in deltas))
         child.end()
 
-    def test_created_again_under_its_name(self):
+    def test_a_cgroup_created_again_under_its_name_is_counted_anew(self):
         counting, _ = self.counters({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
         old = perf_event.cgroup(self.path, 0)
         os.rmdir(self.path)
@@ -217,7 +217,7 @@ class TestRefusals(Counting):
             **kwargs,
         ).stdout
 
-    def test_descriptors_run_out_and_the_limit_is_raised(self):
+    def test_when_descriptors_run_out_the_limit_is_raised(self):
         output = self.run_python(
             'import resource\n'
             'resource.setrlimit(resource.RLIMIT_NOFILE, (8, 64))\n'
@@ -227,7 +227,7 @@ class TestRefusals(Counting):
         )
         self.assertEqual('()\n20 64\n', output)
 
-    def test_descriptors_run_out_for_good(self):
+    def test_when_descriptors_run_out_for_good_it_is_told(self):
         output = self.run_python(
             'import resource\n'
             'resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n'
@@ -262,7 +262,7 @@ class TestRefusals(Counting):
 
 
 class TestRotation(Counting):
-    def test_sets_take_turns(self):
+    def test_sets_of_events_take_turns(self):
         child = self.child(lambda: touch(500))
         turns = rotation.Rotation(
             ((FAULTS, CLOCK), (SWITCHES, CLOCK)), perf_event.thread(child.pid)
@@ -295,22 +295,22 @@ class TestPlanSets(unittest.TestCase):
         """Plan with letters for events."""
         return rotation.plan_sets(events, room, in_each)
 
-    def test_fits_at_once(self):
+    def test_events_that_fit_at_once_are_one_set(self):
         self.assertEqual((('a', 'b'),), self.sets('ab', 4))
 
-    def test_what_is_in_each_set_is_in_each(self):
+    def test_the_common_events_are_in_each_set(self):
         self.assertEqual((('i', 'a', 'b'), ('i', 'c')), self.sets('iabc', 3, 'i'))
 
-    def test_no_room(self):
+    def test_sets_without_room_beside_the_common_events_are_an_error(self):
         with self.assertRaises(ValueError):
             self.sets('iabc', 1, 'i')
 
-    def test_nothing_to_count(self):
+    def test_nothing_to_count_gives_no_set(self):
         self.assertEqual((), self.sets('', 4))
 
 
 class TestAttr(unittest.TestCase):
-    def test_guests_are_counted(self):
+    def test_attributes_of_an_event_do_not_exclude_guests(self):
         attr = perf_event.pack_attr(CLOCK._replace(type=4, config=0x1D3, config1=0x730004477))
         self.assertEqual(112, len(attr))
         kind, size, config = struct.unpack_from('=IIQ', attr)
@@ -319,7 +319,7 @@ class TestAttr(unittest.TestCase):
         self.assertEqual(0, flags)  # exclude_guest is bit 20
         self.assertEqual(0x730004477, struct.unpack_from('=Q', attr, 56)[0])
 
-    def test_an_event_of_another_machine(self):
+    def test_an_event_without_a_type_is_unsupported(self):
         with self.assertRaises(exceptions.CounterUnsupported):
             perf_event.open_event(CLOCK._replace(type=None), perf_event.on_cpu(0))
 
@@ -328,20 +328,20 @@ class TestParseGroup(unittest.TestCase):
     def data(self, *words):
         return struct.pack('=%dQ' % len(words), *words)
 
-    def test_by_id_and_not_by_order(self):
+    def test_a_group_is_parsed_by_id_and_not_by_order(self):
         self.assertEqual(
             (CounterReading(30, 9, 8), CounterReading(40, 9, 8)),
             perf_event.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)),
         )
 
-    def test_a_member_that_the_kernel_took_out(self):
+    def test_a_member_that_the_kernel_took_out_is_none(self):
         # A CPU that goes offline detaches its events: the leader is alone then.
         self.assertEqual(
             (CounterReading(30, 9, 8), None),
             perf_event.parse_group(self.data(1, 9, 8, 30, 1), (1, 2)),
         )
 
-    def test_garbage(self):
+    def test_garbage_for_a_group_gives_no_reading(self):
         for data in (
             b'',
             b'\0' * 8,
@@ -353,6 +353,6 @@ class TestParseGroup(unittest.TestCase):
             self.assertEqual((None,), perf_event.parse_group(data, (1,)))
 
     @given(st.binary(max_size=80))
-    def test_fuzz(self, data):
+    def test_parsing_any_bytes_gives_one_reading_for_each_event(self, data):
         counts = perf_event.parse_group(data, (1, 2))
         self.assertEqual(2, len(counts))

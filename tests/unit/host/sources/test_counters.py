@@ -89,7 +89,7 @@ class Counting(unittest.TestCase):
 
 
 class GuestCountersTest(Counting):
-    def test_each_guest_by_its_threads(self):
+    def test_each_guest_is_counted_by_its_threads(self):
         source, idle = self.source(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
         self.addCleanup(idle.end)
         self.assertEqual({}, source.sample(self.tick(0, self.child.pid, idle.pid)))
@@ -120,12 +120,12 @@ class GuestCountersTest(Counting):
         told = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], told)
 
-    def test_counts_of_more_than_one_tick_tell_nothing(self):
+    def test_counts_over_more_than_one_tick_are_not_used(self):
         source = self.source(LOCAL, REMOTE)
         told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
         self.assertEqual([False, True, False, True], told)
 
-    def test_without_remote_accesses_execution_only(self):
+    def test_without_remote_accesses_only_execution_is_counted(self):
         source = self.source(
             LOCAL, INSTRUCTIONS, CYCLES, missing=((counter_roles.REMOTE_DRAM, 'not on this CPU'),)
         )
@@ -136,7 +136,7 @@ class GuestCountersTest(Counting):
         self.assertLess(0, told.cycles_per_sec)
         self.assertIn('not on this CPU', source.problems[0])
 
-    def test_stalled_cycles_and_remote_cache_hits_in_groups_of_their_own(self):
+    def test_stalled_cycles_and_remote_cache_hits_have_groups_of_their_own(self):
         source = self.source(STALLED, LOCAL, REMOTE, REMOTE_CACHE, INSTRUCTIONS, CYCLES)
         source.sample(self.tick(0, self.child.pid))
         [(_, _, groups, _)] = source._owners._counters._open.values()
@@ -148,24 +148,24 @@ class GuestCountersTest(Counting):
         self.assertEqual(told.local_per_sec, told.remote_cache_per_sec)
         self.assertLess(0, told.stalled_cycles_per_sec)
 
-    def test_without_them_they_are_unknown(self):
+    def test_stalled_cycles_and_remote_cache_hits_may_be_unknown(self):
         source = self.source(LOCAL, REMOTE, CYCLES)
         source.sample(self.tick(0, self.child.pid))
         [told] = source.sample(self.tick(1, self.child.pid)).values()
         self.assertEqual((None, None), (told.remote_cache_per_sec, told.stalled_cycles_per_sec))
 
-    def test_an_event_that_is_refused_is_unknown_not_0(self):
+    def test_an_event_that_is_refused_is_unknown_and_not_0(self):
         source = self.source(LOCAL, ABSENT)
         for at_s in (0, 1, 2):
             found = source.sample(self.tick(at_s, self.child.pid))
             self.assertEqual(1, len(source.problems))
         self.assertFalse(found['u%d' % self.child.pid].of_memory)
 
-    def test_no_events(self):
+    def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
             self.source(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
 
-    def test_mediated_vpmu_switched_on_while_counting(self):
+    def test_a_mediated_vpmu_switched_on_later_makes_guests_unavailable(self):
         source = self.source(LOCAL, REMOTE)
         source.sample(self.tick(0, self.child.pid))
         path = self.mediate()
@@ -176,7 +176,7 @@ class GuestCountersTest(Counting):
         told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
         self.assertEqual([False, True], told)
 
-    def test_by_control_group_a_process_outside_of_libvirts_is_not_counted(self):
+    def test_a_process_outside_libvirts_control_groups_is_not_counted(self):
         source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), perf_event.CGROUP)
         self.addCleanup(source.close)
         for at_s in (0, 1):
@@ -184,7 +184,7 @@ class GuestCountersTest(Counting):
 
 
 class CpuCountersTest(Counting):
-    def test_a_node_is_the_sum_of_its_cpus(self):
+    def test_the_count_of_a_node_is_the_sum_of_its_cpus(self):
         counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         self.addCleanup(counters.close)
         host = topology.read()
@@ -210,7 +210,7 @@ class CpuCountersTest(Counting):
         )
         self.assertEqual({}, counters.sample(fewer, SECOND))
 
-    def test_mediated_vpmu(self):
+    def test_a_mediated_vpmu_makes_counting_by_cpu_unavailable(self):
         self.mediate()
         counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         with self.assertRaises(exceptions.SourceUnavailable):
@@ -229,7 +229,7 @@ class OwnersTest(unittest.TestCase):
             told, _ = owners.sample(wanted, idle_is_zero)
         return told
 
-    def test_sums_with_the_smallest_share(self):
+    def test_a_sum_of_counts_has_the_smallest_share(self):
         told = self.sample(
             {0: [CounterReading(0, 0, 0)] * 2, 1: [CounterReading(5, 10, 10)] * 2},
             {
@@ -241,7 +241,7 @@ class OwnersTest(unittest.TestCase):
             {'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}}, told
         )
 
-    def test_backwards_not_run_or_absent_is_unknown(self):
+    def test_a_count_backwards_not_run_or_absent_is_unknown(self):
         base = {0: [CounterReading(7, 10, 10), CounterReading(0, 10, 10)]}
         for bad in (
             CounterReading(6, 20, 20),
@@ -255,7 +255,7 @@ class OwnersTest(unittest.TestCase):
                 counts = owner_counters.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
-    def test_turns_of_their_own_leave_the_share_alone(self):
+    def test_events_with_turns_of_their_own_leave_the_share_alone(self):
         told = {
             'local_dram': Delta(9.0, 0.5),
             'remote_cache': Delta(8.0, 0.2),
@@ -272,7 +272,7 @@ class OwnersTest(unittest.TestCase):
             ),
         )
 
-    def test_minus(self):
+    def test_an_event_may_be_counted_less_another(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
         counts = owner_counters.add_up(
             (local, REMOTE),
@@ -283,7 +283,7 @@ class OwnersTest(unittest.TestCase):
 
 
 class RolesTest(unittest.TestCase):
-    def test_each_role_that_is_shown_is_counted_by_a_source(self):
+    def test_each_role_is_counted_by_a_source(self):
         opened = {*owner_counters.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
         self.assertEqual(opened, set(counter_roles.ROLES))
 
@@ -325,7 +325,7 @@ class UncoreTest(unittest.TestCase):
             for node, keys in wanted.items()
         }, shared
 
-    def test_each_package_once_for_its_node(self):
+    def test_each_package_is_counted_once_for_its_node(self):
         read = event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
         planned, shared = self.plan(read)
         self.assertEqual(
@@ -337,12 +337,12 @@ class UncoreTest(unittest.TestCase):
         read = event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
         self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
-    def test_nodes_of_one_package_can_not_be_told_apart(self):
+    def test_uncore_events_of_nodes_in_one_package_are_not_told_apart(self):
         self.packages(dict.fromkeys(range(8), 0))
         planned, shared = self.plan(event(counter_roles.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
 
-    def test_none(self):
+    def test_without_uncore_events_the_source_is_unavailable(self):
         with self.assertRaises(exceptions.SourceUnavailable):
             uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
 
@@ -352,7 +352,7 @@ class UncoreTest(unittest.TestCase):
         }
         return uncore.Uncore(selecting(), weight)._use(told, 2 * SECOND)
 
-    def test_what_follows(self):
+    def test_uncore_use_follows_from_the_counts_there_are(self):
         self.assertEqual(
             uncore.UncoreUse(1600.0, 10.0, 50.0, 0.25),
             self.use(
@@ -414,7 +414,7 @@ class ControlGroupTest(Counting):
     def sample(self, at_s):
         return self.counters.sample(self.tick(at_s, self.child.pid)).get('u%d' % self.child.pid)
 
-    def test_all_of_a_guest_and_not_what_a_group_of_its_name_did_before(self):
+    def test_a_guests_control_group_is_counted_anew_when_made_again(self):
         self.assertIsNone(self.sample(0))
         before = int(self.child.field(7))
         self.child.run()
@@ -432,7 +432,7 @@ class ControlGroupTest(Counting):
 class CrowdedTest(Counting):
     """Hardware with too few counters for threads and CPUs."""
 
-    def test_asked_before_anything_is_counted(self):
+    def test_the_roles_that_fit_are_told_before_counting(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
         for fits, roles in ((8, owner_counters.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(
@@ -441,7 +441,7 @@ class CrowdedTest(Counting):
                 source = self.source(*chosen)
                 self.assertEqual([roles] * 2, [source.roles_beside(0), source.roles_beside(0)])
 
-    def test_what_does_not_fit_beside_cpus_takes_no_turn(self):
+    def test_events_that_do_not_fit_beside_those_of_cpus_take_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
         for fits, roles, unfit in (
             (8, owner_counters.ROLES, set()),
@@ -469,16 +469,16 @@ class CrowdedTest(Counting):
             source.close()  # as the ladder does with a source that failed
             source.sample(self.tick(again))
 
-    def test_software_events_all_fit_and_one_that_is_none_does_not(self):
+    def test_software_events_fit_together_and_an_invalid_one_does_not(self):
         self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
         self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
 
-    def test_by_control_group_the_kernel_takes_turns(self):
+    def test_events_by_control_group_are_left_to_the_kernels_turns(self):
         source = guest_counters.GuestCounters(selecting(LOCAL), perf_event.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
             self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
 
-    def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
+    def test_fewer_roles_are_counted_after_guests_ran_uncounted(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
@@ -494,7 +494,7 @@ class CrowdedTest(Counting):
         source.close()  # as the ladder does with a source that failed
         self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
 
-    def test_nothing_to_count_wants_nothing(self):
+    def test_a_source_without_events_leaves_all_roles_to_cpus(self):
         self.assertEqual(
             owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).roles_beside(0)
         )

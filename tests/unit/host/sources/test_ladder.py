@@ -40,13 +40,13 @@ def ratio(value, source='x', basis=INFERRED):
 
 
 class LadderTest(unittest.TestCase):
-    def test_the_best_is_taken_and_the_others_are_not_asked(self):
+    def test_the_best_source_is_taken_and_the_others_are_not_asked(self):
         best, other = Source('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Source('other', {})
         found = ladder.Ladder([best, other]).sample(TICK)
         self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(found))
         self.assertEqual(0, other.asked)
 
-    def test_each_guest_has_the_best_that_tells_of_it(self):
+    def test_each_guest_has_the_best_source_that_tells_of_it(self):
         best, other = (
             Source('best', {'a': ratio(0.1)}),
             Source('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
@@ -95,10 +95,10 @@ class LadderTest(unittest.TestCase):
             found.evidence['a'],
         )
 
-    def test_where_no_source_tells_anything_none_is_named(self):
+    def test_no_source_is_named_where_none_tells_anything(self):
         found = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
         self.assertEqual(({}, ('other: broken',), ''), tuple(found))
 
-    def test_without_guests_the_best_that_works_is_named(self):
+    def test_without_guests_the_best_source_that_works_is_named(self):
         steps = ladder.Ladder([Source('best', 'broken'), Source('other', {}), Source('last', {})])
         self.assertEqual('other', steps.sample(TICK._replace(guests=())).source)

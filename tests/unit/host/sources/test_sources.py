@@ -41,13 +41,13 @@ def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
 
 
 class PagesTest(unittest.TestCase):
-    def test_ratio(self):
+    def test_the_remote_ratio_by_pages_weighs_nodes_by_time_run(self):
         self.assertEqual(0.0, pages.remote_ratio({0: 1.5}, {0: 10, 1: 0}))
         self.assertEqual(1.0, pages.remote_ratio({0: 1.5}, {1: 10}))
         self.assertAlmostEqual(0.5, pages.remote_ratio({0: 1, 1: 1}, {0: 5, 1: 5}))
         self.assertAlmostEqual(0.4, pages.remote_ratio({0: 1, 1: 3}, {0: 3, 1: 7}))
 
-    def test_unknown(self):
+    def test_the_remote_ratio_by_pages_is_unknown_without_time_or_pages(self):
         for cores, size in (({}, {0: 1}), ({0: 0.0}, {0: 1}), ({0: 1.0}, {}), ({0: 1.0}, {0: 0})):
             self.assertIsNone(pages.remote_ratio(cores, size))
 
@@ -55,11 +55,11 @@ class PagesTest(unittest.TestCase):
         st.dictionaries(st.integers(0, 3), st.floats(0, 100)),
         st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 50)),
     )
-    def test_bounds(self, cores, size):
+    def test_the_remote_ratio_by_pages_is_from_0_to_1(self, cores, size):
         ratio = pages.remote_ratio(cores, size)
         self.assertTrue(ratio is None or 0 <= ratio <= 1)
 
-    def test_says_what_it_is(self):
+    def test_the_source_of_pages_says_that_it_is_inferred(self):
         tick = SourceTick(
             0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {}
         )
@@ -76,7 +76,7 @@ class CpuShareTest(unittest.TestCase):
     def sample(self, guests, busy, counts=COUNTS):
         return cpu_counters.CpuShare().sample(SourceTick(0, SECOND, None, guests, busy, counts))
 
-    def test_by_share_of_the_busy_time(self):
+    def test_counts_of_cpus_are_shared_by_busy_time(self):
         found = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
         self.assertEqual(
             ('perf by CPU', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
@@ -84,7 +84,7 @@ class CpuShareTest(unittest.TestCase):
         )
         self.assertEqual((22.5, 22.5, 0.5), found['u2'][2:5])
 
-    def test_where_a_node_is_not_counted_or_nothing_ran(self):
+    def test_guests_on_uncounted_nodes_or_idle_have_no_share(self):
         found = self.sample(
             (guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
             {0: 2.0, 1: 1.0},
@@ -92,7 +92,7 @@ class CpuShareTest(unittest.TestCase):
         )
         self.assertEqual({'u1'}, found.keys())
 
-    def test_uncounted(self):
+    def test_without_counts_of_cpus_their_shares_are_unavailable(self):
         with self.assertRaises(SourceUnavailable):
             self.sample((), {}, {})
         unknown = {0: CpuRates(None, None, 5.0, 5.0, 1.0)}
@@ -121,7 +121,7 @@ class NumaFaultsTest(OnHost):
         self.source = numa_faults.NumaFaults(self.root)
         self.host.write('proc/sys/kernel/numa_balancing', '1\n')
 
-    def test_pages_met_on_other_nodes(self):
+    def test_numa_faults_tell_the_ratio_of_pages_on_other_nodes(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
         told = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
@@ -130,7 +130,7 @@ class NumaFaultsTest(OnHost):
             (told.source, told.basis, told.remote_ratio, told.local_per_sec),
         )
 
-    def test_nothing_met_or_nothing_ran(self):
+    def test_without_numa_faults_or_time_run_nothing_is_told(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (0, 0, 0, 0))
         self.host.write('proc/4002/task/5002/sched', SCHED % (1, 1, 1, 1))
         self.assertEqual(
@@ -145,7 +145,7 @@ class NumaFaultsTest(OnHost):
             ),
         )
 
-    def test_switched_off_or_not_built_in(self):
+    def test_numa_faults_are_unavailable_without_numa_balancing(self):
         self.host.write('proc/sys/kernel/numa_balancing', '0\n')
         with self.assertRaisesRegex(SourceUnavailable, 'kernel.numa_balancing'):
             self.source.sample(self.tick(1))
@@ -153,7 +153,7 @@ class NumaFaultsTest(OnHost):
             numa_faults.NumaFaults(self.root + '/absent').sample(self.tick(1))
 
     @given(st.text(max_size=80))
-    def test_garbage(self, text):
+    def test_garbage_in_sched_gives_no_negative_pages(self, text):
         for line in (text, 'numa_faults node=' + text, SCHED[:-40] + text):
             found = numa_faults.parse(line)
             self.assertTrue(all(pages >= 0 for pages in found.values()))
@@ -177,11 +177,11 @@ class ResctrlTest(OnHost):
     def nodes_at(self, at_s):
         return {node: counts[:2] for node, counts in self.source.nodes_at(at_s * SECOND).items()}
 
-    def test_not_mounted(self):
+    def test_resctrl_that_is_not_mounted_is_unavailable(self):
         with self.assertRaisesRegex(SourceUnavailable, 'mount -t resctrl'):
             self.source.sample(self.tick(1))
 
-    def test_by_share_of_a_domain(self):
+    def test_resctrl_traffic_is_shared_by_time_run_in_a_domain(self):
         self.set('', 1000, 500)
         self.assertEqual({}, self.source.sample(self.tick(1, guest(1, {0: 1.0}))))
         self.set('', 1200, 650, 40, 0)
@@ -210,7 +210,7 @@ class ResctrlTest(OnHost):
         self.assertEqual((COUNTED, 25.0, 75.0, 0.75), found['u1'][1:5])
         self.assertEqual(ATTRIBUTED, found['u2'].basis)
 
-    def test_unknown_after_a_gap_a_step_back_an_error_a_new_group(self):
+    def test_resctrl_is_unknown_after_a_gap_a_step_back_or_a_new_group(self):
         def steps(first, second, at_s=2):
             source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
             self.set('', first, 0)
@@ -226,12 +226,12 @@ class ResctrlTest(OnHost):
         )
         self.assertEqual({}, steps(10, lambda: self.set('new', 5, 5)))
 
-    def test_without_local_bandwidth(self):
+    def test_resctrl_without_local_bandwidth_is_unavailable(self):
         self.host.monitor('', {0: (1, 'Error'), 1: (1, '')})
         with self.assertRaises(SourceUnavailable):
             self.source.sample(self.tick(1))
 
-    def test_nodes_that_share_a_domain(self):
+    def test_resctrl_traffic_of_a_shared_domain_is_divided_over_its_nodes(self):
         self.host.caches(dict.fromkeys(range(8), 0))
         for total in (0, 100):
             self.host.monitor('', {0: (6400 * total, 3200 * total)})
@@ -239,7 +239,7 @@ class ResctrlTest(OnHost):
         self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.nodes_at(2))
 
     @given(st.binary(max_size=30))
-    def test_garbage(self, text):
+    def test_garbage_in_resctrl_files_gives_no_traffic(self, text):
         for at_s in (1, 2):
             self.host.monitor('', {0: (100, 50), 1: (100, 50)})
             self.host.write('sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes', text)
