@@ -69,7 +69,7 @@ class WheelTest(unittest.TestCase):
         }
         self.assertEqual({'oslo.config'}, base)
 
-    def test_every_module_of_the_checkout_is_in_it(self):
+    def test_every_module_of_the_checkout_is_in_the_wheel(self):
         with zipfile.ZipFile(self.wheel) as wheel:
             shipped = {name for name in wheel.namelist() if name.startswith('nova_numa_pmc/')}
         tracked = run('git', '-C', TOP, 'ls-files', 'nova_numa_pmc').split()
@@ -83,7 +83,7 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(['nova/compute/monitors/cpu/numa_pmc.py'], names)
         self.assertIn('numa_pmc = nova.compute.monitors.cpu.numa_pmc:Monitor', text)
 
-    def test_scripts_and_samples_lie_where_the_guide_says(self):
+    def test_the_wheel_has_scripts_and_samples_where_the_guide_says(self):
         for path in (
             'share/nova-numa-pmc/hooks/qemu',
             'share/nova-numa-pmc/systemd/nova-numa-agent.service',

@@ -22,14 +22,14 @@ class CheckedTest(unittest.TestCase):
                 function(value, *arguments)
             self.assertLess(len(str(caught.exception)), 120)
 
-    def test_exactly_a_type(self):
+    def test_exact_takes_a_value_of_exactly_that_type(self):
         self.assertIs(True, checked.exact(bool, True))
         self.assertEqual('a', checked.exact(str, 'a'))
         for kind, value in ((int, True), (int, 1.0), (float, 1), (str, None), (list, ())):
             with self.subTest(value=value), self.assertRaises(ValueError):
                 checked.exact(kind, value)
 
-    def test_a_number(self):
+    def test_number_takes_finite_numbers_from_0_on(self):
         for value in (0, 0.5, 1, checked.NUMBER_MAX):
             self.assertIs(value, checked.number(value))
         self.assertIs(int, type(checked.number(1)))
@@ -37,36 +37,36 @@ class CheckedTest(unittest.TestCase):
             checked.number, (-1, math.nan, math.inf, -math.inf, 10**400, True, None, '1', [1])
         )
 
-    def test_a_number_in_bounds(self):
+    def test_number_takes_a_number_in_bounds(self):
         for value in (-2, 3.5):
             self.assertEqual(value, checked.number(value, 3.5, -2))
         self.refused(checked.number, (-2.5, 3.6, math.nan, -math.inf), 3.5, -2)
 
-    def test_a_whole_number(self):
+    def test_whole_takes_integers_in_bounds(self):
         for value in (0, 7):
             self.assertEqual(value, checked.whole(value, 7))
         self.refused(checked.whole, (-1, 8, 1.0, True, None, '1', math.nan), 7)
 
-    def test_a_text(self):
+    def test_text_takes_printable_text_in_bounds(self):
         for value in ('', 'guest-1', 'a name', 'é' * 7):
             self.assertEqual(value, checked.text(value, 7))
         self.refused(checked.text, ('a' * 8, 'a\n', '\0', b'a', None, 1), 7)
 
-    def test_one_of_the_known(self):
+    def test_one_of_takes_one_of_the_known_texts(self):
         self.assertEqual('done', checked.one_of('done', ('begun', 'done')))
         self.refused(checked.one_of, ('', 'don', 1, None, ['done']), ('begun', 'done'))
 
-    def test_a_list(self):
+    def test_sequence_takes_a_list_of_a_length_in_bounds(self):
         self.assertEqual([1, None], checked.sequence([1, None], 2))
         self.assertEqual([], checked.sequence([], 2))
         self.refused(checked.sequence, ([1, 2, 3], (1,), {}, 'ab', None), 2)
         self.refused(checked.sequence, ([], [1], [1, 2, 3]), 2, 2)
 
-    def test_an_object(self):
+    def test_mapping_takes_an_object_of_few_members(self):
         self.assertEqual({'a': 1}, checked.mapping({'a': 1}, 1))
         self.refused(checked.mapping, ({'a': 1, 'b': 2}, [], None), 1)
 
-    def test_a_reason_shows_but_the_beginning(self):
+    def test_a_reason_shows_only_the_beginning_of_a_long_value(self):
         with self.assertRaisesRegex(ValueError, "^'a{39} is not a number from 0 to 9$"):
             checked.number('a' * 5000, 9)
 
@@ -77,26 +77,26 @@ class MembersTest(unittest.TestCase):
             {'cores': 1.5, 'id': 3, 'name': 'a', 'nodes': [1, 2], 'unknown': None}, 10
         )
 
-    def test_checked_as_they_are_taken(self):
+    def test_members_are_checked_as_they_are_taken(self):
         self.assertEqual(1.5, self.members.number('cores'))
         self.assertEqual(3, self.members.whole('id'))
         self.assertEqual('a', self.members.text('name', 5))
         self.assertEqual([1, 2], self.members.sequence('nodes', 2))
         self.assertIsNone(self.members.get('unknown'))
 
-    def test_one_that_may_be_unknown(self):
+    def test_a_member_that_may_be_unknown_may_be_null_or_absent(self):
         self.assertIsNone(self.members.number('unknown', None))
         self.assertIsNone(self.members.number('absent', None))
         self.assertEqual(1.5, self.members.number('cores', None))
 
-    def test_one_that_is_absent(self):
+    def test_an_absent_member_has_its_default_or_is_an_error(self):
         self.assertEqual(7, self.members.whole('absent', 7))
         self.assertEqual('', self.members.text('absent', 5, ''))
         self.assertEqual((), self.members.sequence('absent', 5, ()))
         with self.assertRaisesRegex(ValueError, '^missing member absent$'):
             self.members.number('absent')
 
-    def test_the_reason_names_it(self):
+    def test_the_reason_names_the_member(self):
         for name, take in (
             ('unknown', self.members.number),
             ('cores', self.members.whole),
@@ -106,13 +106,13 @@ class MembersTest(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, '^%s: ' % name):
                 take(name)
 
-    def test_above_the_most(self):
+    def test_a_member_above_its_maximum_is_refused(self):
         with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
             self.members.number('cores', maximum=1)
         with self.assertRaisesRegex(ValueError, '^id: '):
             checked.Members({'id': 11}, 10).whole('id')
 
-    def test_of_no_object(self):
+    def test_members_of_what_is_no_object_are_refused(self):
         for value in ([], None, 'a', 1):
             with self.subTest(value=value), self.assertRaisesRegex(ValueError, 'is not an object'):
                 checked.Members(value)
@@ -144,7 +144,7 @@ class PropertyTest(unittest.TestCase):
             self.assertEqual(good, taken, function.__name__)
 
     @given(st.dictionaries(st.sampled_from('abc'), ANYTHING), st.sampled_from('abc'), BOUND)
-    def test_a_member_is_as_its_value_alone(self, values, name, most):
+    def test_a_member_is_checked_as_its_value_alone(self, values, name, most):
         members = checked.Members(values, most)
         for take, function in (
             (members.number, lambda value: checked.number(value, most)),

@@ -8,11 +8,11 @@ from nova_numa_pmc.core import host_view
 
 
 class ParseTest(unittest.TestCase):
-    def test_none(self):
+    def test_without_extra_specs_of_ours_there_are_defaults(self):
         self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse({}))
         self.assertEqual((), extra_specs.parse({'hw:numa_nodes': '2', 'numa_pmcx': '1'}).problems)
 
-    def test_valid(self):
+    def test_valid_extra_specs_are_read(self):
         flavor_specs = extra_specs.parse(
             {
                 'numa_pmc:policy': 'one_node',
@@ -23,7 +23,7 @@ class ParseTest(unittest.TestCase):
         self.assertEqual(('one_node', 0.8, 'high', ()), flavor_specs)
         self.assertEqual('spread', extra_specs.parse([('numa_pmc:policy', 'spread')]).policy)
 
-    def test_invalid_is_ignored_and_named(self):
+    def test_an_invalid_extra_spec_is_ignored_and_named(self):
         for key, texts in (
             ('numa_pmc:policy', ('', 'Auto', 'auto ', 'both', None)),
             ('numa_pmc:memory_intensity', ('', '3', 'HIGH', None)),
@@ -39,16 +39,16 @@ class ParseTest(unittest.TestCase):
                     (problem,) = flavor_specs.problems
                     self.assertIn(key, problem)
 
-    def test_one_bad_value_leaves_the_others(self):
+    def test_one_bad_extra_spec_leaves_the_others(self):
         flavor_specs = extra_specs.parse({'numa_pmc:policy': 'x', 'numa_pmc:max_pressure': '1'})
         self.assertEqual((model.AUTO, 1.0), flavor_specs[:2])
 
-    def test_unknown_key(self):
+    def test_an_unknown_extra_spec_of_ours_is_named(self):
         (problem,) = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
         self.assertIn('numa_pmc:polcy', problem)
 
     @given(strategies.text(), strategies.text())
-    def test_any_text(self, name, text):
+    def test_any_text_gives_printable_problems_of_bounded_length(self, name, text):
         for key in (host_view.POLICY_KEY, extra_specs.MAX_PRESSURE_KEY, 'numa_pmc:' + name):
             flavor_specs = extra_specs.parse({key: text})
             for problem in flavor_specs.problems:

@@ -67,12 +67,12 @@ class StartTest(HookTest):
         for part in ('instance-00000001', 'start', 'node 0', 'CPUs 0-3', '512 MiB', ' ms)'):
             self.assertIn(part, lines[0])
 
-    def test_migrate_and_restore_reserve(self):
+    def test_migrate_and_restore_reserve_a_place(self):
         for number, operation in enumerate(('migrate', 'restore')):
             self.assertEqual(0, self.call(operation, number))
         self.assertEqual([(0,), (1,)], self.homes())
 
-    def test_start_again_replaces_the_promise(self):
+    def test_a_second_start_replaces_the_promise(self):
         self.call('migrate', 1)
         self.call('start', 1, hosts.domain_xml(1, memory_bytes=1024 * MIB))
         self.assertEqual([1024 * MIB], [p.memory_bytes for p in self.promises().values()])
@@ -100,7 +100,7 @@ class StartTest(HookTest):
         self.assertIn('on the CPUs of one of its 2 L3 caches (pressure 0.50)', log[0])
         self.assertIn('one alone would be more crowded', log[4])
 
-    def test_on_a_node_for_each_cache_the_cpus_are_a_caches_and_the_memory_is_the_sockets(self):
+    def test_with_a_node_for_each_cache_memory_is_of_the_whole_socket(self):
         nodes = sysfs.equal_nodes(10)
         sysfs.build_sysfs(
             self.root,
@@ -116,7 +116,7 @@ class StartTest(HookTest):
         self.assertEqual(10, len({each.cpus for each in promises}))
         self.assertEqual([5], [len(each.mem_nodes) for each in promises[:1]])
 
-    def test_one_that_the_operator_ignores_floats(self):
+    def test_a_guest_that_the_operator_ignores_floats(self):
         overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
         self.host.configure('[hook]\nstrict = true\n')
         for number in (1, 2):
@@ -138,7 +138,7 @@ class StartTest(HookTest):
         for told in ('line 1 is not', 'users other than root'):
             self.assertIn(told, logged)
 
-    def test_allowed_cpus_are_kept_to(self):
+    def test_a_guest_is_held_within_its_allowed_cpus(self):
         tree = self.host.launch(1)
         xml = hosts.domain_xml(1, cpuset='2-5')
         self.call('start', 1, xml)
@@ -191,7 +191,7 @@ class StartTest(HookTest):
         self.assertEqual(512 * MIB, self.promise(2).memory_bytes)
         self.assertIn('%s: it may grow' % hosts.name_of(2), self.host.logged()[1])
 
-    def test_disabled_does_nothing(self):
+    def test_a_disabled_hook_does_nothing(self):
         self.host.configure('[hook]\nenabled = false\n')
         self.assertEqual(0, self.call('start', 1))
         self.assertEqual({}, self.promises())
@@ -268,20 +268,20 @@ class LogTest(HookTest):
                 lines=journal.JournalLines(self.root, self.wait),
             )
 
-    def test_the_decision_first(self):
+    def test_the_decision_is_logged_first(self):
         self.host.fill_log(room=1)
         self.assertEqual(0, self.start())
         self.assertEqual(
             ['node 0'], [line.split(': ')[3] for line in self.host.logged() if line != 'full']
         )
 
-    def test_all_lines_wait_no_longer_than_one(self):
+    def test_all_lines_together_wait_no_longer_than_one(self):
         self.host.fill_log()
         self.assertEqual(0, self.start())
         self.assertEqual([journal.PATIENCE_S], self.waits_s)
         self.assertEqual((0,), self.promise(1).cpu_nodes)
 
-    def test_of_many_lines_some_and_their_number(self):
+    def test_some_of_many_lines_are_logged_and_the_rest_counted(self):
         read = []
 
         def wait(sender, limit_s):
@@ -297,7 +297,7 @@ class LogTest(HookTest):
 
 
 class SimultaneousStartsTest(HookTest):
-    def test_sixteen_starts_share_no_view(self):
+    def test_sixteen_simultaneous_starts_never_share_a_view(self):
         children = []
         for number in range(16):
             pid = os.fork()
@@ -323,7 +323,7 @@ class DeviceMemoryTest(HookTest):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         sysfs.device_memory(self.root, [2])
 
-    def test_no_guest_lies_there(self):
+    def test_no_guest_is_promised_device_memory(self):
         for number, gib in enumerate((1, 6, 3)):
             self.call('start', number, hosts.domain_xml(number, memory_bytes=gib << 30))
         self.assertEqual(
@@ -335,7 +335,7 @@ class DeviceMemoryTest(HookTest):
             },
         )
 
-    def test_one_that_spilled_there_is_not_followed(self):
+    def test_memory_that_spilled_to_a_device_is_not_followed(self):
         for on_1, followed in ((10, False), (9000, True)):
             with self.subTest(on_1=on_1):
                 tree = self.host.launch(1, bytes_by_node={0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
@@ -350,7 +350,7 @@ class DeviceMemoryTest(HookTest):
 
 
 class StartedTest(HookTest):
-    def test_cpus_narrow_memory_wide(self):
+    def test_started_narrows_cpus_and_leaves_memory_wide(self):
         tree = self.host.launch(1)
         self.call('start', 1)
         self.assertEqual('', self.cpus(tree))
@@ -359,7 +359,7 @@ class StartedTest(HookTest):
         self.assertTrue(self.promise(1).started)
         self.assertFalse(self.promise(1).bound)
 
-    def test_version_1(self):
+    def test_started_holds_a_guest_on_cgroup_version_1(self):
         tree = self.host.launch(1, version=1)
         self.call('start', 1)
         self.call('started', 1)
@@ -367,7 +367,7 @@ class StartedTest(HookTest):
         self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
         self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
 
-    def test_bind(self):
+    def test_started_binds_memory_where_the_option_is_set(self):
         self.host.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1)
         self.call('start', 1)
@@ -375,13 +375,13 @@ class StartedTest(HookTest):
         self.assertEqual('0', tree.held('mems'))
         self.assertTrue(self.promise(1).bound)
 
-    def test_decides_now_without_a_reservation(self):
+    def test_started_decides_where_start_reserved_nothing(self):
         tree = self.host.launch(1)
         self.call('started', 1)
         self.assertEqual('0-3', self.cpus(tree))
         self.assertTrue(self.promise(1).started)
 
-    def test_decides_again_when_the_record_is_spoilt(self):
+    def test_started_decides_again_when_the_record_is_spoilt(self):
         tree = self.host.launch(1)
         self.call('start', 1)
         self.host.write('run/nova-numa-pmc/promises', 'garbage')
@@ -389,13 +389,13 @@ class StartedTest(HookTest):
         self.assertEqual('0-3', self.cpus(tree))
         self.assertTrue(self.promise(1).started)
 
-    def test_before_the_status_file(self):
+    def test_started_works_before_the_status_file_is_there(self):
         tree = self.host.launch(1, status=False)
         self.call('start', 1)
         self.call('started', 1)
         self.assertEqual('0-3', self.cpus(tree))
 
-    def test_another_process_under_the_pid_is_not_touched(self):
+    def test_started_does_not_touch_another_process_under_the_pid(self):
         tree = self.host.launch(1)
         self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % hosts.uuid_of(2))
         self.call('start', 1)
@@ -406,7 +406,7 @@ class StartedTest(HookTest):
             (self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started),
         )
 
-    def test_a_host_that_cant_be_read_leaves_it_floating(self):
+    def test_a_host_that_cannot_be_read_leaves_a_guest_floating(self):
         tree = self.host.launch(1)
         self.call('start', 1)
         self.host.write('sys/devices/system/node/node1/distance', 'far\n')
@@ -434,7 +434,7 @@ class StartedTest(HookTest):
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 
-    def test_a_pin_of_another_process_is_left(self):
+    def test_started_leaves_a_pin_of_another_process(self):
         tree = self.host.launch(1)
         self.call('start', 1)
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
@@ -442,7 +442,7 @@ class StartedTest(HookTest):
         self.assertEqual('- 3-4 -', self.cpus(tree))
         self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
-    def test_placed_by_others_is_counted_and_not_written(self):
+    def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = hosts.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)
         before = tree.snapshot()
@@ -457,7 +457,7 @@ class StartedTest(HookTest):
         self.call('start', 2)
         self.assertEqual((0,), self.promise(2).cpu_nodes)
 
-    def test_pinned_to_cpus_kept_from_others_counts_its_memory_on_their_node(self):
+    def test_a_guest_on_cpus_of_its_own_counts_its_memory_on_their_node(self):
         self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
         pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='6-7'/>" for at in (0, 1))
         self.call('start', 1, hosts.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
@@ -491,7 +491,7 @@ class MemoryLiesTest(HookTest):
             self.call('stopped', 1)
             self.host.write('run/nova-numa-pmc/promises', '')
 
-    def test_cpus_follow_what_is_too_much_to_move(self):
+    def test_cpus_follow_memory_that_is_too_much_to_move(self):
         self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 4097 * MIB}))
         self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
         self.assertIn('with its memory', self.host.logged()[-1])
@@ -502,7 +502,7 @@ class MemoryLiesTest(HookTest):
     def test_cpus_follow_locked_memory_however_little(self):
         self.assertEqual('4-7', self.settle({0: 0, 1: 40 * MIB}, LOCKED))
 
-    def test_one_that_the_operator_has_come_to_ignore_is_left_alone(self):
+    def test_a_guest_that_the_operator_ignores_meanwhile_is_left_alone(self):
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
         xml = hosts.domain_xml(1, extra=LOCKED)
         self.call('start', 1, xml)
@@ -515,7 +515,7 @@ class MemoryLiesTest(HookTest):
         )
         self.assertIn('as its policy or the operator requires', self.host.logged()[-1])
 
-    def test_both_nodes_are_promised_where_both_hold_it(self):
+    def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
         self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
         promise = self.promise(1)
         self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
@@ -548,24 +548,24 @@ class MemoryLiesTest(HookTest):
         self.assertEqual('0-3', self.settle_on_huge_pages(0))
         self.assertIn('(local)', self.host.logged()[-1])
 
-    def test_what_lies_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
+    def test_memory_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
         self.assertEqual('0-3', self.settle_on_huge_pages(0, MIB))
         self.assertIn('(unbound, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
 
 
 class EndTest(HookTest):
-    def test_stopped_and_release_free(self):
+    def test_stopped_and_release_drop_the_promise(self):
         for operation in ('stopped', 'release'):
             self.call('start', 1)
             self.assertEqual(0, self.call(operation, 1))
             self.assertEqual({}, self.promises())
 
-    def test_unreadable_xml_frees_too(self):
+    def test_stopped_with_unreadable_xml_drops_the_promise(self):
         self.call('start', 1)
         self.call('stopped', 1, b'<domain>')
         self.assertEqual({}, self.promises())
 
-    def test_stopped_of_an_unknown_guest(self):
+    def test_stopped_of_an_unknown_guest_changes_nothing(self):
         self.call('start', 1)
         self.assertEqual(0, self.call('stopped', 2))
         self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
@@ -589,7 +589,7 @@ class BootstrapTest(HookTest):
         self.assertEqual(4, len(self.promises()))
         self.assertEqual({'floating', 'placed'}, {p.origin for p in self.promises().values()})
 
-    def test_a_guest_held_to_a_node_is_recognised(self):
+    def test_a_running_guest_held_to_a_node_is_counted_there(self):
         tree = self.host.launch(1)
         tree.set_all('0-3')
         self.call('start', 9)
@@ -670,7 +670,7 @@ class PoolTest(HookTest):
         self.assertIn('CPUs 0-1;', told)
         self.assertIn('CPUs 4-5;', told)
 
-    def test_of_another_boot_it_says_nothing(self):
+    def test_a_pool_published_in_another_boot_is_not_used(self):
         self.publish(self.SHARED, 'ffffffff-0000-4000-8000-000000000009')
         self.call('start', 1)
         self.assertIn('CPUs 0-3;', self.host.logged()[0])
@@ -685,7 +685,7 @@ class PoolTest(HookTest):
         self.assertIn('CPUs 4-5;', self.host.logged()[0])
         self.assertEqual(2, self.promise(2).vcpus)
 
-    def test_it_goes_by_what_is_measured_of_its_own_pool(self):
+    def test_a_guest_is_placed_by_the_load_of_its_own_pool(self):
         loads = [
             tuple(enumerate(map(model.NodeLoad, demands))) for demands in ((0.0, 4.0), (4.0, 0.0))
         ]
@@ -743,16 +743,16 @@ class BoundedTest(unittest.TestCase):
         with open(said[0]) as stream:
             return answer, stream.read()
 
-    def test_answer(self):
+    def test_the_childs_answer_is_returned(self):
         self.assertEqual((b'yes', ''), self.run_in_child(lambda: b'yes'))
 
-    def test_a_raise_is_reported(self):
+    def test_an_exception_in_the_child_is_reported(self):
         def work():
             raise KeyError('lost')
 
         self.assertEqual((b'', "KeyError('lost')"), self.run_in_child(work))
 
-    def test_a_kill_is_an_empty_answer(self):
+    def test_a_killed_child_gives_an_empty_answer(self):
         self.assertEqual((b'', ''), self.run_in_child(lambda: os.kill(os.getpid(), 9)))
 
     def test_a_late_child_is_left_to_finish(self):

@@ -45,7 +45,7 @@ class EarlyCase(unittest.TestCase):
 
 
 class Version2Test(EarlyCase):
-    def test_it_waits_for_qemu_itself(self):
+    def test_narrowing_waits_for_qemu_itself(self):
         hold = self.start()
         self.assertTrue(hold.step(0.0))
         self.launch(executed=False)
@@ -55,7 +55,7 @@ class Version2Test(EarlyCase):
         self.assertFalse(hold.step(0.2))
         self.assertEqual([('libvirt', '0-3')], self.written)
 
-    def test_not_the_process_of_an_earlier_start(self):
+    def test_the_process_of_an_earlier_start_is_not_narrowed(self):
         self.launch()
         stale = guests.pid_file_identity(hosts.name_of(1), self.root)
         hold = self.start(stale=stale)
@@ -66,14 +66,14 @@ class Version2Test(EarlyCase):
         self.assertFalse(hold.step(0.2))
         self.assertEqual([('libvirt', '0-3')], self.written)
 
-    def test_not_once_libvirt_sets_up_vcpus(self):
+    def test_nothing_is_narrowed_once_libvirt_sets_up_vcpus(self):
         """It is calling sched_setaffinity(2), which a narrowing meanwhile may refuse."""
         hold = self.start()
         self.launch(vcpus=1)
         self.assertFalse(hold.step(0.0))
         self.assertEqual([], self.written)
 
-    def test_started_hands_over(self):
+    def test_started_hands_the_narrow_set_over_to_the_children(self):
         tree = self.launch()
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:
@@ -84,7 +84,7 @@ class Version2Test(EarlyCase):
             hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
-    def test_taken_back_where_the_guest_is_not_held_after_all(self):
+    def test_narrowing_is_taken_back_where_the_guest_is_not_held(self):
         tree = self.launch()
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:
@@ -98,7 +98,7 @@ class Version2Test(EarlyCase):
         self.assertIn('which nova-numa-pmc did not write', self.host.logged()[-1])
         self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
-    def test_a_guest_that_ends(self):
+    def test_nothing_is_written_for_a_guest_that_ends(self):
         hold = self.start()
         tree = self.launch()
         shutil.rmtree(tree.scope)
@@ -120,7 +120,7 @@ class Version1Test(EarlyCase):
         tree.put(os.path.join(tree.vcpus[number], 'cpuset.cpus'), cpus)
         tree.put(os.path.join(tree.vcpus[number], 'tasks'), '5000\n')
 
-    def test_vcpus_once_libvirt_is_done_with_all_of_them(self):
+    def test_vcpus_are_narrowed_once_libvirt_is_done_with_all(self):
         hold = self.start()
         tree = self.launch_and_narrow_qemu(hold)
         self.add_vcpu(tree, 0)
@@ -135,7 +135,7 @@ class Version1Test(EarlyCase):
         self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
         self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
 
-    def test_a_change_by_libvirt_begins_the_time_anew(self):
+    def test_a_change_by_libvirt_restarts_the_waiting_time(self):
         hold = self.start(cpuset='0-5')
         tree = self.launch_and_narrow_qemu(hold)
         for number in range(2):
@@ -146,7 +146,7 @@ class Version1Test(EarlyCase):
         self.assertFalse(hold.step(0.22))
         self.assertEqual('0-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
 
-    def test_a_pin_is_left(self):
+    def test_a_vcpu_that_is_pinned_is_not_narrowed(self):
         hold = self.start()
         tree = self.launch_and_narrow_qemu(hold)
         for number, cpus in enumerate(('0-7', '6')):
@@ -167,7 +167,7 @@ class OverTest(EarlyCase):
         hook_early.run(hold, grace_s, lambda: self.now_s, sleep)
         return self.now_s
 
-    def test_it_ends_with_the_start(self):
+    def test_the_early_process_ends_with_the_start(self):
         promise = self.start()._promise
         for what in ('release', 'started', 'a newer start', 'the record is gone'):
             with self.subTest(what):
@@ -183,7 +183,7 @@ class OverTest(EarlyCase):
                     os.unlink(self.host.path('run/nova-numa-pmc/promises'))
                 self.assertLess(self.run_on(hold), 0.2)
 
-    def test_it_ends_after_the_grace_and_sleeps_longer_by_then(self):
+    def test_the_early_process_ends_after_the_grace_and_sleeps_longer(self):
         hold, looked = self.start(), []
         step = hold.step
         hold.step = lambda now_s: looked.append(now_s) or step(now_s)

@@ -67,7 +67,7 @@ class HookScriptTest(unittest.TestCase):
     def cpus(self):
         return self.tree.held()
 
-    def test_a_guest_from_start_to_end(self):
+    def test_a_guest_goes_from_start_to_end_and_is_held(self):
         path = self.script()
         self.assert_lives(path, operations=('prepare', 'start'))
         self.assertEqual('', self.cpus())
@@ -77,7 +77,7 @@ class HookScriptTest(unittest.TestCase):
         lines = self.host.logged()
         self.assertEqual(['start', 'started'], [line.split(': ')[2] for line in lines])
 
-    def test_all_operations_work(self):
+    def test_all_operations_succeed(self):
         self.assert_lives(self.script())
         self.assertFalse([line for line in self.host.logged() if 'left as it is' in line])
 
@@ -88,30 +88,30 @@ class HookScriptTest(unittest.TestCase):
             operations=('reconnect', 'attach', 'prepare'),
         )
 
-    def test_interpreter_missing(self):
+    def test_operations_succeed_without_the_interpreter(self):
         self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
 
-    def test_package_removed(self):
+    def test_operations_succeed_without_the_package(self):
         self.assert_lives(self.script(site='/nonexistent/site'))
 
-    def test_package_broken(self):
+    def test_operations_succeed_with_a_broken_package(self):
         self.assert_lives(self.script(site=self.package('def main(:\n')))
 
-    def test_child_killed(self):
+    def test_operations_succeed_when_the_interpreter_is_killed(self):
         site = self.package('import os\nos.kill(os.getpid(), 9)\n')
         self.assert_lives(self.script(site=site))
 
-    def test_child_hangs(self):
+    def test_operations_succeed_when_the_interpreter_hangs(self):
         site = self.package('import select\nselect.select((), (), ())\n')
         self.assert_lives(self.script((b'\nlimit=3\n', b'\nlimit=0.2\n'), site=site))
 
-    def test_no_commands_in_the_path(self):
+    def test_operations_succeed_without_commands_in_the_path(self):
         self.assert_lives(self.script(), environment={'PATH': '/nonexistent'})
 
-    def test_no_environment(self):
+    def test_operations_succeed_without_an_environment(self):
         self.assert_lives(self.script(), environment={'A': ''})
 
-    def test_garbage_xml(self):
+    def test_operations_succeed_with_garbage_for_xml(self):
         path = self.script()
         for xml in (
             b'',
@@ -125,16 +125,16 @@ class HookScriptTest(unittest.TestCase):
                 self.assert_lives(path, xml, operations=('start', 'started', 'stopped'))
                 self.assertEqual('', self.cpus())
 
-    def test_state_directory_unusable(self):
+    def test_operations_succeed_with_a_file_for_the_state_directory(self):
         self.host.write('run/nova-numa-pmc', 'a file')
         self.assert_lives(self.script())
 
-    def test_state_directory_open_to_all(self):
+    def test_operations_succeed_with_a_state_directory_open_to_all(self):
         os.mkdir(self.host.path('run/nova-numa-pmc'))
         os.chmod(self.host.path('run/nova-numa-pmc'), 0o777)
         self.assert_lives(self.script())
 
-    def test_lock_held_by_another(self):
+    def test_operations_succeed_with_the_lock_held_by_another(self):
         self.host.configure('[hook]\ntimeout_s = 0.3\n')
         path = self.script()
         self.assert_lives(path, operations=('start',))
@@ -142,25 +142,25 @@ class HookScriptTest(unittest.TestCase):
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.assert_lives(path)
 
-    def test_settings_unreadable(self):
+    def test_operations_succeed_with_unreadable_settings(self):
         self.host.configure('\0[[[\nhook = \xff')
         self.assert_lives(self.script())
 
-    def test_no_log_daemon(self):
+    def test_operations_succeed_without_a_log_daemon(self):
         os.unlink(self.host.path('dev/log'))
         self.assert_lives(self.script())
 
-    def test_no_nodes_no_cgroups(self):
+    def test_operations_succeed_without_nodes_and_cgroups(self):
         shutil.rmtree(self.host.path('sys'))
         self.assert_lives(self.script())
 
-    def test_log_daemon_does_not_read(self):
+    def test_operations_succeed_when_the_log_daemon_does_not_read(self):
         path = self.script()
         self.host.fill_log()
         self.assert_lives(path)
         self.assertEqual({'full'}, set(self.host.logged()))
 
-    def test_many_lines_for_a_log_that_is_not_read(self):
+    def test_the_hook_ends_by_itself_with_many_lines_nobody_reads(self):
         """The hook ends by itself, with its own word, long before the alarm."""
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 20)
         self.host.configure('[hook]\nstrict = true\n')
@@ -169,7 +169,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertEqual(1, done.returncode)
         self.assertIn(b'strict is set', done.stderr)
 
-    def test_a_write_that_sleeps_in_the_kernel(self):
+    def test_libvirt_goes_on_while_a_write_sleeps_in_the_kernel(self):
         """libvirt goes on; the worker ends its work when the kernel lets it."""
         path = self.script()
         self.assert_lives(path, operations=('start',))
@@ -188,7 +188,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn('started: node 0', self.host.log.recv(65536).decode())
         self.assertEqual('0-3', self.cpus())
 
-    def test_the_alarm_is_close(self):
+    def test_the_hook_logs_its_timeout_though_the_alarm_is_close(self):
         """Where the interpreter took most of the time to start, the hook still says so itself."""
         path = self.script((b'\nlimit=3\n', b'\nlimit=1.2\n'))
         self.assert_lives(path, operations=('start',))
@@ -199,7 +199,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn('libvirt continues without it', self.host.logged()[-1])
         os.close(os.open(control, os.O_RDWR | os.O_NONBLOCK))
 
-    def test_strict_stops_a_start_and_nothing_else(self):
+    def test_strict_stops_a_start_and_no_other_operation(self):
         self.host.configure('[hook]\nstrict = true\n')
         path = self.script()
         self.assert_lives(path)
@@ -208,24 +208,24 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn(b'strict is set', done.stderr)
         self.assert_lives(path, b'<domain/>', [op for op in OPERATIONS if op != 'start'])
 
-    def test_strict_needs_a_word_of_the_hook(self):
+    def test_strict_without_an_answer_of_the_hook_lets_a_guest_start(self):
         """An interpreter that is missing says nothing, so the guest starts."""
         self.host.configure('[hook]\nstrict = true\n')
         self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
 
-    def test_selftest(self):
+    def test_the_selftest_tells_nodes_and_guests_and_writes_nothing(self):
         path = self.script()
         done = script.call(path, '-', 'selftest', b'')
         self.assertEqual(0, done.returncode)
         self.assertIn(b' nodes 0,1, 1 guests', done.stderr)
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
-    def test_works_from_a_checkout(self):
+    def test_the_script_works_from_a_checkout(self):
         path = os.path.join(hook_files.package_site(), 'hooks/qemu')
         done = script.call(path, '-', 'selftest', b'')
         self.assertIn(b'selftest: ', done.stderr)
 
-    def test_names_that_look_like_options(self):
+    def test_names_that_look_like_options_are_names(self):
         path = self.script()
         for name in ('-c', '--help', '', 'a b', '$(exit 3)', '"', "'"):
             with self.subTest(name=name):

@@ -119,7 +119,7 @@ class ImportTest(unittest.TestCase):
             with self.subTest(path.relative_to(TOP)):
                 self.assertEqual(sorted(set(names)), sorted(names))
 
-    def test_the_hook_imports_nothing_dear(self):
+    def test_the_hook_imports_no_module_that_is_slow_to_import(self):
         script = (
             'import sys; sys.path.insert(0, sys.argv[1])\n'
             'import nova_numa_pmc.hook\n'
@@ -149,7 +149,7 @@ class ImportTest(unittest.TestCase):
         )
         self.assertEqual(('', '', 0), (done.stdout, done.stderr, done.returncode))
 
-    def test_installing_the_hook_compiles_the_rooms_that_it_imports(self):
+    def test_installing_the_hook_compiles_the_modules_that_it_imports(self):
         from nova_numa_pmc.cli import hook_install
 
         script = (

@@ -145,7 +145,7 @@ class ReproductionTest(HostCase):
         self.loads = [NodeLoad(24.0), NodeLoad(0.3)]
         self.kept = [((1,), 8, 1024)]
 
-    def test_the_node_that_waits_is_not_taken_for_fewer_promises(self):
+    def test_fewer_promises_do_not_outweigh_a_node_where_guests_wait(self):
         self.measured(self.host_, self.loads, self.kept)
         self.assertEqual((1,), self.host_.scheduled())
         self.assertEqual((1,), self.host_.explained())
@@ -153,7 +153,7 @@ class ReproductionTest(HostCase):
         self.assertEqual((1,), decision.promise.cpu_nodes)
         self.assertIn('; by pressure measured 0 s ago', decision.why)
 
-    def test_old_evidence_is_none_and_the_log_says_so(self):
+    def test_old_evidence_is_not_used_and_the_log_says_so(self):
         self.measured(self.host_, self.loads, self.kept, age_s=95)
         decision = self.host_.decided()
         self.assertEqual((0,), decision.promise.cpu_nodes)
@@ -165,7 +165,7 @@ class ReproductionTest(HostCase):
         self.assertEqual((0,), decision.promise.cpu_nodes)
         self.assertIn('; by promises: nothing published', decision.why)
 
-    def test_what_another_boot_published_is_no_evidence(self):
+    def test_a_publication_of_another_boot_is_no_evidence(self):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
@@ -184,7 +184,7 @@ class ReproductionTest(HostCase):
         taken = [self.host_.hook(number, vcpus=4) for number in range(901, 905)]
         self.assertEqual([(1,), (0,), (1,), (0,)], taken)
 
-    def test_idle_guests_let_less_be_expected_of_new_ones(self):
+    def test_new_guests_are_expected_to_want_less_where_others_idle(self):
         self.measured(
             self.host_, [NodeLoad(14.0), NodeLoad(16.0)], history=model.DemandHistory(45, 0.0)
         )
@@ -247,7 +247,7 @@ class OneEvidenceTest(HostCase):
         st.integers(1, 500),
     )
     @example('L3 as NUMA', OTHER_ORDER, [], 0, model.DemandHistory(), 1, 1)
-    def test_and_so_for_those_that_follow_before_the_next_measurement(
+    def test_guests_that_follow_before_the_next_measurement_agree_too(
         self, shape, loads, kept, rotation, history, vcpus, memory_mib
     ):
         # Each on one node: how the memory of one that spans is divided, the scheduler guesses.

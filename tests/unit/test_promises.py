@@ -137,7 +137,7 @@ class ReconcileTest(unittest.TestCase):
             self.reconcile(record)
         self.assertEqual({1}, record.numbers())
 
-    def test_one_that_cannot_be_read_is_told_and_the_others_are_counted(self):
+    def test_a_guest_that_cannot_be_read_is_told_and_others_are_counted(self):
         self.host.launch(1)
         self.host.write(STATUS + '/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')
@@ -147,7 +147,7 @@ class ReconcileTest(unittest.TestCase):
         self.assertIn('odd.xml', second)
         self.assertEqual({1}, record.numbers())
 
-    def test_one_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
+    def test_a_guest_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
         largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
         self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
         record = Draft()
@@ -162,7 +162,7 @@ class ReconcileTest(unittest.TestCase):
         ),
         st.sets(st.integers(1, 6)),
     )
-    def test_promised_are_guests_that_run_and_guests_that_start(self, promised, running):
+    def test_guests_that_run_and_guests_that_start_have_promises(self, promised, running):
         for number in range(1, 7):
             self.host.end(number)
         for number in running:

@@ -76,7 +76,7 @@ class SamplerTest(WithoutPmu):
             ],
         )
 
-    def test_guests_and_nodes_by_pages(self):
+    def test_guests_and_nodes_are_told_by_pages(self):
         self.launch(1, {0: MIB, 1: 3 * MIB})
         self.launch(2, {0: MIB, 1: 0})
         self.sample(0)
@@ -120,7 +120,7 @@ class SamplerTest(WithoutPmu):
                 self.assertLess(found[0][1], found[0][2])
                 self.assertEqual(found[0][2], found[3][1])
 
-    def test_what_others_than_guests_wait_is_no_demand(self):
+    def test_waiting_of_others_than_guests_is_no_demand(self):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 5, 2.5)
@@ -139,7 +139,7 @@ class SamplerTest(WithoutPmu):
         self.run_to(1, 0, 10, cpu=4)
         self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.sample(10).nodes])
 
-    def test_what_another_host_took_comes_off_the_capacity(self):
+    def test_cpu_time_that_was_stolen_comes_off_the_capacity(self):
         self.sample(0)
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
         first, second = self.sample(5).nodes
@@ -150,7 +150,7 @@ class SamplerTest(WithoutPmu):
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
         self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never memory only
 
-    def test_a_quota_holds_back_and_is_no_waiting(self):
+    def test_time_held_back_by_a_quota_is_no_waiting(self):
         tree = self.launch(1, {0: MIB})
         for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
             tree.put(os.path.join(directory, 'cpu.max'), text + '\n')
@@ -175,7 +175,7 @@ class SamplerTest(WithoutPmu):
         self.assertAlmostEqual(0.025, found.guests[0].waiting_cores)
         self.assertAlmostEqual(0.025, found.nodes[0].demand_cores)
 
-    def test_all_threads_of_a_guest_are_its_demand(self):
+    def test_all_threads_of_a_guest_count_as_its_demand(self):
         tree = self.launch(1, {0: MIB})
         tree.put(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
         threads_of = ((4001, 4001, 'qemu'), (4001, 4002, 'IO iothread1'), (777, 777, 'vhost-4001'))
@@ -205,7 +205,7 @@ class SamplerTest(WithoutPmu):
         self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in found.nodes])
         self.assertLess(0, found.nodes[0].distance_cores)
 
-    def test_devices_on_the_node_that_the_guest_runs_on_or_not(self):
+    def test_devices_are_local_on_the_node_that_the_guest_runs_on(self):
         xml = domains.domain(
             host.name_of(1), host.uuid_of(1), devices=domains.SRIOV + domains.HOST_DEVICES
         )
@@ -226,7 +226,7 @@ class SamplerTest(WithoutPmu):
                     guest.devices,
                 )
 
-    def test_what_nodes_have_promised(self):
+    def test_a_sample_has_what_nodes_have_promised(self):
         self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])
         with promises_file.locked(
             os.path.join(self.root, 'run/nova-numa-pmc'), 1.0, files.read_boot_id(self.root)
@@ -234,7 +234,7 @@ class SamplerTest(WithoutPmu):
             record.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
         self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
 
-    def test_a_guest_that_vanishes_and_comes_again_under_its_name(self):
+    def test_a_guest_that_comes_again_under_its_name_is_measured_anew(self):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 5)
@@ -246,7 +246,7 @@ class SamplerTest(WithoutPmu):
         [guest] = self.sample(15).guests
         self.assertEqual((None, None), (guest.cores, guest.remote_ratio))
 
-    def test_a_cpu_that_goes_offline_and_comes_back(self):
+    def test_a_node_whose_cpu_comes_or_goes_is_unknown_for_a_tick(self):
         self.launch(1, {0: MIB})
         self.sample(0)
         for at_s, online, known in (
@@ -286,7 +286,7 @@ class SamplerTest(WithoutPmu):
                 [node.demand_cores for node in found.nodes],
             )
 
-    def test_time_that_does_not_pass(self):
+    def test_time_that_does_not_pass_gives_no_rates(self):
         self.launch(1, {0: MIB})
         for at_s in (5, 5, 4):
             found = self.sample(at_s)
@@ -371,7 +371,7 @@ class WithCounters(unittest.TestCase):
         sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % host.name_of(number), xml)
         return child
 
-    def test_six_guests_at_once_each_right(self):
+    def test_six_guests_at_once_are_each_counted_right(self):
         guests = [self.launch(number) for number in range(1, 7)]
         with sampling.Sampler(self.OPTIONS, self.root) as sampler:
             sampler.sample(0)
@@ -413,7 +413,7 @@ class WithCounters(unittest.TestCase):
             self.assertEqual(after, len(os.listdir('/proc/self/fd')))
         self.assertLessEqual(before, after)
 
-    def test_where_cpus_can_not_be_counted_as_well_guests_stand_for_them(self):
+    def test_counts_of_guests_stand_for_cpus_that_cannot_be_counted(self):
         guests = [self.launch(number) for number in (1, 2)]
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
             with sampling.Sampler(self.OPTIONS, self.root) as sampler:
@@ -428,7 +428,7 @@ class WithCounters(unittest.TestCase):
         )
         self.assertIn('too few counters', ' '.join(found.problems))
 
-    def test_switched_off(self):
+    def test_counters_that_are_switched_off_are_not_used(self):
         self.launch(1)
         with sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root) as sampler:
             sampler.sample(0)

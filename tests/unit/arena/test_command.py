@@ -51,7 +51,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(p.digest(), found['parameters'])
         self.assertIsNone(found['twin_disagreements'])
 
-    def test_what_the_figures_need_always_runs(self):
+    def test_policies_that_the_figures_need_always_run(self):
         options = subject.arguments(['--policies', 'best-fit', '--contender', 'numa-pressure-5'])
         expected = {'oracle', 'stock-1', 'stock-10', 'pack', 'best-fit', 'numa-pressure-5'}
         self.assertEqual(expected, set(subject.chosen_policies(options)))
@@ -64,16 +64,16 @@ class CommandTest(unittest.TestCase):
         self.assertGreaterEqual(len({cell.name for cell, *_ in tasks}) * len(rivals), 200)
         self.assertEqual(set(p.SEEDS_TABLE), {seed for _, seed, *_ in tasks})
 
-    def test_factors_for_sensitivity(self):
+    def test_factors_for_sensitivity_change_the_cells(self):
         options = subject.arguments(['--want', '1.5', '--build', '0.5', '--cells', 'long builds'])
         (cell,) = subject.chosen_cells(options)
         self.assertEqual((1.5, 1.0, 2.0), (cell.want_factor, cell.burst_factor, cell.build_factor))
 
-    def test_another_first_seed(self):
+    def test_the_environment_sets_the_first_seed(self):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED='2000'):
             self.assertEqual(range(2000, 2005), subject.seeds(subject.arguments([])))
 
-    def test_any_first_seed(self):
+    def test_any_first_seed_that_is_no_number_from_0_is_refused(self):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED=str(2**70)):
             self.assertEqual(2**70, subject.seeds(subject.arguments([]))[0])
         for wrong in ('-1', 'x', ''):
@@ -109,7 +109,7 @@ class CommandTest(unittest.TestCase):
 
 
 class TuningTest(unittest.TestCase):
-    def test_the_last_line(self):
+    def test_the_last_line_of_tuning_has_settings_and_ratios(self):
         with unittest.mock.patch.object(subject, 'QUICK', (6, 900, 900)):
             last = json.loads(last_line('--tune', '--seeds', '1', '--cells', 'equal hot'))
         self.assertEqual([1, 1], [last['cells'], last['runs']])
@@ -117,7 +117,7 @@ class TuningTest(unittest.TestCase):
         self.assertEqual(1.0, last['settings']['metrics']['multiplier 1'])
         self.assertEqual([], last['better'])  # a single run decides nothing
 
-    def test_each_policy_has_as_many_settings_and_first_that_of_the_table(self):
+    def test_each_policy_is_tuned_with_three_settings_the_first_as_usual(self):
         self.assertEqual({3}, {len(settings) for settings in tuning.SETTINGS.values()})
         rng = np.random.default_rng(3)
         cell = next(cell for cell in subject.chosen_cells(subject.arguments(['--quick'])))
@@ -133,13 +133,13 @@ class TuningTest(unittest.TestCase):
             one, other = (policy.scores(view, trace, 0) for policy in (usual, first))
             self.assertEqual(one.tolist(), other.tolist(), name)
 
-    def test_it_takes_tuning_seeds(self):
+    def test_tuning_takes_seeds_of_its_own(self):
         options = subject.arguments(['--tune'])
         self.assertEqual(range(1, 1 + tuning.SEEDS), subject.seeds(options))
 
 
 class InsideTest(unittest.TestCase):
-    def test_the_last_line(self):
+    def test_the_last_line_of_inside_has_ways_and_duels(self):
         with unittest.mock.patch.object(subject, 'QUICK', (6, 900, 900)):
             args = '--inside', '--seeds', '1', '--cells', 'equal hot,subnuma'
             last = json.loads(last_line(*args))
@@ -175,7 +175,7 @@ class InsideTest(unittest.TestCase):
 
 
 class SweepTest(unittest.TestCase):
-    def test_how_many_hosts_are_known(self):
+    def test_a_sweep_varies_how_many_hosts_are_known(self):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
             found = json.loads(last_line('--seeds', '1', '--sweep', 'known', '--cells', '0%'))
         found = found['known']
@@ -184,7 +184,7 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(1.0, found['known 0%']['unknown'])
         self.assertLess(0, found['known 50%']['to_stock_1'])
 
-    def test_sensitivity(self):
+    def test_sensitivity_tells_its_seven_variations(self):
         with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
             args = '--seeds', '1', '--sensitivity', '--cells', 'generations'
             found = json.loads(last_line(*args))['sensitivity']
@@ -192,14 +192,14 @@ class SweepTest(unittest.TestCase):
         self.assertTrue(found['as it is']['order_kept_second'])
         self.assertNotEqual(found['want 0.5']['to_stock_1'], found['want 1.5']['to_stock_1'])
 
-    def test_what_is_due_to_unknown_hosts(self):
+    def test_a_sweep_tells_what_is_due_to_unknown_hosts(self):
         run = {'numa-pressure': {'boots': [30, 30], 'below': [100, 300]}}
         table = statistics.Table({('c known 50%', 1): run})
         self.assertEqual({'unknown': 2.0, 'known': 0.667}, sweeps.due(table, 'numa-pressure'))
 
 
 class RegionTest(unittest.TestCase):
-    def test_the_last_line(self):
+    def test_the_last_line_of_a_region_is_the_same_for_the_same_seed(self):
         with (
             unittest.mock.patch.object(subject, 'QUICK', (40, 900, 900)),
             unittest.mock.patch.object(p, 'CANDIDATES', 8),
@@ -217,7 +217,7 @@ class RegionTest(unittest.TestCase):
 
 
 class FitsTest(unittest.TestCase):
-    def test_use_of_guests(self):
+    def test_use_of_guests_is_the_mean_of_cores_per_vcpu(self):
         rows = [{'id': 1, 'duration': 600000, 'cpu_usage': 500.0}] * 600
         rows += [{'id': 2, 'duration': 300000, 'cpu_usage': 50.0}] * 600
         found = fits.series(rows, [{'id': at, 'cpu_capacity': 1000.0} for at in (1, 2)])
@@ -228,7 +228,7 @@ class FitsTest(unittest.TestCase):
         draws = np.random.default_rng(1).poisson(5, 20000)
         self.assertAlmostEqual(1.0, fits.arrivals(draws)['variance / mean'], places=1)
 
-    def test_sizes_batches_and_lifetimes(self):
+    def test_fits_tell_sizes_batches_and_lifetimes(self):
         files = {
             'flav_map.txt': '1,2 a\n4,8 b\n',
             'v1.train.txt': '300 a,|,b,b,b,|,\n600 a,|,\n',

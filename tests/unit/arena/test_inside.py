@@ -138,7 +138,7 @@ class MoveTest(unittest.TestCase):
         self.assertEqual([0], self.moved('placed', self.CROWDED))
         self.assertEqual([0], self.moved('numad', self.CROWDED))
 
-    def test_the_others_leave_guests_where_they_started(self):
+    def test_other_ways_leave_guests_where_they_started(self):
         self.assertEqual({*STAY, 'placed', 'numad'}, {*inside.WAYS})
         for way in STAY:
             self.assertEqual([], self.moved(way, self.CROWDED), way)
@@ -149,7 +149,7 @@ class MoveTest(unittest.TestCase):
     def test_numad_leaves_guests_alone_that_are_where_it_wants_them(self):
         self.assertEqual([], self.moved('numad', [Guest(0, 16, 32, 8.0)]))
 
-    def test_memory_moves_too(self):
+    def test_numad_moves_memory_with_the_cpus(self):
         fleet = fleet_of(self.CROWDED)
         inside.WAYS['numad'].relieve(fleet, np.arange(3))
         np.testing.assert_array_equal(fleet.cpu_parts, fleet.memory_parts)
@@ -158,7 +158,7 @@ class MoveTest(unittest.TestCase):
 
 
 class WaysTest(unittest.TestCase):
-    def test_each_names_its_source_formula_and_deviations(self):
+    def test_each_way_names_its_source_formula_and_deviations(self):
         functions = (
             ours.placed,
             others.floating,

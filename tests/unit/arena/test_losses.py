@@ -31,17 +31,17 @@ FIRST, SECOND = (1, 0), (0, 1)
 
 
 class WaitingTest(unittest.TestCase):
-    def test_where_no_guest_wants_anything_none_waits(self):
+    def test_without_any_demand_nothing_waits(self):
         self.assertEqual(0.0, subject.waiting(np.array([-4.0]), np.array([0.0]))[0])
 
-    def test_without_bursts_what_exceeds_waits(self):
+    def test_without_bursts_the_demand_above_capacity_waits(self):
         self.assertEqual(3.0, subject.waiting(np.array([3.0]), np.array([0.0]))[0])
 
-    def test_at_capacity_bursts_wait_as_a_normal_demand_does(self):
+    def test_waiting_at_capacity_is_that_of_a_normal_demand(self):
         found = subject.waiting(np.array([0.0]), np.array([2.0]))[0]
         self.assertAlmostEqual(2 * 0.39894, found, places=3)
 
-    def test_it_is_what_a_sample_of_normal_demands_says(self):
+    def test_waiting_agrees_with_a_sample_of_normal_demands(self):
         draws = np.random.default_rng(1).normal(0, 1.5, 200000)
         for excess in (-3.0, -1.0, 0.5, 2.0):
             with self.subTest(excess):
@@ -81,7 +81,7 @@ class ProcessorSharingTest(unittest.TestCase):
         found = subject.ProcessorSharing(host()).lost(one, np.ones((2, 4)))
         np.testing.assert_allclose((2.0, 2.0), found)
 
-    def test_busy_memory_stalls_in_the_next_draw(self):
+    def test_busy_memory_slows_guests_in_the_next_draw(self):
         one = running((2.0, 2.0), (FIRST, SECOND), (FIRST, FIRST), lines=(1e7, 1e7))
         model = subject.ProcessorSharing(host(cores=100.0))
         first = model._draw(one, one.want)

@@ -53,19 +53,19 @@ def view(**columns):
 
 
 class NovaTest(unittest.TestCase):
-    def test_stretching_is_novas(self):
+    def test_weights_are_stretched_as_nova_does(self):
         np.testing.assert_allclose([0, 0.5, 1], nova_weights.normalized(np.array([1.0, 2, 3])))
         np.testing.assert_allclose([0.5, 1], nova_weights.normalized(np.array([1.0, 2]), 0))
         np.testing.assert_allclose([0, 0], nova_weights.normalized(np.array([7.0, 7])))
 
-    def test_stock(self):
+    def test_stock_adds_novas_weights_of_cpu_ram_disk_and_failures(self):
         free = 96 * 4 - np.array([8, 64, 32])
         ram = (512 << 10) - p.RESERVED_MIB - (np.array([16, 256, 64]) << 10)
         disk = p.DISK_GB - np.array([40, 400, 40])
         expected = free / free.max() + ram / ram.max() + disk / disk.max() - [0, 0, 1]
         np.testing.assert_allclose(expected, nova_weights.stock(view(), ASKED))
 
-    def test_pack_turns_ram_around(self):
+    def test_pack_weighs_free_ram_with_the_opposite_sign(self):
         ram = (512 << 10) - p.RESERVED_MIB - (np.array([16, 256, 64]) << 10)
         np.testing.assert_allclose(
             nova_weights.stock(view(), ASKED) - 2 * ram / ram.max(),
@@ -85,18 +85,18 @@ class OthersTest(unittest.TestCase):
         mean = (2 / 30 + 20 / 30) / 2
         np.testing.assert_allclose([-2 / 30, -20 / 30, -mean], others.least_pressed(view(), ASKED))
 
-    def test_target_load_packing(self):
+    def test_target_load_packing_scores_by_its_formula(self):
         low, high = 3 + 100 * 8 / 96, 33 + 100 * 8 / 96
         expected = [round(60 * low / 40 + 40), round(40 * (100 - high) / 60), 0]
         self.assertEqual(expected, others.target_load_packing(view(), ASKED).tolist())
 
-    def test_load_variation_risk_balancing(self):
+    def test_load_variation_risk_balancing_scores_by_its_formula(self):
         one = 100 * (1 - (0.03 + 8 / 96 + 0.04**0.5) / 2)
         memory = 100 * (1 - (256 + 16) / 512 / 2)
         expected = [np.floor(one + 0.5), min(np.floor(memory + 0.5), 74.0), 0]
         self.assertEqual(expected, others.load_variation_risk_balancing(view(), ASKED).tolist())
 
-    def test_ovirt(self):
+    def test_ovirt_scores_evenly_distributed_by_its_formula(self):
         loads = (3 + 20 * 8 / 96, 33 + 20 * 8 / 96)
         expected = [-(round(load * 998 / 110) + 1) for load in loads]
         self.assertEqual(
@@ -189,13 +189,13 @@ class OursTest(unittest.TestCase):
                     self.pressures(seen), our_weigher.pressures(seen, ASKED)
                 )
 
-    def test_the_decision_behind_it_is_the_hooks(self):
+    def test_the_node_expected_on_a_host_is_the_hooks(self):
         found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
         self.assertEqual(
             (1,), outcome(found.aggregates, expected_guest(8, 16384), found.limits).at
         )
 
-    def test_the_penalty_is_of_one_host_alone(self):
+    def test_the_penalty_of_a_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
         # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores, on 1 of 30 of a host's
@@ -224,7 +224,7 @@ class OursTest(unittest.TestCase):
         parts = [0.2 * 2 / 30 + 0.8 * 3 / 60, 0.2 * 20 / 30 + 0.8 * 32 / 60, np.nan]
         np.testing.assert_allclose(parts, found)
 
-    def test_the_former_one_orders_hosts(self):
+    def test_the_former_weigher_orders_hosts(self):
         told = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)
         self.assertEqual([1.0, 0.0], told[:2].tolist())
         self.assertTrue(0 < told[2] < 1)

@@ -31,7 +31,7 @@ class RecordedTest(unittest.TestCase):
         subject.read.cache_clear()
         return subject.read(self.path)
 
-    def test_the_own_format(self):
+    def test_the_arenas_own_format_is_read(self):
         found = self.read(OWN)
         self.assertEqual([0, 60], found.arrive_s.tolist())
         self.assertEqual([600, math.inf], found.leave_s.tolist())
@@ -39,18 +39,18 @@ class RecordedTest(unittest.TestCase):
         self.assertEqual([4096, 8192], found.memory_mib.tolist())
         np.testing.assert_array_equal([0.25, np.nan], found.cores_per_vcpu)
 
-    def test_use_may_be_left_out(self):
+    def test_the_use_of_a_recorded_guest_may_be_left_out(self):
         found = self.read('arrive_s,leave_s,vcpus,memory_mib\n0,1,1,1\n')
         self.assertTrue(np.isnan(found.cores_per_vcpu).all())
 
-    def test_azures_table(self):
+    def test_azures_table_of_vms_is_read(self):
         found = self.read(AZURE)
         self.assertEqual([600, 600], found.leave_s.tolist())
         self.assertEqual([2, 24], found.vcpus.tolist())
         self.assertEqual([4096, 65536], found.memory_mib.tolist())
         self.assertEqual([0.25, 0.5], found.cores_per_vcpu.tolist())
 
-    def test_errors_name_file_line_and_remedy(self):
+    def test_errors_in_a_recording_name_file_line_and_remedy(self):
         head = OWN.splitlines()[0] + '\n'
         for text, line, told in (
             ('', '', 'no guests'),
@@ -70,7 +70,7 @@ class RecordedTest(unittest.TestCase):
             self.assertTrue(str(caught.exception).startswith(f'{self.path}{line}: '))
             self.assertIn(told, str(caught.exception))
 
-    def test_the_command_tells_of_them(self):
+    def test_the_command_tells_errors_in_a_recording(self):
         with contextlib.redirect_stderr(io.StringIO()) as text, self.assertRaises(SystemExit):
             command.arguments(['--trace', self.path])
         self.assertIn(self.path, text.getvalue())
@@ -94,7 +94,7 @@ class RecordedTest(unittest.TestCase):
         used = found.wants.mean(1)
         self.assertLess(used[at % 3 == 0].mean(), used[at % 3 == 2].mean())
 
-    def test_of_more_than_the_region_holds_some_come(self):
+    def test_some_guests_come_of_more_than_the_region_holds(self):
         found = self.trace(['0,,4,65536,\n'] * 1000)
         held = 0.72 * 4 * 512 / 64
         self.assertTrue(0.5 * held < len(found.vcpus) < 1.5 * held)

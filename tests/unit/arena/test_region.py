@@ -69,7 +69,7 @@ class ConservationTest(unittest.TestCase):
         self.assertTrue((fleet.taken_mib <= ran.hosts.ram_mib).all())
         self.assertTrue((fleet.taken_dedicated <= ran.hosts.dedicated.sum(1)).all())
 
-    def test_parts_of_those_that_run_sum_to_one(self):
+    def test_parts_of_running_guests_sum_to_one(self):
         for way in (inside.placed, inside.floating):
             with self.subTest(way.name):
                 fleet = run(15, 'stock-1', way=way).fleet
@@ -94,7 +94,7 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(2, (found.broken > 0).sum())
         self.assertTrue(found.agent[found.broken > 0].all())
 
-    def test_what_broken_hosts_publish(self):
+    def test_broken_hosts_publish_old_future_zero_or_absurd_figures(self):
         _, shape, trace = prepared(3)
         shape.agent[:] = True
         shape.broken[:5] = range(5)
@@ -109,7 +109,7 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(0.0, demand[hosts.ZERO])
         self.assertAlmostEqual(4.0, demand[hosts.SOUND], delta=0.5)
 
-    def test_what_hardly_changes_is_not_published(self):
+    def test_metrics_that_hardly_change_are_not_published(self):
         _, shape, trace = prepared(3)
         shape.agent[:], shape.broken[:], shape.phase[:] = True, hosts.SOUND, 0
         fleet = fleets.Fleet(shape, trace, inside.placed)
@@ -148,7 +148,7 @@ class SchedulerTest(unittest.TestCase):
         self.assertTrue(1 + p.VISIBLE_S[0] <= visible_s <= 1 + p.VISIBLE_S[1])
         self.assertTrue(p.BUILD_S[0] <= start_s - visible_s <= p.BUILD_S[1])
 
-    def test_all_workers_busy_a_request_waits(self):
+    def test_a_request_waits_while_all_workers_are_busy(self):
         cell, shape, trace = prepared(3)
         cell.workers = 1
         ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
@@ -169,7 +169,7 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual({*range(16)} - {1}, {at for each in drawn for at in each})
         self.assertTrue(all(each == sorted({*each}) and len(each) == 4 for each in drawn))
 
-    def test_what_is_chosen_is_the_same_however_many_are_sorted(self):
+    def test_the_chosen_host_is_the_same_however_many_are_sorted(self):
         rng = np.random.default_rng(1)
         for name in ('stock-1', 'stock-10', 'load-variation'):
             policy = policies.POLICIES[name]

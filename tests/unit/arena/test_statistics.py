@@ -43,16 +43,16 @@ class PairedTest(unittest.TestCase):
     def test_the_mean_is_geometric(self):
         self.assertAlmostEqual(1.0, subject.paired((2.0, 0.5), (1.0, 1.0)).mean)
 
-    def test_the_interval_is_students(self):
+    def test_the_interval_of_paired_ratios_is_students(self):
         found = subject.paired((1.0, math.e), (1.0, 1.0))
         self.assertAlmostEqual(math.exp(0.5 + 12.706 * 0.5), found.high, places=3)
 
-    def test_one_pair_tells_nothing(self):
+    def test_one_pair_has_an_interval_without_bound(self):
         self.assertEqual(math.inf, subject.paired((1.0,), (2.0,)).high)
 
 
 class DuelTest(unittest.TestCase):
-    def test_outcomes(self):
+    def test_a_duel_is_won_lost_or_undecided(self):
         for expected, ours, rival in (
             ('won', (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
             ('won', (1.0, 1.0, 1.0), (0.96, 0.96, 0.96)),
@@ -78,11 +78,11 @@ class DuelTest(unittest.TestCase):
 
 
 class GapTest(unittest.TestCase):
-    def test_from_stock_to_the_oracle(self):
+    def test_the_gap_closed_is_a_share_from_stock_to_the_oracle(self):
         found = table({'stock-10': (2.0, 2.0), 'oracle': (1.0, 1.0), 'x': (1.25, 1.25)})
         self.assertEqual({'c': 0.75}, found.gaps('x'))
 
-    def test_where_there_is_none_it_is_left_out(self):
+    def test_a_cell_without_a_gap_is_left_out(self):
         found = table({'stock-10': (1.0,), 'oracle': (0.99,), 'x': (1.0,)})
         self.assertEqual({}, found.gaps('x'))
 

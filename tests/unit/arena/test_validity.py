@@ -21,7 +21,7 @@ def run(*args):
 
 
 class RowTest(unittest.TestCase):
-    def test_a_figure_is_within_its_stated_error_either_way(self):
+    def test_a_figure_may_miss_by_its_stated_error_either_way(self):
         for says, within in ((0.89, False), (0.91, True), (1.09, True), (1.11, False)):
             with self.subTest(says):
                 self.assertEqual(within, subject.Row('x', 'y', 1.0, says, 0.1).within)
@@ -31,7 +31,7 @@ class RowTest(unittest.TestCase):
             with self.subTest(says):
                 self.assertEqual(within, subject.Row('x', 'y', 0.4, says, 0.0, True).within)
 
-    def test_a_choice_is_the_same_or_not(self):
+    def test_a_choice_is_within_its_error_only_where_it_is_the_same(self):
         self.assertTrue(subject.Row('x', 'y', '2 1', '2 1').within)
         other = subject.Row('x', 'y', '2 1', '3 0')
         self.assertFalse(other.within)
@@ -39,7 +39,7 @@ class RowTest(unittest.TestCase):
 
 
 class CommandTest(unittest.TestCase):
-    def test_a_row_for_each_figure_and_what_is_outside(self):
+    def test_the_command_prints_each_figure_and_which_are_outside(self):
         code, table, last = run()
         self.assertEqual(1 + len(last['rows']), len(table))
         wanted = {'crowded': 4, 'herd': 4, 'stack': 5, 'region, mixed': 4, 'region, hot': 4}
@@ -97,7 +97,7 @@ class HerdTest(unittest.TestCase):
                 self.assertEqual(20, replicas.herd('stock-1', 2, (200.0, 200.0), 1.0, 1))
             self.assertLess(replicas.herd('stock-1', 2, (1.0, 1.0), 1.0, 1), 5)
 
-    def test_parameters_are_put_back(self):
+    def test_parameters_are_restored_after_the_herd(self):
         before = p.digest(), p.AUDIT_S, p.TICK_S, p.DECIDE_S
         with self.assertRaises(KeyError):
             replicas.herd('nobody', 2, (1.0, 2.0), 1.0, 1)
@@ -105,14 +105,14 @@ class HerdTest(unittest.TestCase):
 
 
 class PhasesTest(unittest.TestCase):
-    def test_all_choices_are_as_in_the_stack(self):
+    def test_all_choices_of_the_arena_are_those_of_the_stack(self):
         for row in subject.phases():
             with self.subTest(row.quantity):
                 self.assertEqual(row.known, row.says)
 
 
 class StockRegionTest(unittest.TestCase):
-    def test_use_and_contention_are_parts(self):
+    def test_use_and_contention_of_a_stock_region_are_parts_of_one(self):
         region = replicas.stock_region('hot', 8, 1800)
         self.assertIs(inside.floating, region.fleet._inside)
         self.assertTrue(0 <= region.contention < 1 and 0 < region.busy <= 1)
@@ -120,6 +120,6 @@ class StockRegionTest(unittest.TestCase):
         self.assertLess(region.below(0.01), region.below(0.7))
         self.assertGreater(region.guests(), 1)
 
-    def test_hosts_of_replicas_are_all_sound(self):
+    def test_hosts_of_replicas_have_no_faults(self):
         shape = replicas.lab(5)
         self.assertTrue(shape.agent.all() and (shape.broken == hosts.SOUND).all())

@@ -9,7 +9,7 @@ from tests.unit.docs.glossary import PACKAGE
 
 
 class ClassNamesTest(unittest.TestCase):
-    def test_each_name_is_there_once(self):
+    def test_each_class_name_is_there_once(self):
         places = collections.defaultdict(list)
         for path in sorted(PACKAGE.rglob('*.py')):
             for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):

@@ -26,7 +26,7 @@ def check(text):
 
 
 class CommitMessageTest(unittest.TestCase):
-    def test_a_subject_and_a_body_pass(self):
+    def test_a_commit_message_of_subject_and_body_passes(self):
         for text in (
             'Bring remote memory home where no guest counts accesses\n',
             'Count each guest once\n\nThe sum was above the memory of the host. Both ended.\n',
@@ -38,7 +38,7 @@ class CommitMessageTest(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual((0, []), check(text))
 
-    def test_each_fault_is_named(self):
+    def test_each_fault_of_a_commit_message_is_named(self):
         for text, fault in (
             ('', 'the subject is empty'),
             ('# only a comment\n', 'the subject is empty'),

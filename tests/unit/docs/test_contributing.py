@@ -33,17 +33,17 @@ def files(text):
 
 
 class RecipesTest(unittest.TestCase):
-    def test_there_is_one_for_each_likely_change(self):
+    def test_there_is_a_recipe_for_each_likely_change(self):
         self.assertEqual(RECIPES, tuple(recipes(TEXT)))
 
-    def test_each_names_files_that_exist(self):
+    def test_each_recipe_names_files_that_exist(self):
         for title, text in recipes(TEXT).items():
             self.assertTrue(files(text), title)
             for path in files(text):
                 with self.subTest(recipe=title, path=path):
                     self.assertTrue((TOP / path).exists())
 
-    def test_each_names_a_test(self):
+    def test_each_recipe_names_a_test(self):
         for title, text in recipes(TEXT).items():
             with self.subTest(title):
                 self.assertTrue([path for path in files(text) if path.startswith('tests/')])

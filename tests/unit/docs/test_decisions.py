@@ -9,10 +9,10 @@ PAGES = sorted((TOP / 'doc/source/contributor/decisions').glob('[0-9]*.rst'))
 
 
 class DecisionsTest(unittest.TestCase):
-    def test_they_are_numbered_without_a_gap(self):
+    def test_decisions_are_numbered_without_a_gap(self):
         self.assertEqual(list(range(1, len(PAGES) + 1)), [int(path.name[:4]) for path in PAGES])
 
-    def test_each_has_a_date_and_the_three_parts(self):
+    def test_each_decision_has_a_date_and_the_three_parts(self):
         for path in PAGES:
             with self.subTest(path.name):
                 text = path.read_text(encoding='utf-8')
@@ -23,7 +23,7 @@ class DecisionsTest(unittest.TestCase):
                     re.findall(r'\n\n(.+)\n=+\n', text)[-3:],
                 )
 
-    def test_all_are_listed(self):
+    def test_all_decisions_are_listed(self):
         index = (TOP / 'doc/source/contributor/decisions/index.rst').read_text(encoding='utf-8')
         self.assertEqual(
             [path.stem for path in PAGES], re.findall(r'^   (\d{4}-\S+)$', index, re.M)

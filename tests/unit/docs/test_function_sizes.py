@@ -39,7 +39,7 @@ class FunctionSizesTest(unittest.TestCase):
         }
         self.assertEqual(set(LONGER), longer)
 
-    def test_neither_signature_nor_docstring_counts(self):
+    def test_the_size_of_a_function_is_without_signature_and_docstring(self):
         lines = (
             'def f(',
             '    a,',

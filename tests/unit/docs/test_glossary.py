@@ -39,7 +39,7 @@ Next
 
 
 class ReadingTest(unittest.TestCase):
-    def test_a_page_is_read(self):
+    def test_terms_are_read_from_a_page(self):
         self.assertEqual(
             [
                 (
@@ -53,7 +53,7 @@ class ReadingTest(unittest.TestCase):
             [tuple(term) for term in glossary.terms(PAGE)],
         )
 
-    def test_words_of_names(self):
+    def test_names_are_split_into_words(self):
         for name, expected in (
             ('HTTPServer', ['http', 'server']),
             ('cpu_mask', ['cpu', 'mask']),
@@ -73,7 +73,7 @@ class ReadingTest(unittest.TestCase):
 
 
 class GlossaryTest(unittest.TestCase):
-    def test_terms_are_there_once(self):
+    def test_each_term_is_in_the_glossary_once(self):
         counts = collections.Counter(term.name.lower() for term in TERMS)
         self.assertEqual([], [name for name, count in counts.items() if count > 1])
         self.assertTrue(40 <= len(TERMS) <= 72, len(TERMS))

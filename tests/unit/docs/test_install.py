@@ -11,7 +11,7 @@ PAGE = TOP / 'doc/source/install/index.rst'
 
 
 class ExtrasTest(unittest.TestCase):
-    def test_the_table_has_each(self):
+    def test_the_table_of_the_install_page_has_each_extra(self):
         config = configparser.ConfigParser()
         config.read(TOP / 'setup.cfg', encoding='utf-8')
         table = re.split(r'(?m)^=+ =+$', PAGE.read_text(encoding='utf-8'))[1]

@@ -21,7 +21,7 @@ def commands():
 
 
 class IssueFormsTest(unittest.TestCase):
-    def test_each_command_is_accepted(self):
+    def test_each_command_in_the_issue_forms_is_accepted(self):
         found = commands()
         self.assertLessEqual(
             {'check', 'status', 'explain', 'report', 'record', 'events'},
@@ -33,7 +33,7 @@ class IssueFormsTest(unittest.TestCase):
                     rebalance.build_parser().parse_args(line.split()), argparse.Namespace
                 )
 
-    def test_each_form_has_what_github_needs(self):
+    def test_each_issue_form_has_what_github_needs(self):
         for path in sorted(FORMS.glob('*.yml')):
             form = yaml.safe_load(path.read_text(encoding='utf-8'))
             if path.name == 'config.yml':

@@ -18,7 +18,7 @@ def imported(text):
 
 
 class LayoutTest(unittest.TestCase):
-    def test_no_test_module_is_imported(self):
+    def test_no_test_module_is_imported_by_another(self):
         modules = {path.stem for path in TOP.glob('tests/**/test_*.py')}
         self.assertIn('test_layout', modules)
         for path in sorted(TOP.glob('tests/**/*.py')):
@@ -26,7 +26,7 @@ class LayoutTest(unittest.TestCase):
             with self.subTest(str(path.relative_to(TOP))):
                 self.assertEqual(set(), found)
 
-    def test_every_way_to_import_one_is_seen(self):
+    def test_every_way_to_import_a_test_module_is_seen(self):
         for text in (
             'import tests.unit.test_layout',
             'from tests.unit import test_layout as other',

@@ -19,7 +19,7 @@ def targets(text):
 
 
 class LinksTest(unittest.TestCase):
-    def test_both_kinds_are_found(self):
+    def test_links_and_images_are_found(self):
         self.assertEqual(
             ['a/b.rst', 'c.png'],
             targets(
@@ -27,7 +27,7 @@ class LinksTest(unittest.TestCase):
             ),
         )
 
-    def test_each_target_exists(self):
+    def test_each_target_of_a_link_exists(self):
         for path in sorted(TOP.glob('*.rst')):
             for target in targets(path.read_text(encoding='utf-8')):
                 with self.subTest(document=path.name, target=target):

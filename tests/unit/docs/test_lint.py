@@ -25,7 +25,7 @@ def hooks():
 
 
 class LintTest(unittest.TestCase):
-    def test_both_have_the_same_checks_in_the_same_order(self):
+    def test_lint_and_hooks_have_the_same_checks_in_the_same_order(self):
         self.assertEqual(checks(), [hook['id'] for hook in hooks()])
 
     def test_each_hook_runs_the_checkouts_own_check(self):
@@ -45,7 +45,7 @@ class LintTest(unittest.TestCase):
             [(hook['id'], hook['stages'], hook['entry']) for hook in staged],
         )
 
-    def test_a_name_that_is_none_is_refused(self):
+    def test_a_name_that_is_no_check_is_refused(self):
         done = subprocess.run([LINT, 'no-such-check'], capture_output=True, text=True)
         self.assertEqual(
             (2, 'lint: there is no check named no-such-check\n'), (done.returncode, done.stderr)
@@ -53,7 +53,7 @@ class LintTest(unittest.TestCase):
 
 
 class WorkflowTest(unittest.TestCase):
-    def test_it_runs_targets_that_exist(self):
+    def test_the_workflow_runs_targets_that_exist(self):
         text = (TOP / '.github/workflows/ci.yml').read_text(encoding='utf-8')
         makefile = (TOP / 'Makefile').read_text(encoding='utf-8')
         self.assertIn('debian-12', yaml.safe_load(text)['jobs'])
@@ -63,7 +63,7 @@ class WorkflowTest(unittest.TestCase):
             self.assertRegex(makefile, f'(?m)^{target}:')
         self.assertIn('"bash .ci/run"', text)
 
-    def test_actions_are_pinned_by_commit_with_their_version_beside(self):
+    def test_actions_are_pinned_by_commit_with_their_version(self):
         text = (TOP / '.github/workflows/ci.yml').read_text(encoding='utf-8')
         used = re.findall(r'(?m)^ *- uses: (.*)$', text)
         self.assertTrue(used)

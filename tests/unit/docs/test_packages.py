@@ -23,13 +23,13 @@ def packages(*inside):
 
 
 class PackagesTest(unittest.TestCase):
-    def test_the_page_lists_the_arrows(self):
+    def test_the_page_has_the_output_of_the_packages_tool(self):
         listed = textwrap.indent(packages(), '    ')
         self.assertIn(
             listed, PAGE.read_text(encoding='utf-8'), 'paste the output of tools/packages'
         )
 
-    def test_inside_of_a_package(self):
+    def test_the_packages_tool_lists_the_inside_of_a_package(self):
         self.assertIn('placement', [line.split()[0] for line in packages('core').splitlines()])
 
     def test_each_folder_says_in_one_sentence_what_lives_in_it(self):

@@ -44,7 +44,7 @@ def defined():
 
 
 class ReferencesTest(unittest.TestCase):
-    def test_each_name_of_a_role_exists(self):
+    def test_each_name_referred_to_by_a_role_exists(self):
         names = defined()
         for path in sorted(PACKAGE.rglob('*.py')):
             for reference in ROLE.findall(path.read_text('utf-8')):

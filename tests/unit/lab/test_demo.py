@@ -48,7 +48,7 @@ def reported(**records):
 
 
 class TestModelledLatency(unittest.TestCase):
-    def test_between_local_and_remote(self):
+    def test_the_mean_latency_is_between_local_and_remote(self):
         for local, remote, expected in (
             (10, 0, 60.0),
             (0, 10, 100.0),
@@ -58,12 +58,12 @@ class TestModelledLatency(unittest.TestCase):
             with self.subTest(local=local, remote=remote):
                 self.assertAlmostEqual(expected, report.mean_latency_ns(local, remote))
 
-    def test_nothing_counted_is_unknown(self):
+    def test_the_latency_of_nothing_counted_is_unknown(self):
         self.assertIsNone(report.mean_latency_ns(0, 0))
 
 
 class TestSummary(unittest.TestCase):
-    def test_sums_windows_and_guests(self):
+    def test_a_summary_sums_windows_and_guests(self):
         run = report.summarize(FLOATING, 2)
         self.assertEqual(
             (192_000_000, 108_000_000, 600), (run['local'], run['remote'], run['passes'])
@@ -74,7 +74,7 @@ class TestSummary(unittest.TestCase):
         self.assertAlmostEqual(21.0, run['seconds'])
         self.assertEqual([54_000_000] * 2, [w['remote'] for w in run['windows']])
 
-    def test_homes_and_bytes(self):
+    def test_a_summary_has_homes_and_bytes_by_node(self):
         run = report.summarize(FLOATING, 2)
         self.assertEqual([3, 3], run['guests_per_node'])
         self.assertAlmostEqual(0.6, run['home_share_min'])
@@ -86,7 +86,7 @@ class TestSummary(unittest.TestCase):
         self.assertEqual([0, 6], report.summarize(PILED, 2)['guests_per_node'])
         self.assertEqual([0, 6, 0, 0], report.summarize(PILED, 4)['guests_per_node'])
 
-    def test_nothing_counted(self):
+    def test_a_summary_of_nothing_counted_has_no_shares(self):
         run = report.summarize(record([0, 1], 0, 0, 0), 2)
         self.assertEqual(
             (None, None, None),
@@ -95,7 +95,7 @@ class TestSummary(unittest.TestCase):
 
 
 class TestRatio(unittest.TestCase):
-    def test_by_time_and_by_work(self):
+    def test_ratios_are_by_time_and_by_work(self):
         found = reported(floating=FLOATING, numad=PILED, placed=PLACED)
         self.assertAlmostEqual(360, found['remote_ratio'])
         self.assertAlmostEqual(360, found['remote_per_pass_ratio'])
@@ -103,26 +103,26 @@ class TestRatio(unittest.TestCase):
         self.assertAlmostEqual(900, found['ratios']['numad']['remote'])
         self.assertAlmostEqual(360, found['ratios']['numad']['remote_per_pass'])
 
-    def test_no_remote_access_at_all_is_a_number(self):
+    def test_the_ratio_to_no_remote_access_is_a_number(self):
         found = reported(floating=FLOATING, placed=record([0, 1], 1000, 0, 12))
         self.assertEqual(108_000_000, found['remote_ratio'])
         self.assertAlmostEqual(180_000 * 12, found['remote_per_pass_ratio'])
 
-    def test_without_floating_there_is_none(self):
+    def test_without_a_floating_run_there_is_no_ratio(self):
         found = reported(placed=PLACED)
         self.assertIsNone(found['remote_ratio'])
         self.assertEqual([], report.failed(found))
 
 
 class TestReport(unittest.TestCase):
-    def test_keys_and_json(self):
+    def test_a_report_has_these_keys_in_json(self):
         found = json.loads(json.dumps(reported(floating=FLOATING, numad=PILED, placed=PLACED)))
         for name in ('floating', 'numad', 'placed'):
             for key in ('guests_per_node', 'local', 'remote', 'mean_latency_ns'):
                 self.assertIn(key, found['runs'][name])
         self.assertEqual(122.0, found['total_s'])
 
-    def test_ours_must_be_even_and_local(self):
+    def test_a_report_fails_unless_our_run_is_even_and_local(self):
         cases = (
             ('fine', PLACED, []),
             ('piled', PILED, ['evenly']),
@@ -149,7 +149,7 @@ class TestReport(unittest.TestCase):
 
 
 class TestOrders(unittest.TestCase):
-    def test_counts_even_runs_and_the_worst(self):
+    def test_orders_count_even_runs_and_the_worst(self):
         def ordered(recorded, order):
             return report.summarize({**recorded, 'order': order}, 2)
 
@@ -163,6 +163,6 @@ class TestOrders(unittest.TestCase):
         self.assertAlmostEqual(180, found['remote_ratio_min'])
         self.assertEqual(['b', 'a'], found['runs'][1]['order'])
 
-    def test_without_reference(self):
+    def test_orders_without_a_reference_have_no_ratio(self):
         found = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
         self.assertIsNone(found['remote_ratio_min'])

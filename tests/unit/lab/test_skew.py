@@ -7,7 +7,7 @@ from tests.bench import bench_skew
 
 
 class TestSpread(unittest.TestCase):
-    def test_counts_by_node_and_several_apart(self):
+    def test_a_spread_counts_by_node_and_several_nodes_apart(self):
         cases = (
             ([[0], [1], [0], [1], [0], [1]], '3:3', True),
             ([[1]] * 6, '0:6', False),
@@ -21,7 +21,7 @@ class TestSpread(unittest.TestCase):
                     (text, even), (bench_skew.spread(answers), bench_skew.is_even(answers))
                 )
 
-    def test_sums_up_by_skew(self):
+    def test_a_table_sums_up_by_skew(self):
         even, piled = [[0], [1]] * 3, [[1]] * 6
         lines = [
             {'skew_mib': 400, 'numad': piled, 'ours': even},

@@ -41,7 +41,7 @@ def enumerate_all(situation):
 class ExactRebalanceTest(unittest.TestCase):
     @settings(max_examples=25, deadline=None)
     @given(GUESTS, st.sampled_from((None, 4e9)), st.sampled_from((6, 12)))
-    def test_finds_what_enumeration_finds(self, drawn, bandwidth_max, capacity):
+    def test_exact_rebalancing_finds_what_enumeration_finds(self, drawn, bandwidth_max, capacity):
         guests = [
             load(
                 f'g{at}',

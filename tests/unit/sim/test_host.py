@@ -29,13 +29,13 @@ class SimHostTest(unittest.TestCase):
         self.assertAlmostEqual(2.0, crowded.lost)
         self.assertEqual([1.0, 1.0, 1.0], [guest.useful for guest in crowded.guests])
 
-    def test_a_wide_guest_fills_what_idles(self):
+    def test_a_wide_guest_fills_idle_cores(self):
         mixed = host((2.0, 0.0, (0,)), (2.0, 0.0, (0, 1)))
         mixed.step(1.0, {})
         self.assertAlmostEqual(4.0, mixed.useful)
         self.assertAlmostEqual(2.0, mixed.guests[1].ran[1], places=6)
 
-    def test_distance_costs_what_it_takes(self):
+    def test_distance_costs_the_time_that_it_takes(self):
         # 12.5 million lines, 80 ns farther: one second of stall to each second of work.
         far = host((1.0, 12.5e6, (0,)))
         far.guests[0].bytes = [0.0, GIB]
@@ -68,7 +68,7 @@ class SimHostTest(unittest.TestCase):
         once, again = (scenario.run(Planned()) for _ in range(2))
         self.assertEqual((once.lost, once.cost, once.moves), (again.lost, again.cost, again.moves))
 
-    def test_the_planner_loses_less_than_those_that_look_at_less(self):
+    def test_the_planner_loses_less_than_simpler_planners(self):
         sums = {name: 0.0 for name in ('floating', 'static', 'threshold', 'planned')}
         for seed in range(2):
             scenario = Scenario(seed, 600, 0.5, load=(0.7, 0.95))

@@ -12,7 +12,7 @@ STATIC_ERROR, FLOATING_ERROR = 0.002, 0.015
 
 
 class OversubscriptionTest(unittest.TestCase):
-    def test_as_much_is_done_as_held_for_good_or_floating(self):
+    def test_our_planner_gets_as_much_done_as_held_or_floating_guests(self):
         for cores, guests, vcpus in ((2, 12, 1), (12, 18, 4)):
             for share, lines in ((0.6, 0.0), (1.0, 0.0), (0.4, 2e6), (1.0, 2e6)):
                 for order in range(2):
@@ -29,7 +29,7 @@ class OversubscriptionTest(unittest.TestCase):
                         self.assertGreater(ours, static - STATIC_ERROR)
                         self.assertGreater(ours, floating - FLOATING_ERROR)
 
-    def test_what_crowds_a_node_is_levelled(self):
+    def test_guests_that_crowd_a_node_are_levelled(self):
         load = Crowded(0, 2, 12, 1, 0.6, minutes=6)
         static, ours = load.run(Still()), load.run(Planned())
         self.assertGreater(ours.useful / ours.wanted, static.useful / static.wanted + 0.02)

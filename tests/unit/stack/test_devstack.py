@@ -34,7 +34,7 @@ def _plain(line):
 
 
 class PluginTest(unittest.TestCase):
-    def test_every_step_of_a_compute_host_is_there(self):
+    def test_the_plugin_has_every_step_of_a_compute_host(self):
         done = {_plain(line) for line in PLUGIN.replace('\\\n', ' ').splitlines()}
         steps = [
             step
@@ -51,7 +51,7 @@ class PluginTest(unittest.TestCase):
             with self.subTest(step):
                 self.assertIn(_plain(OWN_WORDS.get(step, step)), done)
 
-    def test_options_are_the_guides(self):
+    def test_options_of_the_plugin_are_the_guides(self):
         words = PLUGIN.replace('$NUMA_PMC_CLASSES', 'nova_numa_pmc.scheduler')
         for ini in (guide.controller_ini(), guide.compute_ini()):
             for key, value in re.findall(r'^(\w+) = (.*)$', ini, re.M):

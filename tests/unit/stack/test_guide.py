@@ -38,7 +38,7 @@ Nothing.
 
 
 class SectionTest(unittest.TestCase):
-    def test_ends_at_the_next_heading(self):
+    def test_a_section_ends_at_the_next_heading(self):
         text = guide.section(TEXT, 'First')
         self.assertIn('one command', text)
         self.assertNotIn('Nothing', text)
@@ -68,7 +68,7 @@ class OperatorsGuideTest(unittest.TestCase):
     def test_a_compute_host_gets_the_monitor(self):
         self.assertIn('compute_monitors = cpu.numa_pmc', guide.compute_ini())
 
-    def test_steps_of_a_compute_host(self):
+    def test_a_compute_host_gets_the_guides_commands(self):
         commands = guide.commands(guide.INSTALL, 'On a compute host')
         self.assertIn('/usr/bin/python3 -m venv /opt/nova-numa-pmc', commands)
         self.assertIn('nova-numa-rebalance hook install --reload', commands)

@@ -33,36 +33,36 @@ host: (herd-02, herd-02) ram: 261632MB disk: 8192000MB io_ops: 0 instances: 0
 
 
 class BlindTest(unittest.TestCase):
-    def test_a_hundred_on_twenty(self):
+    def test_a_hundred_blind_choices_of_twenty_crowd_one_host(self):
         found = figures.blind(100, 20)
         self.assertAlmostEqual(9.6, found['mean'], delta=0.05)
         self.assertEqual((9, 11), (found['median'], found['p90']))
 
-    def test_one_host_gets_all(self):
+    def test_one_host_gets_all_blind_choices(self):
         self.assertEqual(7, figures.blind(7, 1, rounds=3)['mean'])
 
 
 class SpreadTest(unittest.TestCase):
-    def test_of_ten(self):
+    def test_the_spread_of_ten_has_median_percentile_and_most(self):
         self.assertEqual(
             {'median': 5.5, 'p90': 9, 'most': 10}, figures.spread([10, *range(1, 10)])
         )
 
-    def test_of_five_the_most_is_the_90th_percentile(self):
+    def test_the_90th_percentile_of_five_is_the_most(self):
         self.assertEqual(9, figures.spread([7, 9, 8, 8, 7])['p90'])
 
-    def test_of_nothing(self):
+    def test_the_spread_of_nothing_is_none(self):
         self.assertEqual({'median': None, 'p90': None, 'most': None}, figures.spread([]))
 
 
 class DecisionsTest(unittest.TestCase):
-    def test_when_and_where_and_what_had_no_room(self):
+    def test_decisions_are_read_with_time_host_and_retries(self):
         selected, retries = figures.decisions(LOG)
         self.assertEqual(['herd-01', 'herd-02'], [host for _, host in selected.values()])
         self.assertEqual(1.5, selected[OTHER][0] - selected[ONE][0])
         self.assertEqual(1, retries)
 
-    def test_nothing_is_said(self):
+    def test_a_log_without_decisions_has_none(self):
         self.assertEqual(({}, 0), figures.decisions('started\n'))
 
 
@@ -73,16 +73,16 @@ class CountedTest(unittest.TestCase):
     def test_the_first_claimed_is_the_first_counted(self):
         self.assertEqual({'a': 2.0, 'b': 3.0}, figures.counted_at(self.CLAIMS, self.LOOKS, 4))
 
-    def test_under_way_is_what_was_decided_and_not_counted(self):
+    def test_guests_decided_on_and_not_yet_counted_are_under_way(self):
         decided = {'a': 0.5, 'b': 1.5, 'c': 2.5, 'd': 9.0}
         counted = {'a': 2.0, 'b': 3.0, 'c': 4.0}
         # b finds a, c finds b, and d, which is never counted, none.
         self.assertEqual([0, 1, 1, 0], figures.under_way(decided, counted))
 
-    def test_what_is_never_counted_stays_under_way(self):
+    def test_a_guest_that_is_never_counted_stays_under_way(self):
         self.assertEqual([0, 1, 2], figures.under_way({'a': 1, 'b': 2, 'c': 3}, {}))
 
-    def test_nothing_was_decided(self):
+    def test_without_decisions_nothing_is_under_way(self):
         self.assertEqual([], figures.under_way({}, {}))
 
 
@@ -106,7 +106,7 @@ class UnsettledTest(unittest.TestCase):
     def test_an_empty_host_is_settled(self):
         self.assertEqual({}, figures.unsettled([_row()], True))
 
-    def test_each_reason(self):
+    def test_each_reason_for_an_unsettled_host_is_told(self):
         for row, reason in (
             (_row(vcpus_used=4), '4 vCPUs used'),
             (_row(reported=False), 'no NUMA metrics'),
@@ -116,7 +116,7 @@ class UnsettledTest(unittest.TestCase):
             with self.subTest(reason):
                 self.assertEqual({'x': reason}, figures.unsettled([row], True))
 
-    def test_without_us_only_what_nova_counts_matters(self):
+    def test_without_our_package_only_what_nova_counts_matters(self):
         rows = [_row(reported=False), _row(guests=1)]
         self.assertEqual({}, figures.unsettled(rows, False))
         self.assertEqual(['x'], list(figures.unsettled([_row(vcpus_used=4)], False)))
@@ -152,7 +152,7 @@ class WatchTest(unittest.TestCase):
         self.database.rows, self.database.used = rows, used
         self.watch.look()
 
-    def test_all_have_a_host_when_each_is_counted(self):
+    def test_a_herd_is_settled_when_each_server_has_a_host_and_is_counted(self):
         self._look(('a', None, 'building', 'scheduling'), x=0)
         self.assertFalse(self.watch.settled({'a'}))
         self._look(('a', 'x', 'building', None), x=0)
@@ -163,13 +163,13 @@ class WatchTest(unittest.TestCase):
         self._look(('a', 'x', 'active', None), x=4)
         self.assertEqual({'a'}, self.watch.active)
 
-    def test_what_is_refused_or_fails_is_not_waited_for(self):
+    def test_servers_that_are_refused_or_fail_are_not_waited_for(self):
         self.database.cell0 = {'b'}
         self._look(('a', None, 'error', None), x=0)
         self.assertTrue(self.watch.settled({'a', 'b'}))
         self.assertIn('1 refused, 1 failed', self.watch.said())
 
-    def test_the_last_host_counts(self):
+    def test_the_last_host_of_a_server_counts(self):
         self._look(('a', 'x', 'building', None), x=4)
         self._look(('a', None, 'building', None), x=0)
         self._look(('a', 'y', 'building', None), y=4)
@@ -210,13 +210,13 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(['2', 'with', '8', '(p90', '12)', '7', '8', '12'], lines[2].split()[:8])
         self.assertIn('blind uniform choice', lines[3])
 
-    def test_in_brief_it_has_nothing_of_each_guest(self):
+    def test_a_brief_report_has_nothing_of_each_guest(self):
         (found,) = json.loads(json.dumps(figures.brief(self._report())))['settings']
         self.assertEqual([7, 8, 12], found['summary']['each'])
         self.assertEqual(3, found['summary']['under_way']['most'])
         self.assertNotIn('under_way', found['rounds'][0])
 
-    def test_it_passes_when_all_servers_ran_in_every_setting(self):
+    def test_a_report_passes_when_all_servers_ran_in_every_setting(self):
         self.assertTrue(figures.passed(self._report()))
         self.assertFalse(figures.passed(self._report(refused=1)))
         self.assertFalse(figures.passed({**self._report(), 'settings': []}))
@@ -227,7 +227,7 @@ class ReportTest(unittest.TestCase):
 
 
 class PlanTest(unittest.TestCase):
-    def test_with_and_without_take_turns(self):
+    def test_settings_with_and_without_our_package_take_turns(self):
         plan = herd.Plan(schedulers=(2, 16), without=True)
         self.assertEqual([(2, True), (2, False), (16, True), (16, False)], plan.settings())
         self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).settings())
@@ -250,7 +250,7 @@ class PlanTest(unittest.TestCase):
         plan, _ = self._planned('--schedulers', '2,16', '--without', '--build-scale', '0.1')
         self.assertEqual(herd.Plan(schedulers=(2, 16), without=True, build_scale=0.1), plan)
 
-    def test_a_quick_try_may_be_changed(self):
+    def test_options_change_the_plan_of_a_quick_try(self):
         plan, _ = self._planned('--smoke', '--boots', '7', '--json')
         self.assertEqual(dataclasses.replace(herd.SMOKE, boots=7), plan)
 
@@ -281,7 +281,7 @@ class ConfigurationTest(unittest.TestCase):
         self.assertIn(f'state_path = {self.layout.data}/herd-02\n', other)
         self.assertTrue(fakehosts.PROGRAM.exists())
 
-    def test_hosts_that_do_not_run_are_not_ended(self):
+    def test_fake_hosts_that_do_not_run_are_not_ended(self):
         path = pathlib.Path(self.layout.run / 'nova-compute-herd-01.pid')
         path.write_text('1 1\n')
         self.assertEqual([], fakehosts.down(self.layout))

@@ -72,7 +72,7 @@ class Session:
 
 
 class LoadedNodeTest(unittest.TestCase):
-    def test_both_on_the_other_node(self):
+    def test_both_guests_on_the_other_node_pass(self):
         session, entry = Session((1, 1)), {}
         pressure.loaded_node_is_avoided(session, entry)
         self.assertEqual([[True, False, False]], session.waited)
@@ -81,17 +81,17 @@ class LoadedNodeTest(unittest.TestCase):
         self.assertIn('for cpu in 0 1;', started)
         self.assertIn('systemctl stop', ended)
 
-    def test_one_on_each_is_a_failure_and_the_load_ends(self):
+    def test_one_guest_on_each_node_is_a_failure_and_the_load_ends(self):
         session = Session((0, 1))
         with self.assertRaisesRegex(Failed, 'node 0'):
             pressure.loaded_node_is_avoided(session, {})
         self.assertIn('systemctl stop', session.hosts['cmp1'].commands[-1])
 
-    def test_by_promises_alone_is_a_failure(self):
+    def test_a_decision_by_promises_alone_is_a_failure(self):
         with self.assertRaisesRegex(Failed, 'by promises'):
             pressure.loaded_node_is_avoided(Session((1, 1), 'by promises: nothing published'), {})
 
-    def test_without_us_wherever_they_go(self):
+    def test_without_our_package_guests_may_go_anywhere(self):
         session, entry = Session((0, 1), with_package=False), {}
         pressure.loaded_node_is_avoided(session, entry)
         self.assertEqual(2, len(entry['places']))

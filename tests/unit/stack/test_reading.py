@@ -28,18 +28,18 @@ def _line(message, priority='6', **more):
 
 
 class WeighedTest(unittest.TestCase):
-    def test_each_host_with_its_reason(self):
+    def test_each_weighed_host_is_read_with_its_reason(self):
         one, other = reading.weighed(SCHEDULER)
         self.assertEqual(('cmp1', 0.25), (one['host'], one['penalty']))
         self.assertTrue(one['why'].startswith('node 1: pressure 0.35 there'))
         self.assertTrue(other['why'].startswith('unknown: '))
 
-    def test_other_lines_say_nothing(self):
+    def test_other_lines_of_the_log_give_no_host(self):
         self.assertEqual([], reading.weighed('NUMA pressure of nothing\n'))
 
 
 class JournalTest(unittest.TestCase):
-    def test_servers_are_named(self):
+    def test_servers_are_named_in_lines_of_a_journal(self):
         (found,) = reading.journal(
             _line('guest instance-0000000a: start: ok'), {'instance-0000000a': 'plain-1'}
         )
@@ -57,7 +57,7 @@ class JournalTest(unittest.TestCase):
         (found,) = reading.journal(_line('instance-0000000b'), {})
         self.assertEqual('instance-0000000b', found['what'])
 
-    def test_messages_that_are_no_text(self):
+    def test_messages_that_are_no_text_are_made_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
         self.assertEqual(
             ['hi\ufffd', 'None'], [each['what'] for each in reading.journal(text, {})]
@@ -72,18 +72,18 @@ class ComplaintsTest(unittest.TestCase):
         'x ERROR nova.compute.manager no business of ours\n'
     }
 
-    def test_errors_and_tracebacks_of_ours_alone(self):
+    def test_errors_and_tracebacks_of_our_package_are_complaints(self):
         self.assertEqual(2, len(reading.complaints(self.LOG, {})))
 
-    def test_errors_of_a_journal(self):
+    def test_errors_of_a_journal_are_complaints(self):
         entries = reading.journal('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
         self.assertEqual(['cmp1: it: guest a: bad'], reading.complaints({}, {'cmp1': entries}))
 
-    def test_a_critical_line_is_one(self):
+    def test_a_critical_line_is_a_complaint(self):
         log = {'a': 'x CRITICAL nova_numa_pmc.compute.monitor it broke'}
         self.assertEqual(1, len(reading.complaints(log, {})))
 
-    def test_an_agent_that_died_and_came_again(self):
+    def test_an_agent_that_died_and_came_again_is_a_complaint(self):
         for what in (
             'nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
             "nova-numa-agent.service: Failed with result 'watchdog'.",
@@ -93,6 +93,6 @@ class ComplaintsTest(unittest.TestCase):
         entries = reading.journal(_line('nova-numa-agent.service: Deactivated successfully.'), {})
         self.assertEqual([], reading.complaints({}, {'cmp1': entries}))
 
-    def test_what_was_provoked_does_not_count(self):
+    def test_errors_that_were_provoked_are_no_complaints(self):
         entries = reading.journal(_line('guest a: bad', '3'), {})
         self.assertEqual([], reading.complaints({}, {'cmp1': entries}, ['guest a: bad']))

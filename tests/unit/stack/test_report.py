@@ -51,7 +51,7 @@ RUNS = [
 
 
 class PageTest(unittest.TestCase):
-    def test_tells_phases_and_events_as_text(self):
+    def test_the_page_tells_phases_and_events_as_text(self):
         text = report.page(RUNS)
         self.assertIn('&lt;move&gt;', text)
         self.assertNotIn('<move>', text)
@@ -59,12 +59,12 @@ class PageTest(unittest.TestCase):
         self.assertIn('guest plain-1: placed', text)
         self.assertIn('1 of 2', text)
 
-    def test_says_where_nothing_was_counted(self):
+    def test_the_page_says_where_nothing_was_counted(self):
         self.assertIn('not counted', report.page(RUNS))
 
 
 class ComparisonTest(unittest.TestCase):
-    def test_puts_a_phase_of_each_run_side_by_side(self):
+    def test_a_comparison_puts_a_phase_of_each_run_side_by_side(self):
         (found,) = report.comparison(RUNS)
         self.assertEqual('eight', found['phase'])
         self.assertEqual(
@@ -87,7 +87,7 @@ class ComparisonTest(unittest.TestCase):
 
 
 class WriteTest(unittest.TestCase):
-    def test_writes_both_files(self):
+    def test_a_report_is_written_as_json_and_html(self):
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory) / 'new'
             report.write(path, RUNS)
@@ -100,13 +100,13 @@ class WriteTest(unittest.TestCase):
 class PlacesTest(unittest.TestCase):
     GUEST = {'bytes': {0: 75, 1: 25}, 'cpus': ['0-1'], 'mems': ['0-1']}
 
-    def test_home_has_most_bytes(self):
+    def test_the_home_of_a_guest_has_most_of_its_bytes(self):
         found = places.place(self.GUEST)
         self.assertEqual((0, 0.75), (found['node'], found['share']))
         self.assertIsNone(found['local'])
         self.assertNotIn('accesses', found)
 
-    def test_local_is_where_time_and_bytes_meet(self):
+    def test_the_local_share_is_where_time_and_bytes_meet(self):
         self.assertEqual(0.75, places.place(self.GUEST, {'0': 10})['local'])
         self.assertEqual(0.25, places.place(self.GUEST, {'1': 10})['local'])
         self.assertEqual(0.5, places.place(self.GUEST, {'0': 5, '1': 5})['local'])
@@ -114,7 +114,7 @@ class PlacesTest(unittest.TestCase):
     def test_a_guest_that_did_not_run_has_no_local_share(self):
         self.assertIsNone(places.place(self.GUEST, {'0': 0})['local'])
 
-    def test_a_guest_without_memory_yet(self):
+    def test_a_guest_without_memory_yet_has_no_share_of_bytes(self):
         self.assertEqual(0, places.place({'bytes': {0: 0, 1: 0}, 'cpus': [], 'mems': []})['share'])
 
     def test_a_guest_where_the_hook_has_placed_it_has_no_flaw(self):
@@ -122,7 +122,7 @@ class PlacesTest(unittest.TestCase):
         guest = {'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1']}
         self.assertEqual([], places.flaws(places.place(guest, {'0': 3}), placed, '0-1'))
 
-    def test_each_flaw_is_told(self):
+    def test_each_flaw_of_a_guests_place_is_told(self):
         cases: list[tuple[Any, dict[str, Any], dict[str, int], str]] = [
             (None, {}, {'0': 1}, 'promise is missing'),
             ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
@@ -145,7 +145,7 @@ class PlacesTest(unittest.TestCase):
                 )
                 self.assertRegex('; '.join(places.flaws(place, promise, '0-1')), words)
 
-    def test_spread_counts_by_host_and_node(self):
+    def test_the_spread_counts_guests_by_host_and_node(self):
         self.assertEqual(
             {'cmp1 node 0': 2, 'cmp2 node 1': 1},
             places.spread(
@@ -153,7 +153,7 @@ class PlacesTest(unittest.TestCase):
             ),
         )
 
-    def test_remote_ratio_is_of_a_nodes_guests_together(self):
+    def test_the_remote_ratio_is_of_a_nodes_guests_together(self):
         counted = {
             'a': {**places.place(self.GUEST, None, {'local': 90, 'remote': 10}), 'host': 'cmp1'},
             'b': {**places.place(self.GUEST, None, {'local': 0, 'remote': 100}), 'host': 'cmp1'},
@@ -174,7 +174,7 @@ class PlacesTest(unittest.TestCase):
             'cmp1 node 0: 50.0%', places.figures(known)['remote, by bytes and CPU time']
         )
 
-    def test_nothing_counted_has_no_ratio(self):
+    def test_guests_that_were_not_counted_have_no_ratio(self):
         self.assertEqual({}, places.remote_ratios({'a': _place('cmp1', 0)}))
         self.assertEqual(
             {}, places.remote_ratios({'a': _place('cmp1', 0, accesses={'local': 0, 'remote': 0})})

@@ -43,19 +43,19 @@ PHASES = [
 
 
 class GoThroughTest(unittest.TestCase):
-    def test_goes_on_behind_a_failed_phase_and_keeps_plain_servers_only(self):
+    def test_a_run_goes_on_after_a_failed_phase_and_keeps_plain_servers(self):
         session = Session()
         scenario.go_through(session, phases=PHASES)
         self.assertEqual([True, False, True], [p['passed'] for p in session.line.phases])
         self.assertEqual(['numa-1', 'plain-1'], session.line.phases[2]['seen'])
         self.assertEqual(['plain-1'], list(session.servers))
 
-    def test_what_is_ours_alone_is_left_out_without_us(self):
+    def test_phases_of_our_package_are_left_out_without_it(self):
         session = Session(with_package=False)
         scenario.go_through(session, phases=PHASES)
         self.assertEqual(['boot', 'fail'], [p['name'] for p in session.line.phases])
 
-    def test_some_phases_alone(self):
+    def test_phases_may_be_chosen_by_their_names(self):
         session = Session()
         scenario.go_through(session, 'our', PHASES)
         self.assertEqual(['ours'], [p['name'] for p in session.line.phases])

@@ -26,7 +26,7 @@ class ServiceTest(unittest.TestCase):
         self.addCleanup(made.stop)
         return made
 
-    def test_starts_once_and_is_found_again_and_ended(self):
+    def test_a_service_starts_once_is_found_again_and_ended(self):
         one = self._service()
         one.start()
         pid = one.pid()
@@ -43,14 +43,14 @@ class ServiceTest(unittest.TestCase):
         self.assertIsNone(one.pid())
         self.assertFalse(one.stop())
 
-    def test_one_that_ends_is_told_with_its_last_words(self):
+    def test_a_service_that_ends_is_told_with_its_last_words(self):
         one = self._service(
             [sys.executable, '-c', 'raise SystemExit("no such luck")'], ready=lambda: False
         )
         with self.assertRaisesRegex(service.StackError, 'no such luck'):
             one.start()
 
-    def test_one_that_is_never_ready_is_told_with_its_log(self):
+    def test_a_service_that_is_never_ready_is_told_with_its_log(self):
         one = self._service(ready=lambda: False, timeout_s=0)
         with self.assertRaisesRegex(service.StackError, 'it.log'):
             one.start()
@@ -61,7 +61,7 @@ class ServiceTest(unittest.TestCase):
 
 
 class LayoutTest(unittest.TestCase):
-    def test_passwords_stay_and_are_the_owners(self):
+    def test_passwords_stay_and_are_readable_by_their_owner_only(self):
         with tempfile.TemporaryDirectory() as directory:
             one = layout.Layout(directory)
             one.make()
@@ -93,12 +93,12 @@ class StandInTest(unittest.TestCase):
         with urllib.request.urlopen(urllib.request.Request(address, **more), timeout=10) as got:
             return got.read().decode()
 
-    def test_lists_nothing(self):
+    def test_the_stand_in_for_neutron_lists_nothing(self):
         self.assertEqual('{"ports": []}', self._get('/v2.0/ports?device_id=x'))
         self.assertEqual('{"extensions": []}', self._get('/v2.0/extensions'))
         self.assertEqual('{"security_groups": []}', self._get('/v2.0/security-groups'))
 
-    def test_makes_nothing(self):
+    def test_the_stand_in_for_neutron_makes_nothing(self):
         with self.assertRaises(urllib.error.HTTPError) as caught:
             self._get('/v2.0/ports', method='POST', data=b'{}')
         self.assertEqual(404, caught.exception.code)

@@ -7,7 +7,7 @@ from tests.stack.timeline import TimeLine
 
 
 class TimeLineTest(unittest.TestCase):
-    def test_a_phase_that_passes(self):
+    def test_a_phase_that_passes_is_recorded_with_its_seconds(self):
         line = TimeLine()
         with line.phase('boot') as entry:
             entry['found'] = 1
@@ -25,7 +25,7 @@ class TimeLineTest(unittest.TestCase):
         self.assertEqual('ValueError: no host', line.phases[0]['error'])
         self.assertIn('FAILED', line.events[-1]['what'])
 
-    def test_what_a_journal_says_later_is_put_in_its_place(self):
+    def test_events_of_a_journal_are_put_in_order_of_time(self):
         line = TimeLine()
         line.tell('first')
         line.add(line.began_s - 5, 'before', 'cmp1')
