@@ -149,13 +149,13 @@ def _apply(
     decision: promises.Decision,
     huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
-) -> cpuset.ConfineResult:
+) -> cpuset.HoldResult:
     assert decision.cpus is not None
     mems = None
     # The kernel would try each page of locked memory in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
-    return cpuset.confine(
+    return cpuset.hold(
         groups,
         decision.cpus,
         mems,
@@ -166,7 +166,7 @@ def _apply(
     )
 
 
-def _cpus_before_text(applied: cpuset.ConfineResult) -> str:
+def _cpus_before_text(applied: cpuset.HoldResult) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
@@ -175,7 +175,7 @@ def _cpus_before_text(applied: cpuset.ConfineResult) -> str:
 
 
 def _memory_text(
-    applied: cpuset.ConfineResult, promise: model.Promise, by_node: Mapping[int, int]
+    applied: cpuset.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = cgroups.bytes_off(by_node, homes)
