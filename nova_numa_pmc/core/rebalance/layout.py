@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains, pressure
+from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.rebalance import losses, plan_records
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nova_numa_pmc.core.rebalance.host_model import Place
-    from nova_numa_pmc.model import HostView
 
     _Amount = TypeVar('_Amount', int, float)
 
@@ -111,7 +110,7 @@ class Layout:
         self.position = {node: at for at, group in enumerate(self.ids) for node in group}
         self.all = tuple(range(len(merged.nodes)))
         self.running = tuple(n for n in self.all if merged.nodes[n].cores)
-        self.latencies_ns = _latencies(situation.latencies_ns, merged, members)
+        self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
         self.capacity = [node.capacity_bytes for node in merged.nodes]
         self.promised = [node.promised_bytes or 0 for node in merged.nodes]
         self.free = self._sum_by_position(situation.free_bytes)
@@ -263,23 +262,10 @@ def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
     )
 
 
-def _latencies(
-    latencies_ns: Sequence[Sequence[float]] | None,
-    merged: HostView,
-    members: Sequence[tuple[int, ...]],
+def _mean_latencies(
+    latencies_ns: Sequence[Sequence[float]], members: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Average measured latencies over each domain; if there are none, scale SLIT distances."""
-    if latencies_ns is None:
-        count = range(len(merged.nodes))
-        return tuple(
-            tuple(
-                pressure.LOCAL_LATENCY_NS
-                * memory_domains.distance(merged, a, b)
-                / memory_domains.distance(merged, a, a)
-                for b in count
-            )
-            for a in count
-        )
+    """Average latencies over the nodes of each domain."""
     return tuple(
         tuple(
             sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))
