@@ -95,7 +95,7 @@ def possible_places(
             ids(rank.candidate.cpus),
             ids(rank.candidate.mems),
             rank.pressure,
-            dict(zip(ranking.KEY_PARTS, rank.key)),
+            dict(zip(ranking.KEY_FIELDS, rank.key)),
         )
         for rank in placement.decide(inputs, limits).ranks
     ]

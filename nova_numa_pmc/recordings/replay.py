@@ -82,7 +82,7 @@ def read(
     :param node_of_cpu: node ids, for counts by CPU
     :raises RecordingError: it is none of the forms, or cannot be read
     """
-    # Of a recording only a rotated part may be there, or its newest be empty yet.
+    # Of a recording only a rotated file may be there, or its newest be empty yet.
     begin = _begin(path) if os.path.exists(path) else b''
     if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)

@@ -139,14 +139,14 @@ class _Search:
     ) -> None:
         kinds = [kind for kind, wanted in enumerate(need) if wanted]
         self.room, self.need, self.costs = room, need, costs
-        parts = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
+        ratios = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
         if len(kinds) == 2:
             self.values = [
-                [blend * one + (1 - blend) * other for one, other in parts] for blend in _BLENDS
+                [blend * one + (1 - blend) * other for one, other in ratios] for blend in _BLENDS
             ]
         else:
-            self.values = [[sum(part) for part in parts]] + [
-                [part[at] for part in parts] for at in range(len(kinds))
+            self.values = [[sum(of_node) for of_node in ratios]] + [
+                [of_node[at] for of_node in ratios] for at in range(len(kinds))
             ]
 
     def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:

@@ -13,7 +13,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import bytes_per_core_sec, split_bytes
 from nova_numa_pmc.core.placement import candidates
-from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, rank_candidates
+from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -46,7 +46,7 @@ def place(
     only with memory left unbound, else nothing. It fits when the nodes have a thread for
     each vCPU and what is left to promise covers its memory; other guests' vCPUs are
     pressure, not a limit. Among feasible candidates, compared in this order
-    (:data:`ranking.KEY_PARTS`):
+    (:data:`ranking.KEY_FIELDS`):
 
     1. the pressures that it leaves on the candidate's own nodes, highest first, at
        least ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. The other
@@ -204,16 +204,16 @@ def _verdict(
     )
     if len(ranks) > 1:
         second = ranks[1]
-        part = next(
+        field = next(
             (
-                part
-                for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
+                field
+                for field, ours, theirs in zip(KEY_FIELDS, best.key, second.key)
                 if ours != theirs
             ),
-            KEY_PARTS[-1],
+            KEY_FIELDS[-1],
         )
         values += (
-            ('decided_by', part),
+            ('decided_by', field),
             ('instead_of', ids(second.candidate.cpus)),
             ('instead_pressure', second.pressure),
         )
@@ -221,12 +221,12 @@ def _verdict(
 
 
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
-    parts = [
+    sets = [
         cpus for cpus in (inputs.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
     ]
-    if len(parts) < len(candidate.cpus):
+    if len(sets) < len(candidate.cpus):
         return None
-    cpus = frozenset().union(*parts)
+    cpus = frozenset().union(*sets)
     return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus
 
 

@@ -63,7 +63,7 @@ class NodeOrder:
     def _key(
         self, guest: GuestModel, n: int, traffic: float, noise: float
     ) -> tuple[float, float, float]:
-        """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
+        """Return those of :data:`ranking.KEY_FIELDS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
         pressure = max(
             self._pressure(guest, n, 0.0 if memory != n else traffic),

@@ -148,7 +148,7 @@ def _best(
 ) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
-    Two parts of ranking.KEY_PARTS drop out: the floored pressure, as steps are monotone and the
+    Two of ranking.KEY_FIELDS drop out: the floored pressure, as steps are monotone and the
     lower pressure never has the higher floored one, and the distance.
     """
     vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib

@@ -203,7 +203,7 @@ def _charge(known, asked):
     if asked.dedicated:
         return told
     came, mib = np.maximum(0, known.came_vcpus), np.maximum(0, known.came_mib)
-    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.PARTS_MAX) * ~told
+    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.GUESTS_MAX) * ~told
     told[:] = True
     for turn in range(int(parts.max())):
         at = np.flatnonzero(told & (parts > turn))
