@@ -12,7 +12,7 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.parts import CpuMove, MovePart, promise_after, within_l3
+from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
@@ -91,7 +91,7 @@ class MovePromises:
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.planned.uuid: part.after for part in parts}}
                 del others[plan_part.uuid]
-                after = within_l3(
+                after = narrow_to_l3(
                     after, guest, host, list(others.values()), self.options.shared.limits
                 )
             parts.append(

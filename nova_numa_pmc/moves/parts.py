@@ -81,7 +81,7 @@ def promise_after(
     return after
 
 
-def within_l3(
+def narrow_to_l3(
     after: model.Promise,
     guest: model.Guest,
     host: model.Topology,

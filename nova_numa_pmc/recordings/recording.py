@@ -121,8 +121,8 @@ def _unpack(data: bytes, position: int) -> tuple[bytes, int | None]:
 
 def _major(data: Any) -> int:
     """Return the major version of a line's format."""
-    major, *_ = checked.exact(list, checked.exact(dict, data).get('v'))
-    return checked.whole(major)
+    major, *_ = checked.of_type(list, checked.of_type(dict, data).get('v'))
+    return checked.integer(major)
 
 
 def existing_files(path: str) -> list[str]:

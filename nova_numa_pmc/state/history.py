@@ -241,7 +241,7 @@ def decode(line: bytes) -> HistoryEntry:
             raise ValueError('too long')
         data = json.loads(line)
         require_major(str(data['schema']).partition('.')[0], _MAJOR)
-        parts = tuple(map(_part, checked.exact(list, data['parts'])))
+        parts = tuple(map(_part, checked.of_type(list, data['parts'])))
         if not parts:
             raise ValueError('an entry without guests')
         return HistoryEntry(
@@ -265,7 +265,7 @@ def decode(line: bytes) -> HistoryEntry:
 def _part(data: dict[str, Any]) -> HistoryPart:
     return HistoryPart(
         domain_values.uuid(_text(data['uuid'])),
-        domain_values.name(checked.exact(str, data['name'])),
+        domain_values.name(checked.of_type(str, data['name'])),
         _whole(data['since_ns']),
         _place(data['before']),
         _place(data['after']),
@@ -291,7 +291,7 @@ def _amount(value: object, minimum: float = 0) -> float:
 
 
 def _whole(value: object) -> int:
-    return checked.whole(value, _AMOUNT_MAX)
+    return checked.integer(value, _AMOUNT_MAX)
 
 
 def _wholes(value: object) -> tuple[int, ...]:

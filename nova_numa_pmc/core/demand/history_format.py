@@ -143,7 +143,7 @@ def _to_stream(values: Any) -> Stream:
         weight,
         mean,
         variance,
-        {checked.whole(index, BINS - 1): share * weight for index, share in bins.items()},
+        {checked.integer(index, BINS - 1): share * weight for index, share in bins.items()},
     )
 
 

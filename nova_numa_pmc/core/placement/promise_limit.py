@@ -38,7 +38,7 @@ def promisable_bytes(
     )
 
 
-def limited(
+def limit_memory(
     guest: model.Guest, host: model.Topology, limits: model.PlacementOptions
 ) -> tuple[model.Guest, tuple[str, ...]]:
     """Return the guest, its memory limited to what its host could promise, and any problem.

@@ -173,7 +173,7 @@ class PropertyTest(unittest.TestCase):
         st.integers(0, 30),
     )
     def test_odd_hosts_never_raise(self, view, request, policy, traffic, page_bytes, near):
-        view = view._replace(domains=memory_domains.near(view.distances, near))
+        view = view._replace(domains=memory_domains.domains_from_distances(view.distances, near))
         placed = placement.place(
             view,
             request._replace(
