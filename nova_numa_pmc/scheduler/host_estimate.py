@@ -211,11 +211,11 @@ def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
     A vCPU wants one CPU at most, its guest's other threads hardly more than that again, and the
     demand of everything but guests is what it ran.
     """
-    demand, most = host.demand, host_state.vcpus_total
-    if not demand or most <= 0:
+    demand, cpus = host.demand, host_state.vcpus_total
+    if not demand or cpus <= 0:
         return True
     wanted = sum(filter(None, demand))
-    return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
+    return wanted <= PLAUSIBLE * (cpus + max(0, host_state.vcpus_used))
 
 
 def _present_size(

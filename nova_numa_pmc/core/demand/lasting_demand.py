@@ -74,7 +74,7 @@ class DemandSum:
     def add_charge(self, amount: Amount, share: float) -> None:
         """Add a share of a guest's charge: of a series or of :class:`ExpectedDemand`."""
         if isinstance(amount, ExpectedDemand):
-            self.add_constant(share * amount.most)
+            self.add_constant(share * amount.charged)
         else:
             self.add(amount, share)
 
@@ -140,14 +140,14 @@ def _compose(
 class ExpectedDemand:
     """The charge of a young guest: the larger of its expected and its measured demand.
 
-    :ivar most: the larger of the two; ``excess``: how much of it exceeds the measured demand
+    :ivar charged: the larger of the two; ``excess``: how much of it exceeds the measured demand
     """
 
-    __slots__ = ('most', 'excess')
+    __slots__ = ('charged', 'excess')
 
     def __init__(self, expected: float, measured: float | None) -> None:
-        self.most = max(expected, measured or 0.0)
-        self.excess = self.most - (measured or 0.0)
+        self.charged = max(expected, measured or 0.0)
+        self.excess = self.charged - (measured or 0.0)
 
 
 class LastingDemand:
@@ -289,9 +289,9 @@ class LastingDemand:
         cpus = self._where(
             promise and promise.cpu_nodes, history.ran_at(promise) if history else None
         )
-        lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
-        if sample and lies:
-            mems = {node: size / lies for node, size in sample.bytes_by_node}
+        resident_bytes = sum(size for _, size in sample.bytes_by_node) if sample else 0
+        if sample and resident_bytes:
+            mems = {node: size / resident_bytes for node, size in sample.bytes_by_node}
         else:
             mems = (
                 self._where(promise and promise.mem_nodes)
