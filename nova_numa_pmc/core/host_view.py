@@ -39,7 +39,7 @@ MIB, MB = 1 << 20, 10**6
 _UNMEASURED = model.NodeLoad()
 #: The least share of a capacity that stolen time leaves: without cores a node would count as
 #: memory only.
-_MIN_RATIO = 0.05
+_CAPACITY_MIN_RATIO = 0.05
 
 
 def view(
@@ -326,12 +326,12 @@ def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less the stolen cores, but never less than :data:`_MIN_RATIO` of it.
+    """Return a capacity less the stolen cores, at least :data:`_CAPACITY_MIN_RATIO` of it.
 
     :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
         as 0
     """
-    return max(_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
+    return max(_CAPACITY_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
 def _sum_promises(

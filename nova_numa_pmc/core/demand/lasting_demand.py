@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     Amount: TypeAlias = 'Series | ExpectedDemand'
 
 #: The mean over minutes counts where it exceeds the day's by more than this many standard errors.
-SIGNIFICANT = 2.0
+SIGNIFICANT_ERRORS = 2.0
 #: Assumed length of a burst, to estimate by how much a mean over minutes may differ from the day's
 #: by chance [s].
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
 #: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
-_CHANCE = _BURST_S / (_BURST_S + MINUTES_S)
+_MEAN_VARIANCE_RATIO = _BURST_S / (_BURST_S + MINUTES_S)
 
 
 class DemandSum:
@@ -84,7 +84,7 @@ class DemandSum:
         A load that has appeared counts within minutes. One that has vanished counts for up to a
         day, as it may come back.
         """
-        chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
+        chance = SIGNIFICANT_ERRORS * math.sqrt(self.variance * _MEAN_VARIANCE_RATIO)
         return self.day + max(0.0, self.minutes - self.day - chance)
 
 

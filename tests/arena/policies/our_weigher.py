@@ -224,7 +224,7 @@ def _charge(known, asked):
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
     fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
-    most = host_estimate.PLAUSIBLE * (view.vcpus + view.vcpus_used)
+    most = host_estimate.PLAUSIBLE_MAX_RATIO * (view.vcpus + view.vcpus_used)
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 
 
