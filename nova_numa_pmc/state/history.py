@@ -302,7 +302,7 @@ def entry(
     entry_id: str,
     move: plan_records.Move,
     parts: Iterable[HistoryPart],
-    who: str,
+    mover: str,
     batch: str,
     seconds: float,
     result: str,
@@ -327,7 +327,7 @@ def entry(
     return HistoryEntry(
         entry_id,
         round(time.time() if taken_s is None else taken_s, 3),
-        who,
+        mover,
         batch,
         move.kind,
         parts,
