@@ -92,7 +92,7 @@ def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> froz
     return pools.cpus_held(promise, host_with_pool_cpus(root), guest)
 
 
-def decide(
+def decide_promise(
     guest: model.Guest,
     options: HostOptions,
     root: str,

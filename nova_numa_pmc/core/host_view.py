@@ -111,7 +111,7 @@ def with_guest_memory(
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
-        nodes = node_memory.with_guest_memory(nodes, limits)
+        nodes = node_memory.without_withheld(nodes, limits)
     return nodes
 
 

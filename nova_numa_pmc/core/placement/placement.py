@@ -2,9 +2,9 @@
 """Decide which nodes of a host a guest's CPUs and memory belong on: the one decision.
 
 The hook, the agent for the starts that it finishes, and ``explain`` ask :func:`place`. For the
-weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide` or faster. The
-rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook at every
-guest start: light modules only.
+weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide_place` or
+faster. The rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook
+at every guest start: light modules only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def place(
         return _leave_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
-    decided = decide(inputs, limits)
+    decided = decide_place(inputs, limits)
     if not decided.ranks:
         return _leave_alone(decided.reason)
     return _placement(host_view, members, inputs, decided)
@@ -94,7 +94,7 @@ class PlaceDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
+def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
     """Order the places that a guest could have."""
     request = inputs.request
     if sum(inputs.threads) < max(1, request.vcpus):
