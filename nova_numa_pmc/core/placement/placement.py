@@ -143,7 +143,7 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
 
 
 def _leave_alone(reason: model.Reason) -> model.Placement:
-    return model.Placement((), None, False, (reason,))
+    return model.Placement((), None, (reason,))
 
 
 def _placement(
@@ -171,7 +171,6 @@ def _placement(
     return model.Placement(
         nodes,
         _cpus(inputs, best),
-        best.memory_fits,
         (_verdict(code, decided.ranks, ids), *_remarks(inputs, code, decided.assumed)),
         mem_nodes,
         _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),
