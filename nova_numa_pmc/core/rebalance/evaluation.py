@@ -103,10 +103,16 @@ def kind_of(proposal: Proposal) -> str:
     if len(proposal) > 1:
         return plan_records.SWAP
     ((guest, place),) = proposal
-    at, to = set(guest.at), set(place.cpus)
-    if at == to:
+    now, then = set(guest.at), set(place.cpus)
+    if now == then:
         return plan_records.FETCH
-    return plan_records.WIDEN if at < to else plan_records.NARROW if to < at else plan_records.MOVE
+    return (
+        plan_records.WIDEN
+        if now < then
+        else plan_records.NARROW
+        if then < now
+        else plan_records.MOVE
+    )
 
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
