@@ -278,7 +278,7 @@ def _handover_steps(
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes of memory that is unbound (v2), as :func:`allowed_mems.unbound_mems`."""
+    """Call :func:`allowed_mems.unbound_mems`, importing it late: seldom needed at a start."""
     from nova_numa_pmc.host import allowed_mems
 
     return allowed_mems.unbound_mems(groups)
