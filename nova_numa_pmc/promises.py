@@ -134,8 +134,8 @@ def decide_promise(
             promise,
             placed.cpus,
             explain.explain(placed),
-            (),
-            promise.origin == model.FLOATING and request.policy != model.NONE,
+            problems=(),
+            failed=promise.origin == model.FLOATING and request.policy != model.NONE,
         )
         if by_node and placed.nodes:
             followable = _followable_bytes(by_node, host, options.limits)

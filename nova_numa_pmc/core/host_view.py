@@ -79,19 +79,19 @@ def view(
             demand += PRIOR_CORES_PER_VCPU * young[at]
         views.append(
             model.NodeView(
-                node.id,
-                cores[at],
-                len(node.cpus),
-                capacity[at],
-                promised[at],
-                guests[at],
-                vcpus[at],
-                demand,
-                load.bandwidth_bytes_per_sec,
-                load.bandwidth_max_bytes_per_sec,
-                load.link_ratio,
-                _huge_free(node, huge[at]),
-                node.cpus,
+                id=node.id,
+                cores=cores[at],
+                threads=len(node.cpus),
+                capacity_bytes=capacity[at],
+                promised_bytes=promised[at],
+                guests=guests[at],
+                vcpus=vcpus[at],
+                demand_cores=demand,
+                bandwidth_bytes_per_sec=load.bandwidth_bytes_per_sec,
+                bandwidth_max_bytes_per_sec=load.bandwidth_max_bytes_per_sec,
+                link_ratio=load.link_ratio,
+                huge_free_bytes=_huge_free(node, huge[at]),
+                cpus=node.cpus,
             )
         )
     return quantise(

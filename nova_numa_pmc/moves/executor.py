@@ -281,11 +281,11 @@ class MoveExecutor:
                     )
                     for part in parts
                 ],
-                self._mover,
-                self._batch,
-                max((self._clock() - part.began_s for part in parts), default=0),
-                result,
-                why,
+                mover=self._mover,
+                batch=self._batch,
+                seconds=max((self._clock() - part.began_s for part in parts), default=0),
+                result=result,
+                why=why,
             )
         )
 

@@ -325,16 +325,16 @@ def entry(
         for part in move.parts
     )
     return HistoryEntry(
-        entry_id,
-        round(time.time() if taken_s is None else taken_s, 3),
-        mover,
-        batch,
-        move.kind,
-        parts,
-        round(move.gain_cores, 3),
-        round(move.cost_core_sec, 3),
-        sum(part.moved_bytes for part in parts),
-        round(max(0.0, seconds), 3),
-        result,
-        ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
+        id=entry_id,
+        taken_s=round(time.time() if taken_s is None else taken_s, 3),
+        who=mover,
+        batch=batch,
+        kind=move.kind,
+        parts=parts,
+        gain_cores=round(move.gain_cores, 3),
+        cost_core_sec=round(move.cost_core_sec, 3),
+        moved_bytes=sum(part.moved_bytes for part in parts),
+        seconds=round(max(0.0, seconds), 3),
+        result=result,
+        why=''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
     )

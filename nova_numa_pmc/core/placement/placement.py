@@ -134,11 +134,9 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
         guest.vcpus,
         guest.memory_bytes,
         guest.page_bytes,
-        False,
-        origin,
-        now_ns,
-        False,
-        placement.mem_bytes if origin == model.PLACED else (),
+        origin=origin,
+        since_ns=now_ns,
+        mem_bytes=placement.mem_bytes if origin == model.PLACED else (),
     )
 
 

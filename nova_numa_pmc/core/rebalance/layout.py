@@ -106,8 +106,8 @@ class GuestModel:
             self.stalls_per_ns,
             self.traffic,
             layout.latencies_ns,
-            min(served, self.demand),
-            self.counted,
+            served_cores=min(served, self.demand),
+            counts_queueing=self.counted,
         )
 
     def _mem_shares(self, layout: Layout) -> losses.Shares:
