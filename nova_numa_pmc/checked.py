@@ -20,7 +20,7 @@ NUMBER_MAX = 1.7976931348623157e308
 _REQUIRED = object()
 
 
-def exact(kind: type[_T], value: object) -> _T:
+def of_type(kind: type[_T], value: object) -> _T:
     """Return a value of exactly this type."""
     if type(value) is not kind:
         raise ValueError('%.40r is not of type %s' % (value, kind.__name__))
@@ -36,7 +36,7 @@ def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float
     return amount
 
 
-def whole(value: Any, maximum: float = NUMBER_MAX) -> int:
+def integer(value: Any, maximum: float = NUMBER_MAX) -> int:
     """Return an int from 0 to ``maximum``."""
     if type(value) is not int or not 0 <= value <= maximum:
         raise ValueError('%.40r is not a whole number up to %g' % (value, maximum))
@@ -115,9 +115,9 @@ class Members:
             return None
         return member(name, number, value, self._maximum if maximum is None else maximum)
 
-    def whole(self, name: str, default: object = _REQUIRED) -> int:
+    def integer(self, name: str, default: object = _REQUIRED) -> int:
         """Return an int of at least 0."""
-        return member(name, whole, self.get(name, default), self._maximum)
+        return member(name, integer, self.get(name, default), self._maximum)
 
     def text(self, name: str, max_length: int, default: object = _REQUIRED) -> str:
         """Return a printable str."""

@@ -209,7 +209,7 @@ class HookCall:
 
 def _on_start(call: HookCall, xml: bytes) -> bytes:
     guest = guests.parse(xml)
-    decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
+    decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
     if (
         call.operation == 'start'

@@ -38,7 +38,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     guest = guests.parse(xml)
     decision = promises.recall(guest, call.options, call.root)
     if decision is None:
-        decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
+        decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     if decision.promise.origin != model.PLACED:
         _record_left_alone(call, decision, logged=bool(decision.problems))
         return
@@ -48,7 +48,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             early_cpus = promises.promised_cpus(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        by_node, huge_by_node = memory_by_node(guest, groups, call.root)
+        by_node, huge_by_node = all_and_huge_by_node(guest, groups, call.root)
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
@@ -88,7 +88,7 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
         call.log_decision(decision)
 
 
-def memory_by_node(
+def all_and_huge_by_node(
     guest: model.Guest, groups: cgroups.GuestGroups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes} of all, and of its huge pages.
@@ -116,9 +116,9 @@ def decide_beside_memory(
 ) -> promises.Decision:
     """Decide again if the guest has memory elsewhere that cannot be moved, or is too much to move.
 
-    :param by_node: {node id: bytes}, as :func:`memory_by_node` returns it
+    :param by_node: {node id: bytes}, as :func:`all_and_huge_by_node` returns it
     :returns: ``decision`` itself if the memory can follow it
-    :raises NumaPmcError: as :func:`promises.decide`
+    :raises NumaPmcError: as :func:`promises.decide_promise`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     away = cgroups.bytes_off(by_node, homes)
@@ -130,7 +130,7 @@ def decide_beside_memory(
     )
     if not stays or 2 * away <= sum(by_node.values()):
         return decision
-    return promises.decide(guest, options, root, lock_timeout_s, by_node)
+    return promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
 
 
 def _take_back_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
@@ -149,13 +149,13 @@ def _apply(
     decision: promises.Decision,
     huge_by_node: Mapping[int, int] | None,
     early_cpus: frozenset[int],
-) -> cpuset.ConfineResult:
+) -> cpuset.HoldResult:
     assert decision.cpus is not None
     mems = None
     # The kernel would try each page of locked memory in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
-    return cpuset.confine(
+    return cpuset.hold(
         groups,
         decision.cpus,
         mems,
@@ -166,7 +166,7 @@ def _apply(
     )
 
 
-def _cpus_before_text(applied: cpuset.ConfineResult) -> str:
+def _cpus_before_text(applied: cpuset.HoldResult) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
@@ -175,7 +175,7 @@ def _cpus_before_text(applied: cpuset.ConfineResult) -> str:
 
 
 def _memory_text(
-    applied: cpuset.ConfineResult, promise: model.Promise, by_node: Mapping[int, int]
+    applied: cpuset.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = cgroups.bytes_off(by_node, homes)

@@ -344,18 +344,16 @@ class Placement(Record):
 
     :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
     :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
-    :param memory_fits: the memory fits on ``nodes``, so it may be brought there, or bound if the
-        operator wants; False: only CPUs are held, and memory stays unbound
     :param reasons: why there, the deciding one first
-    :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits
-        there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
+    :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits there, so it
+        may be brought there, or bound if the operator wants; the nearest nodes with memory of a
+        CPU-only node; else empty: only CPUs are held, and memory stays unbound
     :param mem_bytes: parallel to ``mem_nodes``, what to promise on each; empty where
         that is on one node, or anywhere
     """
 
     nodes: tuple[int, ...]
     cpus: frozenset[int] | None = None
-    memory_fits: bool = False
     reasons: tuple[Reason, ...] = ()
     mem_nodes: tuple[int, ...] = ()
     mem_bytes: tuple[int, ...] = ()

@@ -92,7 +92,7 @@ def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> froz
     return pools.cpus_held(promise, host_with_pool_cpus(root), guest)
 
 
-def decide(
+def decide_promise(
     guest: model.Guest,
     options: HostOptions,
     root: str,
@@ -115,7 +115,7 @@ def decide(
     devices, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, unread = _with_override(guest, root)
-    guest, beyond = promise_limit.limited(guest, host, options.limits)
+    guest, beyond = promise_limit.limit_memory(guest, host, options.limits)
     located, own_host = _with_pool_load(guest, host), pools.with_guest_pool(guest, host)
     problems += (*unread, *beyond)
     host_promises = host_promises or locked(options, root, timeout_s)
@@ -134,8 +134,8 @@ def decide(
             promise,
             placed.cpus,
             explain.explain(placed),
-            (),
-            promise.origin == model.FLOATING and request.policy != model.NONE,
+            problems=(),
+            failed=promise.origin == model.FLOATING and request.policy != model.NONE,
         )
         if by_node and placed.nodes:
             followable = _followable_bytes(by_node, host, options.limits)
@@ -218,7 +218,7 @@ def updated_promise(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _with_pool_load(promise_limit.limited(guest, host, limits)[0], host)
+    guest = _with_pool_load(promise_limit.limit_memory(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -286,7 +286,7 @@ def reconcile(
     problems += unread
     for guest in found:
         if guest.name in unknown:
-            guest, beyond = promise_limit.limited(guest, host, options.limits)
+            guest, beyond = promise_limit.limit_memory(guest, host, options.limits)
             problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
             host_promises.put(_implied_promise(_with_pool_load(guest, host), host, options, root))
     return problems

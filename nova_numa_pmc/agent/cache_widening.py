@@ -73,7 +73,7 @@ class CacheWidening:
             if waited < WIDEN_AFTER_CORE_SEC:
                 self._waited[key] = waited
                 continue
-            most, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
+            waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             after = promise._replace(cpus=())
             promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
             widened[promise.uuid] = after
@@ -82,7 +82,7 @@ class CacheWidening:
                 'while others are idle',
                 promise.name,
                 name_nodes(promise.cpu_nodes),
-                most,
+                waiting_cores,
             )
         return tick.with_promises(widened)
 

@@ -91,13 +91,13 @@ class LateStarts:
 
     def _place(self, guest: model.Guest) -> model.Promise:
         """Decide on a guest that its hook has not placed, and record it; return its promise."""
-        decision = promises.decide(guest, self.options, self._root, LOCK_TIMEOUT_S)
+        decision = promises.decide_promise(guest, self.options, self._root, LOCK_TIMEOUT_S)
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)
             decision = hook_started.decide_beside_memory(
                 guest,
                 decision,
-                hook_started.memory_by_node(guest, groups, self._root)[0],
+                hook_started.all_and_huge_by_node(guest, groups, self._root)[0],
                 self.options,
                 self._root,
                 LOCK_TIMEOUT_S,

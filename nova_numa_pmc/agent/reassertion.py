@@ -172,7 +172,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes = _confine(groups, cpusets, cpus, left, theirs)
+        changes = _hold_groups(groups, cpusets, cpus, left, theirs)
         if changes:
             if self._held.get(key) == cpus:  # it was in force before, so others have changed it
                 self._written[guest.uuid] = [*recent, now_s]
@@ -274,7 +274,7 @@ class Reassertion:
             why = room.take(promise, cgroups.memory_by_node(groups) or {})
         if not why:
             if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
-                applied = cpuset.confine(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
+                applied = cpuset.hold(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
                 if applied.changes:
                     self._log.info(
                         'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
@@ -324,7 +324,7 @@ class _Room:
         return ''
 
 
-def _confine(
+def _hold_groups(
     groups: cgroups.GuestGroups,
     cpusets: dict[str, Cpuset],
     cpus: frozenset[int],
@@ -335,7 +335,7 @@ def _confine(
     changes: list[FileChange] = []
     for former in left:
         others = frozenset(groups_set_by_others(groups, cpusets, cpus, former))
-        changes += cpuset.confine(
+        changes += cpuset.hold(
             groups, cpus, ours=Cpuset(former, frozenset()), set_by_others=theirs | others
         ).changes
     return changes

@@ -98,9 +98,9 @@ class Rebalancer:
             sampler,
             self.options.shared.limits,
             self._root,
-            self._executor.widened.places,
-            tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-            tick.now.boottime_ns,
+            places=self._executor.widened.places,
+            measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+            now_ns=tick.now.boottime_ns,
         )
 
     def _log_plan(self, plan: plan_records.Plan) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.finding import ERROR, NOTE, WARNING, Finding
-from nova_numa_pmc.host import confinement, files, hook_files
+from nova_numa_pmc.host import confinement, files, hook_files, processes
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
@@ -132,7 +132,7 @@ def _check_wiring(
         )
         return
     changed_s = os.stat(installed.path).st_ctime
-    boot_s = confinement.boot_s(root) or 0
+    boot_s = processes.boot_s(root) or 0
     seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
     if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
         yield Finding(

@@ -110,11 +110,10 @@ def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_options(conf: NovaConf) -> Iterator[Finding]:
+def read_options(conf: NovaConf) -> None:
     """Read the monitor's own options, so that a bad value becomes one of ``conf.findings``."""
     for name in ('metrics_deadband', 'metrics_heartbeat'):
         conf.get(name, 'numa_pmc')
-    yield from ()
 
 
 def check_notifications(conf: NovaConf) -> Iterator[Finding]:

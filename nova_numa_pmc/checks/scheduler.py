@@ -199,14 +199,14 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
         'randomize_allocation_candidates', 'placement'
     ):
         return
-    most = conf.get('max_placement_results', 'scheduler')
+    hosts = conf.get('max_placement_results', 'scheduler')
     yield Finding(
         'candidates-not-random',
         finding.NOTE,
         'Placement gives the scheduler at most %d hosts, and always the same ones: the other '
-        'hosts are never weighed' % most,
+        'hosts are never weighed' % hosts,
         'if there are more than %d hosts, set [placement] '
-        'randomize_allocation_candidates = true in placement.conf' % most,
+        'randomize_allocation_candidates = true in placement.conf' % hosts,
         placement_conf.file_of('randomize_allocation_candidates', 'placement'),
     )
 

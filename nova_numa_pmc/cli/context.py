@@ -217,7 +217,7 @@ class CommandContext:
                 sampler,
                 self.options.shared.limits,
                 self.root,
-                self._places(observed),
+                places=self._places(observed),
                 now_ns=files.boottime_ns(),
             )
         )

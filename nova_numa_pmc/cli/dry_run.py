@@ -46,7 +46,7 @@ def draft(options: HostOptions, root: str) -> HostPromisesDraft:
     return HostPromisesDraft(host_promises.promises, host_promises.rotation)
 
 
-def decide(
+def decide_unrecorded(
     guest: model.Guest, options: HostOptions, root: str
 ) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
@@ -57,7 +57,7 @@ def decide(
     """
     host_promises = draft(options, root)
     recorded = host_promises.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, host_promises=host_promises), recorded
+    return promises.decide_promise(guest, options, root, 0, host_promises=host_promises), recorded
 
 
 def withheld_memory(
@@ -95,9 +95,9 @@ def possible_places(
             ids(rank.candidate.cpus),
             ids(rank.candidate.mems),
             rank.pressure,
-            dict(zip(ranking.KEY_PARTS, rank.key)),
+            dict(zip(ranking.KEY_FIELDS, rank.key)),
         )
-        for rank in placement.decide(inputs, limits).ranks
+        for rank in placement.decide_place(inputs, limits).ranks
     ]
 
 

@@ -113,23 +113,23 @@ def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> d
 
 def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
     """Return Nova's weights as text, with a column for each weigher that distinguishes hosts."""
-    telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
-    silent = [name for name in weighed.shares if name not in telling]
+    differing = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
+    equal = [name for name in weighed.shares if name not in differing]
     order = _best(weighed, passing)
-    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in telling)])
+    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in differing)])
     rows = [
         (
             tables.printable(passing[position]),
             tables.number(weighed.weight(position), 3),
-            *(tables.number(weighed.shares[name][position], 3) for name in telling),
+            *(tables.number(weighed.shares[name][position], 3) for name in differing),
         )
         for position in order[:_HOSTS_SHOWN]
     ]
     lines = tables.text(tables.of_texts(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
-    if silent:
-        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, silent)))
+    if equal:
+        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, equal)))
     lines += [
         'left out: %s' % tables.printable('%s: %s' % pair) for pair in weighed.failed.items()
     ]

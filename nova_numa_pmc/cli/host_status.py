@@ -245,7 +245,7 @@ def _guest_status(
         groups = cgroups.find(guest.pid, command.root)
         held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
         if guest.page_bytes:
-            by_node = hugetlb.with_huge_pages(by_node or {}, guest.pid, command.root)
+            by_node = hugetlb.add_huge_pages(by_node or {}, guest.pid, command.root)
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)
     except CpusetError as error:
         problem = str(error)

@@ -68,13 +68,13 @@ class _MessagePrinter(logging.Handler):
             self._print_line(tables.printable(record.getMessage()))
 
 
-def hold_move_lock(command: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
+def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
     """Return the move lock, taken; it is released at the end of its ``with``.
 
-    :param who: one of :data:`history.APPLY`…
+    :param mover: one of :data:`history.APPLY`…
     :raises StateLocked: another process holds it for longer than ``wait_s``
     """
-    taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + who)
+    taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + mover)
     try:
         taken.take(min(wait_s, _QUIET_WAIT_S))
     except StateLocked as error:
@@ -93,14 +93,14 @@ def make_moves(
     command: CommandContext,
     plan: plan_records.Plan,
     promised: dict[str, model.Promise],
-    who: str,
+    mover: str,
     wait_s: float = 0.0,
     targets: dict[str, model.Promise] | None = None,
 ) -> RunResult:
     """Make the moves of a plan.
 
     :param promised, targets: as in :class:`move_promises.PlannedMove`
-    :param who: one of :data:`history.APPLY`…
+    :param mover: one of :data:`history.APPLY`…
     :param wait_s: how long to wait for another process that moves guests [s]
     :raises StateLocked: another process holds the move lock for longer
     """
@@ -114,7 +114,7 @@ def make_moves(
         writer.append(entry)
 
     with (
-        hold_move_lock(command, who, wait_s),
+        hold_move_lock(command, mover, wait_s),
         command.signals() as wait,
         progress.open_progress() as shown,
     ):
@@ -127,7 +127,7 @@ def make_moves(
                 command.options,
                 command.root,
                 LOG,
-                who=who,
+                mover=mover,
                 batch=batch,
                 on_history_entry=record,
                 port=command.port,

@@ -73,8 +73,8 @@ def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool
     )
 
 
-def _are_close(sent: float | None, now: float | None, most: float) -> bool:
-    """Return whether two figures differ by ``most`` at most; unknown equals only unknown."""
+def _are_close(sent: float | None, now: float | None, tolerance: float) -> bool:
+    """Return whether two figures differ by ``tolerance`` at most; unknown equals only unknown."""
     if sent is None or now is None:
         return sent is now
-    return abs(sent - now) <= most
+    return abs(sent - now) <= tolerance

@@ -10,8 +10,8 @@ from nova_numa_pmc.core.memory_domains import (
     LOCAL_DISTANCE,
     NEAR_DEFAULT,
     distance,
-    labelled,
-    near,
+    domains_from_distances,
+    domains_from_labels,
     threshold,
 )
 
@@ -27,7 +27,7 @@ AMOUNT_MAX = 2**50
 _DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
 
 
-def whole(value: object) -> int:
+def integer(value: object) -> int:
     """Return a value, which has to be a whole number in range.
 
     :raises ValueError: it is not a whole number, or out of range
@@ -69,25 +69,27 @@ def add_domains(maximum: dict[str, int], view: model.HostView) -> None:
 def read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
     """Return the nodes that share memory channels, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
-        return near(distances, whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
+        return domains_from_distances(distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT)))
     count = len(distances)
     labels = b''.join(
-        (whole(maximum['pmc.s%d' % at]) % 256**_DOMAINS_PER_VALUE).to_bytes(
+        (integer(maximum['pmc.s%d' % at]) % 256**_DOMAINS_PER_VALUE).to_bytes(
             _DOMAINS_PER_VALUE, 'little'
         )
         for at in range(-(-count // _DOMAINS_PER_VALUE))
     )
-    return labelled(labels[:count])
+    return domains_from_labels(labels[:count])
 
 
 def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, int]:
     """Return the distances and the smallest between two nodes."""
     far = maximum.get('pmc.far')
     if far is not None:
-        return _square(count, (whole(far),), 1)
+        return _square(count, (integer(far),), 1)
     values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
     return _square(
-        count, tuple(whole(maximum['pmc.x%d' % at]) for at in range(values)), _DISTANCES_PER_VALUE
+        count,
+        tuple(integer(maximum['pmc.x%d' % at]) for at in range(values)),
+        _DISTANCES_PER_VALUE,
     )
 
 

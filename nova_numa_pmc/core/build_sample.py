@@ -103,8 +103,8 @@ def node_samples(
             for at, use in enumerate(uses)
         ]
     bandwidth_ratios = [
-        rates.ratio(use.bandwidth_bytes_per_sec, most)
-        for use, most in zip(uses, capacities.bandwidth_max)
+        rates.ratio(use.bandwidth_bytes_per_sec, maximum)
+        for use, maximum in zip(uses, capacities.bandwidth_max)
     ]
     losses = pressure.losses(
         [use.demand_cores for use in uses],

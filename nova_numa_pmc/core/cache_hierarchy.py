@@ -11,7 +11,11 @@ Imported by the libvirt hook at every guest start: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, labelled, near
+from nova_numa_pmc.core.memory_domains import (
+    DISTANCE_MAX,
+    domains_from_distances,
+    domains_from_labels,
+)
 
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
@@ -31,14 +35,14 @@ def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, 
     :param limits: whose ``domain_distance``, where not 0, takes precedence
     """
     if limits.domain_distance:
-        return near(host.distances, limits.domain_distance)
+        return domains_from_distances(host.distances, limits.domain_distance)
     if host.vendor not in _L3_AS_NUMA:
         return ()
     sockets = [
         socket if _is_one_l3(node, l3s) else None
         for node, l3s, socket in zip(host.nodes, host.l3s, host.sockets)
     ]
-    return labelled(
+    return domains_from_labels(
         [
             at
             if socket is None or sockets.count(socket) <= _BY_CONTROLLERS_MAX

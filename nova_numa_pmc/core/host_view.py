@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
-#: An estimate per vCPU is rounded to this many parts of a core, a power of two: sums of it are
-#: then the same in whatever order guests are charged.
-_PARTS = 64
+#: Steps of a core to which an estimate per vCPU is rounded, a power of two: sums of it are then
+#: the same in whatever order guests are charged.
+_STEPS_PER_CORE = 64
 #: Extra specs of a flavor that influence a placement.
 POLICY_KEY = model.EXTRA_SPEC_PREFIX + 'policy'
 INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
@@ -39,7 +39,7 @@ MIB, MB = 1 << 20, 10**6
 _UNMEASURED = model.NodeLoad()
 #: The least share of a capacity that stolen time leaves: without cores a node would count as
 #: memory only.
-_MIN_RATIO = 0.05
+_CAPACITY_MIN_RATIO = 0.05
 
 
 def view(
@@ -79,19 +79,19 @@ def view(
             demand += PRIOR_CORES_PER_VCPU * young[at]
         views.append(
             model.NodeView(
-                node.id,
-                cores[at],
-                len(node.cpus),
-                capacity[at],
-                promised[at],
-                guests[at],
-                vcpus[at],
-                demand,
-                load.bandwidth_bytes_per_sec,
-                load.bandwidth_max_bytes_per_sec,
-                load.link_ratio,
-                _huge_free(node, huge[at]),
-                node.cpus,
+                id=node.id,
+                cores=cores[at],
+                threads=len(node.cpus),
+                capacity_bytes=capacity[at],
+                promised_bytes=promised[at],
+                guests=guests[at],
+                vcpus=vcpus[at],
+                demand_cores=demand,
+                bandwidth_bytes_per_sec=load.bandwidth_bytes_per_sec,
+                bandwidth_max_bytes_per_sec=load.bandwidth_max_bytes_per_sec,
+                link_ratio=load.link_ratio,
+                huge_free_bytes=_huge_free(node, huge[at]),
+                cpus=node.cpus,
             )
         )
     return quantise(
@@ -111,7 +111,7 @@ def with_guest_memory(
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
-        nodes = node_memory.with_guest_memory(nodes, limits)
+        nodes = node_memory.without_withheld(nodes, limits)
     return nodes
 
 
@@ -285,11 +285,11 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     """
     return (
         round(
-            _PARTS
+            _STEPS_PER_CORE
             * (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + cores_per_vcpu_sum)
             / (PRIOR_GUESTS + guests)
         )
-        / _PARTS
+        / _STEPS_PER_CORE
     )
 
 
@@ -326,12 +326,12 @@ def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less the stolen cores, but never less than :data:`_MIN_RATIO` of it.
+    """Return a capacity less the stolen cores, at least :data:`_CAPACITY_MIN_RATIO` of it.
 
     :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
         as 0
     """
-    return max(_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
+    return max(_CAPACITY_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
 def _sum_promises(
@@ -342,8 +342,10 @@ def _sum_promises(
     huge: list[dict[int, int]] = [{} for _ in nodes]
     several: list[tuple[tuple[int, ...], int]] = []
     floating: list[tuple[tuple[int, ...], int]] = []
-    having = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
-    for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises], having)):
+    with_memory = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
+    for promise, homes in zip(
+        promises, _homes(nodes, [p.mem_nodes for p in promises], with_memory)
+    ):
         recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
         if promise.page_bytes:
             _promise_huge(nodes, huge, homes, promise, promise.page_bytes, recorded)
@@ -371,7 +373,7 @@ def _promise_huge(
     page_bytes: int,
     recorded: bool,
 ) -> None:
-    parts = (
+    shares = (
         promise.mem_bytes
         if recorded
         else split_bytes(
@@ -386,8 +388,8 @@ def _promise_huge(
             ],
         )
     )
-    for at, part in zip(homes, parts):
-        huge[at][page_bytes] = huge[at].get(page_bytes, 0) + part
+    for at, share in zip(homes, shares):
+        huge[at][page_bytes] = huge[at].get(page_bytes, 0) + share
 
 
 def _homes(
@@ -401,9 +403,9 @@ def _homes(
     return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
 
 
-def _add(amounts: list[int], homes: tuple[int, ...], parts: Sequence[int]) -> None:
-    for at, part in zip(homes, parts):
-        amounts[at] += part
+def _add(amounts: list[int], homes: tuple[int, ...], shares: Sequence[int]) -> None:
+    for at, share in zip(homes, shares):
+        amounts[at] += share
 
 
 def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
@@ -432,29 +434,29 @@ def _vcpus(
     """Count guests, vCPUs and young guests' vCPUs by position."""
     guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
     for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
-        parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
+        shares = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
         is_young = now_ns is not None and promise.since_ns > now_ns - NOT_YET_MEASURED_NS
-        for at, part in zip(homes, parts):
-            guests[at] += part
-            vcpus[at] += part * promise.vcpus
+        for at, share in zip(homes, shares):
+            guests[at] += share
+            vcpus[at] += share * promise.vcpus
             if is_young:
-                young[at] += part * promise.vcpus
+                young[at] += share * promise.vcpus
     return guests, vcpus, young
 
 
 def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide whole bytes in proportion to whole weights; evenly when all are 0.
 
-    No part exceeds its weight as long as the amount fits: rounding must not overfill a node.
+    No share exceeds its weight as long as the amount fits: rounding must not overfill a node.
     """
     if not sum(weights):
         weights = [1] * len(weights)
-    total, cumulated, given, parts = sum(weights), 0, 0, []
+    total, cumulated, given, shares = sum(weights), 0, 0, []
     for weight in weights:
         cumulated += weight
-        parts.append(amount * cumulated // total - given)
-        given += parts[-1]
-    return parts
+        shares.append(amount * cumulated // total - given)
+        given += shares[-1]
+    return shares
 
 
 def _shares(weights: Sequence[float]) -> list[float]:

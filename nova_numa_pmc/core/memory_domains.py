@@ -52,7 +52,7 @@ def _groups(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, groups.values()))
 
 
-def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
+def domains_from_labels(labels: Sequence[Hashable]) -> tuple[int, ...]:
     """Turn labels, equal within a domain, into domains as in :class:`model.HostView`.
 
     :param labels: by position; () where each is its own
@@ -62,7 +62,9 @@ def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
     return () if len(first) == len(firsts) else firsts
 
 
-def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[int, ...]:
+def domains_from_distances(
+    distances: tuple[tuple[float, ...], ...], threshold: float
+) -> tuple[int, ...]:
     """Return the domains of nodes that are connected by distances below a threshold.
 
     :param distances: by position; what is not square is ignored
@@ -91,7 +93,7 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
                 ):
                     labels[other] = seed
                     reached.append(other)
-    return labelled(labels)
+    return domains_from_labels(labels)
 
 
 def threshold(view: model.HostView) -> tuple[float, bool]:
@@ -103,7 +105,7 @@ def threshold(view: model.HostView) -> tuple[float, bool]:
     """
     further = sorted({distance + 1 for row in view.distances for distance in row})
     for below in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
-        if near(view.distances, below) == view.domains:
+        if domains_from_distances(view.distances, below) == view.domains:
             return below, True
     return LOCAL_DISTANCE, False
 

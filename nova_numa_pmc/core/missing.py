@@ -71,16 +71,16 @@ def _with_demand(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
 
 
 def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    knowing = [
+    known = [
         (node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec)
         for node in nodes
         if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
     ]
-    if not knowing or len(knowing) == sum(1 for node in nodes if has_memory(node)):
+    if not known or len(known) == sum(1 for node in nodes if has_memory(node)):
         return None
-    assumed = upper_quartile([served / maximum for served, maximum in knowing])
+    assumed = upper_quartile([served / maximum for served, maximum in known])
     # The lowest, so that what a guest adds counts no less here than elsewhere.
-    lowest = min(maximum for _, maximum in knowing)
+    lowest = min(maximum for _, maximum in known)
     filled = []
     for node in nodes:
         if has_memory(node) and not _knows_bandwidth(node):

@@ -34,10 +34,10 @@ def is_for_guests(node: model.Node, limits: model.PlacementOptions) -> bool:
     return bool(node.memory_bytes) and memory_of(node, limits).kind == model.HOST
 
 
-def with_guest_memory(
+def without_withheld(
     nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
-    """Return the nodes, leaving out memory that is not for guests."""
+    """Return the nodes without the memory that :func:`list_withheld` lists."""
     return tuple(
         node
         if is_for_guests(node, limits) or not node.memory_bytes

@@ -202,8 +202,8 @@ def other_pools(
             own = guest.allowed_cpus & usable_cpus
             if own and own != pool:
                 counts[own] = counts.get(own, 0) + 1
-    most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OTHER_POOLS_MAX]
-    return tuple(sorted(most, key=sorted))
+    largest = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OTHER_POOLS_MAX]
+    return tuple(sorted(largest, key=sorted))
 
 
 def usable(node: model.Node) -> frozenset[int]:

@@ -78,7 +78,7 @@ def node_pressure(
 
 
 def slit_latencies_ns(
-    distances: Sequence[Sequence[int]], local_ns: float
+    distances: Sequence[Sequence[float]], local_ns: float
 ) -> tuple[tuple[float, ...], ...]:
     """Return unloaded latencies from SLIT distances, ℓ_nm = local · d_nm / d_nn [ns].
 

@@ -40,17 +40,17 @@ def bytes_per_line(
 
 def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
     """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
-    rate = bytes_per_line(samples, nodes)
-    traffic_by_guest = {sample.uuid: bytes_per_sec(sample, rate) for sample in samples}
+    line_bytes = bytes_per_line(samples, nodes)
+    traffic_by_guest = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
     return {uuid: traffic for uuid, traffic in traffic_by_guest.items() if traffic is not None}
 
 
-def bytes_per_sec(sample: GuestSample, rate: float | None) -> float | None:
+def bytes_per_sec(sample: GuestSample, line_bytes: float | None) -> float | None:
     """Return a guest's DRAM traffic: as counted, else by its accesses; None: unknown [bytes/s].
 
-    :param rate: :func:`bytes_per_line`
+    :param line_bytes: :func:`bytes_per_line`
     """
     lines = lines_per_sec(sample)
-    if sample.bandwidth_bytes_per_sec is not None or lines is None or rate is None:
+    if sample.bandwidth_bytes_per_sec is not None or lines is None or line_bytes is None:
         return sample.bandwidth_bytes_per_sec
-    return lines * rate
+    return lines * line_bytes

@@ -27,8 +27,8 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozen
     """
     if not mems:
         return mems
-    having = memory_kinds.nodes_with_memory(_root(groups))
-    return mems if having is None else mems & having or None
+    with_memory = memory_kinds.nodes_with_memory(_root(groups))
+    return mems if with_memory is None else mems & with_memory or None
 
 
 def unbound_mems(groups: GuestGroups) -> str:

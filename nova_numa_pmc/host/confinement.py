@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, processes
 from nova_numa_pmc.record import Record
 
 #: Daemons that run qemu hooks, the modular one first.
@@ -121,28 +121,6 @@ def _describe(root: str, name: str, pid: int) -> Daemon:
     label = files.read_optional(process, 'attr/current') or UNCONFINED
     if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
         label = label.rsplit(' (', 1)[0]
-    return Daemon(name, pid, start_s(root, process), label, same_root(root, process))
-
-
-def start_s(root: str, process: str) -> float | None:
-    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported."""
-    stat, boot = files.read_optional(process, 'stat'), boot_s(root)
-    if stat is None or boot is None:
-        return None
-    return boot + files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
-
-
-def boot_s(root: str) -> int | None:
-    """Return the host's boot time [s since the epoch], None: not reported."""
-    for line in (files.read_optional(root, 'proc/stat') or '').splitlines():
-        if line.startswith('btime '):
-            return int(line.split()[1])
-    return None
-
-
-def same_root(root: str, process: str) -> bool:
-    """Return whether the process in ``/proc/PID`` sees the same root (False: a container)."""
-    try:
-        return os.path.samefile(os.path.join(process, 'root'), root)
-    except OSError:
-        return True
+    return Daemon(
+        name, pid, processes.started_s(root, process), label, processes.same_root(root, process)
+    )

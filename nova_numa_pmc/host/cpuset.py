@@ -61,8 +61,8 @@ _LEFT_RATIO = 0.01
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
-class ConfineResult(Record):
-    """Result of :func:`confine`.
+class HoldResult(Record):
+    """Result of :func:`hold`.
 
     :param changes: the changed files, in the order written; empty: all was as requested
     :param cpus: those requested
@@ -81,7 +81,7 @@ class ConfineResult(Record):
     left_bytes: int | None = None
 
 
-def confine(
+def hold(
     groups: GuestGroups,
     cpus: frozenset[int],
     mems: frozenset[int] | None = None,
@@ -91,7 +91,7 @@ def confine(
     write: Writer = writes.write,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
-) -> ConfineResult:
+) -> HoldResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param cpus: not empty
@@ -139,17 +139,17 @@ def confine(
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
-    return ConfineResult(changes, cpus, _effective(groups), memory, left_bytes)
+    return HoldResult(changes, cpus, _effective(groups), memory, left_bytes)
 
 
 def release_memory(
     groups: GuestGroups, mems: frozenset[int], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Unbind the memory of a guest that :func:`confine` left bound to ``mems``.
+    """Unbind the memory of a guest that :func:`hold` left bound to ``mems``.
 
     Groups that hold another set are left alone.
 
-    :raises GuestGone, CpusetError: as :func:`confine`
+    :raises GuestGone, CpusetError: as :func:`hold`
     """
     return writes.run(groups.scope, _unbinding_steps(groups, read_cpusets(groups), mems), write)
 
@@ -159,7 +159,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 
     Where each child is written, one that holds another set than the others is left alone.
 
-    :raises GuestGone, CpusetError: as :func:`confine`
+    :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
     above = _handover_steps(groups, cpusets, (cpusets[groups.target].cpus,), 'cpus')
@@ -188,10 +188,10 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 def undo(
     groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Take back what :func:`confine` changed, last first, where it was not changed since.
+    """Take back what :func:`hold` changed, last first, where it was not changed since.
 
     :returns: the changes made
-    :raises GuestGone, CpusetError: as :func:`confine`
+    :raises GuestGone, CpusetError: as :func:`hold`
     """
     steps = []
     for change in reversed(changes):
@@ -207,7 +207,7 @@ def undo(
 def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
 
-    ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
+    ``libvirt/`` is narrowed, and :func:`hold` hands over to the groups below it.
 
     :returns: whether that was written; False: there are vCPUs, or others have set it
     :raises OSError: as the kernel says
@@ -229,7 +229,7 @@ def widen_early(
 ) -> tuple[FileChange, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
-    :raises GuestGone, CpusetError: as :func:`confine`
+    :raises GuestGone, CpusetError: as :func:`hold`
     """
     return writes.run(
         groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), write
@@ -278,7 +278,7 @@ def _handover_steps(
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes of memory that is unbound (v2), as :func:`allowed_mems.unbound_mems`."""
+    """Call :func:`allowed_mems.unbound_mems`, importing it late: seldom needed at a start."""
     from nova_numa_pmc.host import allowed_mems
 
     return allowed_mems.unbound_mems(groups)

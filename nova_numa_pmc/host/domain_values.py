@@ -118,12 +118,12 @@ def _cpu_range(what: str, item: str) -> tuple[range, bool]:
 def pci_address(attributes: Mapping[str, str]) -> str:
     """Return '0000:3b:00.1' for the attributes of libvirt's ``<address>``."""
     parts = []
-    for name, most in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
+    for name, maximum in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
         text = attributes.get(name, '0')
         digits = text[2:] if text[:2] in ('0x', '0X') else ''
         if digits and set(digits.lower()) <= HEX_DIGITS and len(digits) <= 8:
             text = str(int(digits, 16))
-        parts.append(integer('PCI %s' % name, text, 0, most))
+        parts.append(integer('PCI %s' % name, text, 0, maximum))
     return '%04x:%02x:%02x.%x' % tuple(parts)
 
 

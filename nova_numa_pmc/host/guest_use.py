@@ -188,7 +188,7 @@ class GuestUseReader:
             self._groups.pop(key, None)  # the group may have been made again elsewhere
             by_node = {}
         if guest.page_bytes:
-            return hugetlb.with_huge_pages(by_node, guest.pid, self._root) or {}
+            return hugetlb.add_huge_pages(by_node, guest.pid, self._root) or {}
         return by_node
 
     def close(self) -> None:

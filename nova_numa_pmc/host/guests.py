@@ -306,13 +306,13 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     if 'vcpu' not in elements:
         return 1, None, None
     element = elements['vcpu'][0]
-    most = values.integer('vcpu', element.text, 1, values.VCPUS_MAX)
+    maximum = values.integer('vcpu', element.text, 1, values.VCPUS_MAX)
     current = values.integer(
-        'vcpu current', element.attributes.get('current', element.text), 1, most
+        'vcpu current', element.attributes.get('current', element.text), 1, maximum
     )
     # An empty set is libvirt's way to say none, as an absent one.
     allowed = values.cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
-    return current, most if most != current else None, allowed
+    return current, maximum if maximum != current else None, allowed
 
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:

@@ -126,7 +126,7 @@ def groups_set_by_others(
     itself does not have: a libvirt command that failed to pin the thread leaves such a set.
 
     :param cpusets: as :func:`read_cpusets` returns
-    :param ours: what an earlier call of :func:`cpuset.confine` may have left
+    :param ours: what an earlier call of :func:`cpuset.hold` may have left
     """
     return [
         os.path.basename(directory)

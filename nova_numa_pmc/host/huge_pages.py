@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NODE = NODES + '/node%d/hugepages/%s'
 
 
-def with_huge_pages(
+def nodes_with_huge_pages(
     root: str, nodes: tuple[model.Node, ...], totals: Mapping[str, int]
 ) -> tuple[model.Node, ...]:
     """Return nodes with their huge pages.

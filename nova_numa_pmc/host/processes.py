@@ -7,7 +7,7 @@ import os
 import re
 
 from nova_numa_pmc.conf import host_options
-from nova_numa_pmc.host import confinement, files
+from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
@@ -73,14 +73,38 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     )
     if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
         return None
-    same_root = confinement.same_root(root, directory)
+    is_same = same_root(root, directory)
     return Process(
         name,
         pid,
         command,
         owner.st_uid,
         owner.st_gid,
-        confinement.start_s(root, directory),
-        root if same_root else os.path.join(directory, 'root'),
-        same_root,
+        started_s(root, directory),
+        root if is_same else os.path.join(directory, 'root'),
+        is_same,
     )
+
+
+def started_s(root: str, process: str) -> float | None:
+    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported."""
+    stat, boot = files.read_optional(process, 'stat'), boot_s(root)
+    if stat is None or boot is None:
+        return None
+    return boot + files.start_ticks(stat) / os.sysconf('SC_CLK_TCK')
+
+
+def boot_s(root: str) -> int | None:
+    """Return the host's boot time [s since the epoch], None: not reported."""
+    for line in (files.read_optional(root, 'proc/stat') or '').splitlines():
+        if line.startswith('btime '):
+            return int(line.split()[1])
+    return None
+
+
+def same_root(root: str, process: str) -> bool:
+    """Return whether the process in ``/proc/PID`` sees the same root (False: a container)."""
+    try:
+        return os.path.samefile(os.path.join(process, 'root'), root)
+    except OSError:
+        return True

@@ -89,7 +89,7 @@ def read(root: str = '/') -> model.Topology:
     if totals:
         from nova_numa_pmc.host import huge_pages  # few hosts have any
 
-        nodes = huge_pages.with_huge_pages(root, nodes, totals)
+        nodes = huge_pages.nodes_with_huge_pages(root, nodes, totals)
     return model.Topology(
         nodes, _read_distances(root, numbers), _read_cores(root, online), problems=problems
     )

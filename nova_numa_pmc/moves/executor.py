@@ -54,7 +54,7 @@ class MoveTotals(Record):
 class MoveExecutor:
     """The move in progress and the moves to come.
 
-    :param who, batch: as in :class:`history.HistoryEntry`
+    :param mover, batch: ``who`` and ``batch`` of :class:`history.HistoryEntry`
     :param on_history_entry: called with an entry when a move begins and when it ends; None: append
         it to the history
     :ivar move_promises: records the promises; has the options in force
@@ -69,15 +69,15 @@ class MoveExecutor:
         root: str,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
-        who: str = history.AGENT,
+        mover: str = history.AGENT,
         batch: str = '',
         on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
         port: KernelPort = KERNEL,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
-        self._who, self._batch = who, batch
+        self._mover, self._batch = mover, batch
         self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
-        self.move_promises = MovePromises(options, root, clock, who, port)
+        self.move_promises = MovePromises(options, root, clock, mover, port)
         self.widened = Widened()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
@@ -281,11 +281,11 @@ class MoveExecutor:
                     )
                     for part in parts
                 ],
-                self._who,
-                self._batch,
-                max((self._clock() - part.began_s for part in parts), default=0),
-                result,
-                why,
+                mover=self._mover,
+                batch=self._batch,
+                seconds=max((self._clock() - part.began_s for part in parts), default=0),
+                result=result,
+                why=why,
             )
         )
 

@@ -12,7 +12,7 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.held import our_set
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.parts import CpuMove, MovePart, promise_after, within_l3
+from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
@@ -46,7 +46,7 @@ class PlannedMove(Record):
 class MovePromises:
     """Records the promises of guests that are moved.
 
-    :param who: as the history has it; an operator's order about one guest
+    :param mover: ``who`` of the history; an operator's order about one guest
         (:data:`history.PIN`) replaces its earlier override
     """
 
@@ -55,11 +55,11 @@ class MovePromises:
         options: AgentOptions,
         root: str,
         clock: Callable[[], float],
-        who: str,
+        mover: str,
         port: KernelPort,
     ) -> None:
         self.options, self._root, self._clock = options, root, clock
-        self._who, self._port = who, port
+        self._mover, self._port = mover, port
         self._files = guests.StatusFiles(root)
 
     def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
@@ -69,7 +69,7 @@ class MovePromises:
         """
         move, promised, targets = planned
         running: Iterable[model.Guest] = self._files.read()[0]
-        if self._who != history.PIN:
+        if self._mover != history.PIN:
             running, _ = overrides.with_overrides(running, self._root)
         by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
@@ -91,7 +91,7 @@ class MovePromises:
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.planned.uuid: part.after for part in parts}}
                 del others[plan_part.uuid]
-                after = within_l3(
+                after = narrow_to_l3(
                     after, guest, host, list(others.values()), self.options.shared.limits
                 )
             parts.append(

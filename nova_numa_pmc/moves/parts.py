@@ -53,7 +53,7 @@ class CpuMove:
         if self._cpus is None:
             self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
         else:
-            self._changes = cpuset.confine(
+            self._changes = cpuset.hold(
                 self._groups, self._cpus, ours=our_set(self._groups), write=self._port.write
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)
@@ -81,7 +81,7 @@ def promise_after(
     return after
 
 
-def within_l3(
+def narrow_to_l3(
     after: model.Promise,
     guest: model.Guest,
     host: model.Topology,

@@ -101,9 +101,9 @@ def _to_plain(value: Any) -> Any:
 
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     known = {
-        field: checked.exact(list, columns[name])
+        field: checked.of_type(list, columns[name])
         for field, name in file_names(kind).items()
-        if name in checked.exact(dict, columns)
+        if name in checked.of_type(dict, columns)
     }
     if len({len(column) for column in known.values()}) > 1:
         raise ValueError('columns of unequal length')
@@ -121,20 +121,20 @@ def _value(kind: int, value: Any) -> Any:
     if kind == _COUNT:
         return _node(value)
     if kind == _FLAG:
-        return checked.exact(bool, value)
+        return checked.of_type(bool, value)
     if kind == _TEXT:
-        return checked.exact(str, value)
+        return checked.of_type(str, value)
     if kind == _TEXTS:
-        return tuple(checked.exact(str, text) for text in checked.exact(list, value))
+        return tuple(checked.of_type(str, text) for text in checked.of_type(list, value))
     if kind == _SHARES:
-        return tuple((_node(node), _number(share)) for node, share in checked.exact(list, value))
+        return tuple((_node(node), _number(share)) for node, share in checked.of_type(list, value))
     return tuple(
         DeviceSample(
-            checked.exact(str, address),
+            checked.of_type(str, address),
             None if node is None else _node(node),
-            None if local is None else checked.exact(bool, local),
+            None if local is None else checked.of_type(bool, local),
         )
-        for address, node, local, *_ in checked.exact(list, value)
+        for address, node, local, *_ in checked.of_type(list, value)
     )
 
 
@@ -143,4 +143,4 @@ def _number(value: object) -> float:
 
 
 def _node(value: object) -> int:
-    return checked.whole(value, _NODE_MAX)
+    return checked.integer(value, _NODE_MAX)

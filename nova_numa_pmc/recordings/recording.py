@@ -45,11 +45,11 @@ _GZIP = 31  # zlib's window bits for it
 _MEMBER_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
 #: Compressed bytes that are unpacked at once, into at most 1,032 times as much text.
 _PIECE_BYTES = 16 << 10
-#: A part is read as a whole.
-PART_MAX_BYTES = 1 << 30
-#: Rotated parts beyond this number are not looked for.
-PARTS_MAX = 1000
-_PART_NAMES = frozenset(map(str, range(1, PARTS_MAX + 1)))
+#: A file is read as a whole.
+FILE_MAX_BYTES = 1 << 30
+#: Rotated files beyond this number are not looked for.
+FILES_MAX = 1000
+_ROTATED_ENDS = frozenset(map(str, range(1, FILES_MAX + 1)))
 
 
 class Segment(Record):
@@ -121,18 +121,18 @@ def _unpack(data: bytes, position: int) -> tuple[bytes, int | None]:
 
 def _major(data: Any) -> int:
     """Return the major version of a line's format."""
-    major, *_ = checked.exact(list, checked.exact(dict, data).get('v'))
-    return checked.whole(major)
+    major, *_ = checked.of_type(list, checked.of_type(dict, data).get('v'))
+    return checked.integer(major)
 
 
-def parts(path: str) -> list[str]:
+def existing_files(path: str) -> list[str]:
     """Return a recording's files that exist, the oldest first: ``path.2 path.1 path``."""
     rotated = ['%s.%d' % (path, number) for number in sorted(_rotated_numbers(path), reverse=True)]
     return rotated + ([path] if os.path.exists(path) else [])
 
 
 def _rotated_numbers(path: str) -> list[int]:
-    """Return the numbers of rotated parts; one may be missing if a rotation was killed."""
+    """Return the numbers of rotated files; one may be missing if a rotation was killed."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
         ends = [
@@ -142,16 +142,16 @@ def _rotated_numbers(path: str) -> list[int]:
         ]
     except FileNotFoundError:
         return []
-    return [int(end) for end in ends if end in _PART_NAMES]
+    return [int(end) for end in ends if end in _ROTATED_ENDS]
 
 
 def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[Sample]:
-    """Yield the samples of a recording and its rotated parts, the oldest first.
+    """Yield the samples of a recording in all its files, the oldest first.
 
     :param damaged: called with a line for each stretch that holds no whole sample
     :raises RecordingError: there is no such file, or a file that is no recording
     """
-    names = parts(path)
+    names = existing_files(path)
     if not names:
         raise RecordingError(
             '%s: no such file; nova-numa-rebalance record --out FILE makes one' % path
@@ -210,10 +210,10 @@ def _load(name: str) -> bytes:
     with open(name, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RecordingError('%s: not a regular file; name a recording' % name)
-        data = file.read(PART_MAX_BYTES + 1)
-    if len(data) > PART_MAX_BYTES:
+        data = file.read(FILE_MAX_BYTES + 1)
+    if len(data) > FILE_MAX_BYTES:
         raise RecordingError(
-            '%s: longer than %d bytes, so not part of a recording' % (name, PART_MAX_BYTES)
+            '%s: longer than %d bytes, so not part of a recording' % (name, FILE_MAX_BYTES)
         )
     return data
 
@@ -222,15 +222,15 @@ class RecordingWriter:
     """Appends samples to a recording; a torn sample at its end is cut off first.
 
     :param path: the file; full ones are renamed to ``path.1``, ``path.2``, the oldest last
-    :param max_bytes: a part's size, at most :data:`PART_MAX_BYTES`
-    :param max_parts: how many parts are kept, the current one included
+    :param max_bytes: a file's size, at most :data:`FILE_MAX_BYTES`
+    :param max_files: how many files are kept, the current one included
     :ivar cut_bytes: how much of a torn sample was cut off
 
     :raises RecordingError: the file is no recording, or another recorder writes to it
     """
 
-    def __init__(self, path: str, max_bytes: int, max_parts: int) -> None:
-        self.path, self.max_bytes, self.max_parts = path, max_bytes, max_parts
+    def __init__(self, path: str, max_bytes: int, max_files: int) -> None:
+        self.path, self.max_bytes, self.max_files = path, max_bytes, max_files
         self.cut_bytes = 0
         self._fd = self._open()
         try:
@@ -240,7 +240,7 @@ class RecordingWriter:
             raise
 
     def append(self, sample: Sample) -> int:
-        """Write one sample; a part that it would overfill is rotated away before.
+        """Write one sample; a file that it would overfill is rotated away before.
 
         :returns: the bytes it took
         :raises RecordingError: the file system is full or failing; the file is as before
@@ -303,10 +303,10 @@ class RecordingWriter:
         return end
 
     def _rotate(self) -> None:
-        """Rename every part to the next number; remove those beyond ``max_parts``."""
+        """Rename every file to the next number; remove those beyond ``max_files``."""
         for number in sorted((0, *_rotated_numbers(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path
-            if number + 1 >= self.max_parts:
+            if number + 1 >= self.max_files:
                 os.unlink(name)
             else:
                 os.rename(name, '%s.%d' % (self.path, number + 1))

@@ -27,7 +27,7 @@ from nova_numa_pmc.recordings.perf_stat import (
 from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, TextIO
 
     #: By role.
@@ -38,42 +38,12 @@ _LINE_MAX_BYTES = 16 << 20
 SOURCE = 'perf stat'
 
 
-class Replay:
-    """Returns the samples of a file one by one, like a sampler.
-
-    The arguments are those of :func:`read`.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        damaged: Callable[[str], object] | None = None,
-        cpu: str | None = None,
-        node_of_cpu: Mapping[int, int] | None = None,
-    ) -> None:
-        self._samples = read(path, damaged, cpu, node_of_cpu)
-
-    def sample(self) -> Sample | None:
-        """Return the next sample; None: there is none any more."""
-        return next(self._samples, None)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._samples.close()
-
-    def __enter__(self) -> Replay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def read(
     path: str,
     damaged: Callable[[str], object] | None = None,
     cpu: str | None = None,
     node_of_cpu: Mapping[int, int] | None = None,
-) -> Generator[Sample, None, None]:
+) -> Iterator[Sample]:
     """Yield the samples of a file.
 
     :param damaged: called with a line of text for each stretch that cannot be understood
@@ -82,7 +52,7 @@ def read(
     :param node_of_cpu: node ids, for counts by CPU
     :raises RecordingError: it is none of the forms, or cannot be read
     """
-    # Of a recording only a rotated part may be there, or its newest be empty yet.
+    # Of a recording only a rotated file may be there, or its newest be empty yet.
     begin = _begin(path) if os.path.exists(path) else b''
     if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _Key = tuple[float, float, _Size | None, ExpectedGuest]
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs cannot be wanted there.
-PLAUSIBLE = 2.0
+PLAUSIBLE_MAX_RATIO = 2.0
 #: Attribute in which a HostState keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive it.
 _KEPT = '_numa_pmc_estimate'
@@ -211,11 +211,11 @@ def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
     A vCPU wants one CPU at most, its guest's other threads hardly more than that again, and the
     demand of everything but guests is what it ran.
     """
-    demand, most = host.demand, host_state.vcpus_total
-    if not demand or most <= 0:
+    demand, cpus = host.demand, host_state.vcpus_total
+    if not demand or cpus <= 0:
         return True
     wanted = sum(filter(None, demand))
-    return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
+    return wanted <= PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
 
 
 def _present_size(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: How long after a decision its hosts are looked at again [s].
 LATER_S = 3600, 86400
 #: A later line counts for a host within this part of that time.
-_WITHIN = 0.5
+_LATER_TOLERANCE_RATIO = 0.5
 _LINE_MAX, _SECONDS_MAX = 65536, 1e11
 
 
@@ -147,7 +147,7 @@ def _later_pressure(
     """Return a host's pressure in the first line this much later, None: there is none."""
     times, pressures = seen.get(host, ([], []))
     at = bisect.bisect_left(times, taken_s + seconds)
-    if at == len(times) or times[at] > taken_s + (1 + _WITHIN) * seconds:
+    if at == len(times) or times[at] > taken_s + (1 + _LATER_TOLERANCE_RATIO) * seconds:
         return None
     return pressures[at]
 

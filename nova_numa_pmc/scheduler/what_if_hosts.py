@@ -127,12 +127,14 @@ def read_requests(text: str) -> list[WhatIfRequest]:
             requests.append(
                 WhatIfRequest(
                     saved_hosts.SavedFlavor(
-                        checked.member('vcpus', checked.whole, row['vcpus'], 1 << 20),
-                        checked.member('memory_mb', checked.whole, row['memory_mb'], _AMOUNT_MAX),
+                        checked.member('vcpus', checked.integer, row['vcpus'], 1 << 20),
+                        checked.member(
+                            'memory_mb', checked.integer, row['memory_mb'], _AMOUNT_MAX
+                        ),
                         {str(key): str(value) for key, value in specs.items()},
                     ),
                     saved_hosts.amount(row, 'disk_gb', 0),
-                    checked.member('count', checked.whole, row.get('count', 1), _REQUESTS_MAX),
+                    checked.member('count', checked.integer, row.get('count', 1), _REQUESTS_MAX),
                 )
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -161,7 +161,7 @@ def decode(text: str) -> Calibration:
 
 
 def _from_data(data: Any) -> Calibration:
-    nodes = tuple(checked.whole(node, 16383) for node in data['nodes'])
+    nodes = tuple(checked.integer(node, 16383) for node in data['nodes'])
     count = len(nodes)
     if not 0 < count <= _NODES_MAX or list(nodes) != sorted(set(nodes)):
         raise ValueError('node ids are missing, too many or not in ascending order')

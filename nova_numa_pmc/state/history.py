@@ -241,7 +241,7 @@ def decode(line: bytes) -> HistoryEntry:
             raise ValueError('too long')
         data = json.loads(line)
         require_major(str(data['schema']).partition('.')[0], _MAJOR)
-        parts = tuple(map(_part, checked.exact(list, data['parts'])))
+        parts = tuple(map(_part, checked.of_type(list, data['parts'])))
         if not parts:
             raise ValueError('an entry without guests')
         return HistoryEntry(
@@ -265,7 +265,7 @@ def decode(line: bytes) -> HistoryEntry:
 def _part(data: dict[str, Any]) -> HistoryPart:
     return HistoryPart(
         domain_values.uuid(_text(data['uuid'])),
-        domain_values.name(checked.exact(str, data['name'])),
+        domain_values.name(checked.of_type(str, data['name'])),
         _whole(data['since_ns']),
         _place(data['before']),
         _place(data['after']),
@@ -291,7 +291,7 @@ def _amount(value: object, minimum: float = 0) -> float:
 
 
 def _whole(value: object) -> int:
-    return checked.whole(value, _AMOUNT_MAX)
+    return checked.integer(value, _AMOUNT_MAX)
 
 
 def _wholes(value: object) -> tuple[int, ...]:
@@ -302,7 +302,7 @@ def entry(
     entry_id: str,
     move: plan_records.Move,
     parts: Iterable[HistoryPart],
-    who: str,
+    mover: str,
     batch: str,
     seconds: float,
     result: str,
@@ -325,16 +325,16 @@ def entry(
         for part in move.parts
     )
     return HistoryEntry(
-        entry_id,
-        round(time.time() if taken_s is None else taken_s, 3),
-        who,
-        batch,
-        move.kind,
-        parts,
-        round(move.gain_cores, 3),
-        round(move.cost_core_sec, 3),
-        sum(part.moved_bytes for part in parts),
-        round(max(0.0, seconds), 3),
-        result,
-        ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
+        id=entry_id,
+        taken_s=round(time.time() if taken_s is None else taken_s, 3),
+        who=mover,
+        batch=batch,
+        kind=move.kind,
+        parts=parts,
+        gain_cores=round(move.gain_cores, 3),
+        cost_core_sec=round(move.cost_core_sec, 3),
+        moved_bytes=sum(part.moved_bytes for part in parts),
+        seconds=round(max(0.0, seconds), 3),
+        result=result,
+        why=''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
     )

@@ -25,11 +25,11 @@ class MoveLock:
     """The right to move guests, taken and released.
 
     :param directory: the state directory's path
-    :param who: what others read: 'nova-numa-agent', 'nova-numa-rebalance apply'
+    :param name: what others read: 'nova-numa-agent', 'nova-numa-rebalance apply'
     """
 
-    def __init__(self, directory: str, who: str) -> None:
-        self.directory, self._who = directory, who
+    def __init__(self, directory: str, name: str) -> None:
+        self.directory, self._name = directory, name
         self._lock: int | None = None  # its descriptor
 
     def take(self, timeout_s: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class MoveLock:
             os.close(fd)
         try:
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
+            os.pwrite(self._lock, ('%s (process %d)' % (self._name, os.getpid())).encode(), 0)
         except OSError:
             pass  # the file system is full: others cannot read who holds the lock
 

@@ -271,7 +271,7 @@ def read(directory: str) -> Publication:
 def _node(members: checked.Members) -> model.NodeView:
     values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
-    values.update((name, members.whole(name)) for name in _WHOLE)
+    values.update((name, members.integer(name)) for name in _WHOLE)
     huge = []
     for pool in members.sequence('huge_free_bytes', _HUGE_SIZES_MAX, ()):
         size, free = _wholes('huge_free_bytes', pool, 2)
@@ -285,15 +285,15 @@ def _view(
     """Return the view of nodes; before 1.3 distances implied their domains."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
-        domains = memory_domains.near(
+        domains = memory_domains.domains_from_distances(
             distances, limits.number(_DOMAIN_DISTANCE, memory_domains.NEAR_DEFAULT)
         )
     else:
         shared = members.sequence('domains', len(views))
         if shared and len(shared) != len(views):
             raise ValueError('domains: expected %d, one for each node' % len(views))
-        domains = memory_domains.labelled(_wholes('domains', shared, len(shared)))
-    return model.HostView(views, distances, members.whole('rotation', 0), domains)
+        domains = memory_domains.domains_from_labels(_wholes('domains', shared, len(shared)))
+    return model.HostView(views, distances, members.integer('rotation', 0), domains)
 
 
 def _limits(members: checked.Members) -> model.PlacementOptions:
@@ -332,14 +332,14 @@ def _pool(members: checked.Members) -> model.PoolLoad:
         cpus,
         tuple(
             (
-                node.whole('id'),
+                node.integer('id'),
                 model.NodeLoad(
                     *(node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores'))
                 ),
             )
             for node in nodes
         ),
-        tuple((node.whole('id'), node.number('vcpus')) for node in nodes),
+        tuple((node.integer('id'), node.number('vcpus')) for node in nodes),
     )
 
 
@@ -348,7 +348,7 @@ def _history(members: checked.Members) -> model.DemandHistory:
         members.number(name, 0, maximum)
         for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
     )
-    return model.DemandHistory(checked.whole(guests), total)
+    return model.DemandHistory(checked.integer(guests), total)
 
 
 def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -> tuple[int, ...]:
@@ -358,7 +358,7 @@ def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -
     """
     try:
         return tuple(
-            checked.whole(value, maximum) for value in checked.sequence(values, count, count)
+            checked.integer(value, maximum) for value in checked.sequence(values, count, count)
         )
     except ValueError as error:
         raise ValueError('its %s: %s' % (name, error)) from None

@@ -200,7 +200,9 @@ class Fleet:
             running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
             for column in (self.usual, self.minutes, self.variance)
         )
-        chance = lasting_demand.SIGNIFICANT * np.sqrt(variance * lasting_demand._CHANCE)
+        chance = lasting_demand.SIGNIFICANT_ERRORS * np.sqrt(
+            variance * lasting_demand._MEAN_VARIANCE_RATIO
+        )
         self.node_demand = (day + np.maximum(0, minutes - day - chance)).reshape(shape)
         self.node_young = running.on_nodes(excess, running.pairs, nodes).reshape(shape)
         self.node_traffic = traffic.reshape(shape)

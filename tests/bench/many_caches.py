@@ -102,7 +102,7 @@ def spans(cases, rng):
         if best is None or len(best.candidate.cpus) < 2:
             continue
         _, us = timed(placement.place, view, request, LIMITS)
-        ours = placement.decide(inputs, LIMITS).ranks[0]
+        ours = placement.decide_place(inputs, LIMITS).ranks[0]
         more = len(ours.candidate.cpus) > len(best.candidate.cpus)
         found.append(
             (

@@ -2,6 +2,7 @@
 """Hosts whose guests want the same for ever: what a plan makes of them in the end."""
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import memory_domains, pressure
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 
@@ -29,6 +30,15 @@ def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies
     )
     kept.update(fields)
     return plan_records.GuestLoad(name, name, vcpus, memory, at, **kept)
+
+
+def slit_latencies_ns(view):
+    """Return the latencies of a host where nothing but SLIT distances is known."""
+    count = range(len(view.nodes))
+    return pressure.slit_latencies_ns(
+        [[memory_domains.distance(view, a, b) for b in count] for a in count],
+        pressure.LOCAL_LATENCY_NS,
+    )
 
 
 class Constant:
@@ -79,10 +89,9 @@ class Constant:
             )
             for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes)
         )
+        view = model.HostView(nodes, self.distances, domains=self.domains)
         return plan_records.Situation(
-            model.HostView(nodes, self.distances, domains=self.domains),
-            tuple(guests),
-            self.latencies_ns,
+            view, tuple(guests), self.latencies_ns or slit_latencies_ns(view)
         )
 
     def make(self, plan):

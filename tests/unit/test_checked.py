@@ -23,11 +23,11 @@ class CheckedTest(unittest.TestCase):
             self.assertLess(len(str(caught.exception)), 120)
 
     def test_exact_takes_a_value_of_exactly_that_type(self):
-        self.assertIs(True, checked.exact(bool, True))
-        self.assertEqual('a', checked.exact(str, 'a'))
+        self.assertIs(True, checked.of_type(bool, True))
+        self.assertEqual('a', checked.of_type(str, 'a'))
         for kind, value in ((int, True), (int, 1.0), (float, 1), (str, None), (list, ())):
             with self.subTest(value=value), self.assertRaises(ValueError):
-                checked.exact(kind, value)
+                checked.of_type(kind, value)
 
     def test_number_takes_finite_numbers_from_0_on(self):
         for value in (0, 0.5, 1, checked.NUMBER_MAX):
@@ -44,8 +44,8 @@ class CheckedTest(unittest.TestCase):
 
     def test_whole_takes_integers_in_bounds(self):
         for value in (0, 7):
-            self.assertEqual(value, checked.whole(value, 7))
-        self.refused(checked.whole, (-1, 8, 1.0, True, None, '1', math.nan), 7)
+            self.assertEqual(value, checked.integer(value, 7))
+        self.refused(checked.integer, (-1, 8, 1.0, True, None, '1', math.nan), 7)
 
     def test_text_takes_printable_text_in_bounds(self):
         for value in ('', 'guest-1', 'a name', 'é' * 7):
@@ -79,7 +79,7 @@ class MembersTest(unittest.TestCase):
 
     def test_members_are_checked_as_they_are_taken(self):
         self.assertEqual(1.5, self.members.number('cores'))
-        self.assertEqual(3, self.members.whole('id'))
+        self.assertEqual(3, self.members.integer('id'))
         self.assertEqual('a', self.members.text('name', 5))
         self.assertEqual([1, 2], self.members.sequence('nodes', 2))
         self.assertIsNone(self.members.get('unknown'))
@@ -90,7 +90,7 @@ class MembersTest(unittest.TestCase):
         self.assertEqual(1.5, self.members.number('cores', None))
 
     def test_an_absent_member_has_its_default_or_is_an_error(self):
-        self.assertEqual(7, self.members.whole('absent', 7))
+        self.assertEqual(7, self.members.integer('absent', 7))
         self.assertEqual('', self.members.text('absent', 5, ''))
         self.assertEqual((), self.members.sequence('absent', 5, ()))
         with self.assertRaisesRegex(ValueError, '^missing member absent$'):
@@ -99,7 +99,7 @@ class MembersTest(unittest.TestCase):
     def test_the_reason_names_the_member(self):
         for name, take in (
             ('unknown', self.members.number),
-            ('cores', self.members.whole),
+            ('cores', self.members.integer),
             ('id', lambda name: self.members.text(name, 5)),
             ('name', lambda name: self.members.sequence(name, 5)),
         ):
@@ -110,7 +110,7 @@ class MembersTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
             self.members.number('cores', maximum=1)
         with self.assertRaisesRegex(ValueError, '^id: '):
-            checked.Members({'id': 11}, 10).whole('id')
+            checked.Members({'id': 11}, 10).integer('id')
 
     def test_members_of_what_is_no_object_are_refused(self):
         for value in ([], None, 'a', 1):
@@ -135,7 +135,7 @@ class PropertyTest(unittest.TestCase):
         is_number = kind in (int, float) and 0 <= value <= bound
         for function, good in (
             (checked.number, is_number),
-            (checked.whole, is_number and kind is int),
+            (checked.integer, is_number and kind is int),
             (checked.text, kind is str and len(value) <= bound and value.isprintable()),
             (checked.sequence, kind is list and len(value) <= bound),
             (checked.mapping, kind is dict and len(value) <= bound),
@@ -148,7 +148,7 @@ class PropertyTest(unittest.TestCase):
         members = checked.Members(values, most)
         for take, function in (
             (members.number, lambda value: checked.number(value, most)),
-            (members.whole, lambda value: checked.whole(value, most)),
+            (members.integer, lambda value: checked.integer(value, most)),
             (lambda name: members.text(name, most), lambda value: checked.text(value, most)),
             (
                 lambda name: members.sequence(name, most),

@@ -24,7 +24,7 @@ class EarlyCase(unittest.TestCase):
     def start(self, number=1, stale=None, **xml):
         """Decide as ``start`` does; return what its child does."""
         guest = guests.parse(hosts.domain_xml(number, **xml))
-        decision = promises.decide(guest, self.options, self.root, 1.0)
+        decision = promises.decide_promise(guest, self.options, self.root, 1.0)
         return hook_early.EarlyHold(
             decision.promise, guest, decision.cpus, self.options, self.root, stale, self.write
         )

@@ -205,10 +205,10 @@ def runs_on(guest: GuestSample) -> str:
     if total <= 0:
         return UNKNOWN
     shares = [(node, cores / total) for node, cores in guest.cores_by_node if cores > 0]
-    most, share = max(shares, key=lambda pair: pair[1])
+    busiest, share = max(shares, key=lambda pair: pair[1])
     if share >= _MOSTLY:
-        return str(most)
-    return ' '.join('%d:%.0f%%' % (node, 100 * part) for node, part in shares if part >= 0.005)
+        return str(busiest)
+    return ' '.join('%d:%.0f%%' % (node, 100 * share) for node, share in shares if share >= 0.005)
 
 
 def memory_text(guest: GuestSample) -> str:

@@ -183,9 +183,9 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     yield lambda: _check_service(COMPUTE, process, conf)
     yield lambda: capacity.check_withheld_memory(root, conf)
     if conf.files:
+        monitor.read_options(conf)
         yield lambda: monitor.check_enabled(conf)
         yield lambda: monitor.check_interval(conf)
-        yield lambda: monitor.check_options(conf)
         yield lambda: monitor.check_cpu_metrics(conf)
         yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
         return explain_hosts.run(args, guest)
     shared = host_options.read_below(args.root)
-    decision, recorded = dry_run.decide(guest, shared, args.root)
+    decision, recorded = dry_run.decide_unrecorded(guest, shared, args.root)
     places = dry_run.possible_places(decision, shared.limits)
     withheld = dry_run.withheld_memory(shared.limits, args.root)
     if args.json:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.sampling import Sampler
 
-_PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
+_FILE_MAX_MIB = recording.FILE_MAX_BYTES >> 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,14 +55,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--max-size',
-        type=_whole(1, _PART_MAX_MIB),
+        type=_whole(1, _FILE_MAX_MIB),
         default=64,
         metavar='MIB',
         help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
-        type=_whole(1, recording.PARTS_MAX),
+        type=_whole(1, recording.FILES_MAX),
         default=8,
         metavar='N',
         help='number of files to keep, including the current one (default: 8)',

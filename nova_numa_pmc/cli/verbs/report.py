@@ -34,7 +34,7 @@ _EMPTY = 'holds no sample yet'
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('file', metavar='FILE', help='a recording; its rotated parts are read too')
+    parser.add_argument('file', metavar='FILE', help='a recording; its rotated files are read too')
     parser.add_argument(
         '--from', dest='from_', default='', metavar='TIME', help='leave out earlier samples'
     )

@@ -318,12 +318,12 @@ def others_of(
         if cores is not None and wanted and ran:
             for node, part in guest.cores_by_node:
                 cores[node] = cores.get(node, 0.0) + wanted * part / ran
-        lies = sum(size for _, size in guest.bytes_by_node)
-        if bytes_per_sec is None or (bytes_per_sec and not lies):
+        resident_bytes = sum(size for _, size in guest.bytes_by_node)
+        if bytes_per_sec is None or (bytes_per_sec and not resident_bytes):
             served = None
-        if served is not None and bytes_per_sec is not None and lies:
+        if served is not None and bytes_per_sec is not None and resident_bytes:
             for node, size in guest.bytes_by_node:
-                served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
+                served[node] = served.get(node, 0.0) + bytes_per_sec * size / resident_bytes
     return [
         (
             node.id,

@@ -20,7 +20,7 @@ from nova_numa_pmc.core.demand.histories import (
     Series,
     UsageHistory,
 )
-from nova_numa_pmc.core.demand.streams import BINS, Stream
+from nova_numa_pmc.core.demand.streams import BIN_COUNT, Stream
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import require_major
 
@@ -131,7 +131,7 @@ def _series(data: Any) -> tuple[Series, Series]:
 
 def _to_stream(values: Any) -> Stream:
     """Return the :class:`Stream` that :func:`_stream` has written, in the scale 1."""
-    if not checked.sequence(values, 3 + 2 * BINS):
+    if not checked.sequence(values, 3 + 2 * BIN_COUNT):
         return Stream()
     weight, mean, variance = map(_amount, values[:3])
     if not weight > 0:
@@ -143,7 +143,7 @@ def _to_stream(values: Any) -> Stream:
         weight,
         mean,
         variance,
-        {checked.whole(index, BINS - 1): share * weight for index, share in bins.items()},
+        {checked.integer(index, BIN_COUNT - 1): share * weight for index, share in bins.items()},
     )
 
 

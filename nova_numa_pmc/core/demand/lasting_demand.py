@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     Amount: TypeAlias = 'Series | ExpectedDemand'
 
 #: The mean over minutes counts where it exceeds the day's by more than this many standard errors.
-SIGNIFICANT = 2.0
+SIGNIFICANT_ERRORS = 2.0
 #: Assumed length of a burst, to estimate by how much a mean over minutes may differ from the day's
 #: by chance [s].
 _BURST_S = 60.0
 #: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
 #: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
-_CHANCE = _BURST_S / (_BURST_S + MINUTES_S)
+_MEAN_VARIANCE_RATIO = _BURST_S / (_BURST_S + MINUTES_S)
 
 
 class DemandSum:
@@ -74,7 +74,7 @@ class DemandSum:
     def add_charge(self, amount: Amount, share: float) -> None:
         """Add a share of a guest's charge: of a series or of :class:`ExpectedDemand`."""
         if isinstance(amount, ExpectedDemand):
-            self.add_constant(share * amount.most)
+            self.add_constant(share * amount.charged)
         else:
             self.add(amount, share)
 
@@ -84,7 +84,7 @@ class DemandSum:
         A load that has appeared counts within minutes. One that has vanished counts for up to a
         day, as it may come back.
         """
-        chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
+        chance = SIGNIFICANT_ERRORS * math.sqrt(self.variance * _MEAN_VARIANCE_RATIO)
         return self.day + max(0.0, self.minutes - self.day - chance)
 
 
@@ -140,14 +140,14 @@ def _compose(
 class ExpectedDemand:
     """The charge of a young guest: the larger of its expected and its measured demand.
 
-    :ivar most: the larger of the two; ``excess``: how much of it exceeds the measured demand
+    :ivar charged: the larger of the two; ``excess``: how much of it exceeds the measured demand
     """
 
-    __slots__ = ('most', 'excess')
+    __slots__ = ('charged', 'excess')
 
     def __init__(self, expected: float, measured: float | None) -> None:
-        self.most = max(expected, measured or 0.0)
-        self.excess = self.most - (measured or 0.0)
+        self.charged = max(expected, measured or 0.0)
+        self.excess = self.charged - (measured or 0.0)
 
 
 class LastingDemand:
@@ -289,9 +289,9 @@ class LastingDemand:
         cpus = self._where(
             promise and promise.cpu_nodes, history.ran_at(promise) if history else None
         )
-        lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
-        if sample and lies:
-            mems = {node: size / lies for node, size in sample.bytes_by_node}
+        resident_bytes = sum(size for _, size in sample.bytes_by_node) if sample else 0
+        if sample and resident_bytes:
+            mems = {node: size / resident_bytes for node, size in sample.bytes_by_node}
         else:
             mems = (
                 self._where(promise and promise.mem_nodes)

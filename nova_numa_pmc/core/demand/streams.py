@@ -17,13 +17,13 @@ import math
 #: Relative error of a quantile, above the unit of its series.
 RELATIVE_ERROR = 0.1
 #: Bins of one series; with the unit 0.01 the last one ends at 3,000.
-BINS = 64
+BIN_COUNT = 64
 _GROWTH = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GROWTH = math.log(_GROWTH)
 #: Weights are scaled back before they come near the largest float.
 _SCALE_MAX = 1e100
 #: Bins with a smaller part of a stream's weight are forgotten when it is scaled or written.
-_MIN_RATIO = 1e-4
+_WEIGHT_MIN_RATIO = 1e-4
 
 
 class Horizon:
@@ -122,7 +122,7 @@ class Stream:
         self._bins = {
             index: weight * factor
             for index, weight in self._bins.items()
-            if weight * factor > _MIN_RATIO * self.weight
+            if weight * factor > _WEIGHT_MIN_RATIO * self.weight
         }
 
     def bins(self) -> list[tuple[int, float]]:
@@ -130,7 +130,7 @@ class Stream:
         return [
             (index, weight / self.weight)
             for index, weight in sorted(self._bins.items())
-            if weight > _MIN_RATIO * self.weight
+            if weight > _WEIGHT_MIN_RATIO * self.weight
         ]
 
 
@@ -138,7 +138,7 @@ def bin_of(value: float, unit: float) -> int:
     """Return the bin of a value that is not negative: 0 up to the unit, then geometrically."""
     if value <= unit:
         return 0
-    return min(BINS - 1, math.ceil(math.log(value / unit) / _LOG_GROWTH - 1e-9))
+    return min(BIN_COUNT - 1, math.ceil(math.log(value / unit) / _LOG_GROWTH - 1e-9))
 
 
 def _middle(index: int) -> float:

@@ -155,7 +155,7 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     wanted = inputs.request.bandwidth_bytes_per_sec
     if wanted is None:
         return None
-    maxima = [most for most in _maxima(inputs) if most is not None]
+    maxima = [maximum for maximum in _maxima(inputs) if maximum is not None]
     return None if len(maxima) < len(inputs.view.nodes) else min(wanted, sum(maxima))
 
 
@@ -183,9 +183,11 @@ def is_memoryless(node: model.NodeView) -> bool:
 
 def _nearest_memory(inputs: PlacementInput, at: int) -> int | None:
     """Find where a guest on a CPU-only node would have its memory; None: it does not fit."""
-    having = [other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)]
+    with_memory = [
+        other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)
+    ]
     nearest = min(
-        having,
+        with_memory,
         default=None,
         key=lambda other: (inputs.distance(at, other), -inputs.free_bytes[other]),
     )
@@ -202,7 +204,7 @@ def _spans(
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
     if bandwidth:
-        room = [(*kinds, most or 0.0) for kinds, most in zip(room, _maxima(inputs))]
+        room = [(*kinds, maximum or 0.0) for kinds, maximum in zip(room, _maxima(inputs))]
         need += (bandwidth,)
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}

@@ -135,9 +135,9 @@ def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.P
         )
         cpus = cpus.intersection(own) or cpus
         for cache in caches:
-            part = len(cpus & cache.usable) / len(cpus) if cpus else 0.0
-            cache.vcpus += part * vcpus
-            cache.guests += part * guests
+            share = len(cpus & cache.usable) / len(cpus) if cpus else 0.0
+            cache.vcpus += share * vcpus
+            cache.guests += share * guests
 
 
 def _demand(homes: Sequence[model.NodeView]) -> tuple[float, float]:

@@ -120,8 +120,8 @@ def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]
     neighbourhoods = {frozenset(range(count)): None}
     for seed in range(count):
         apart = [distances(seed, at) for at in range(count)]
-        for most in sorted({*apart} - {max(apart)}):
-            near = frozenset(at for at in range(count) if apart[at] <= most)
+        for radius in sorted({*apart} - {max(apart)}):
+            near = frozenset(at for at in range(count) if apart[at] <= radius)
             if len(near) > 1:
                 neighbourhoods[near] = None
         if len(neighbourhoods) >= _NEIGHBOURHOODS_MAX:
@@ -139,14 +139,14 @@ class _Search:
     ) -> None:
         kinds = [kind for kind, wanted in enumerate(need) if wanted]
         self.room, self.need, self.costs = room, need, costs
-        parts = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
+        ratios = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
         if len(kinds) == 2:
             self.values = [
-                [blend * one + (1 - blend) * other for one, other in parts] for blend in _BLENDS
+                [blend * one + (1 - blend) * other for one, other in ratios] for blend in _BLENDS
             ]
         else:
-            self.values = [[sum(part) for part in parts]] + [
-                [part[at] for part in parts] for at in range(len(kinds))
+            self.values = [[sum(of_node) for of_node in ratios]] + [
+                [of_node[at] for of_node in ratios] for at in range(len(kinds))
             ]
 
     def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
@@ -182,19 +182,19 @@ class _Search:
     def _exchange(self, chosen: list[int], allowed: list[int]) -> Set:
         """Exchange the costliest positions for the cheapest with which the set still suffices."""
         kept = set(chosen)
-        for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):
-            rest = [at for at in kept if at != dear]
+        for costly in sorted(chosen, key=self.costs.__getitem__, reverse=True):
+            rest = [at for at in kept if at != costly]
             missing = [
                 wanted - sum([self.room[at][kind] for at in rest])
                 for kind, wanted in enumerate(self.need)
             ]
-            for cheap in allowed:
-                if self.costs[cheap] >= self.costs[dear]:
+            for cheaper in allowed:
+                if self.costs[cheaper] >= self.costs[costly]:
                     break
-                if cheap not in kept and all(
-                    has >= wanted for has, wanted in zip(self.room[cheap], missing)
+                if cheaper not in kept and all(
+                    has >= wanted for has, wanted in zip(self.room[cheaper], missing)
                 ):
-                    kept.remove(dear)
-                    kept.add(cheap)
+                    kept.remove(costly)
+                    kept.add(cheaper)
                     break
         return tuple(sorted(kept))

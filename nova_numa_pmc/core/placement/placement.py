@@ -2,9 +2,9 @@
 """Decide which nodes of a host a guest's CPUs and memory belong on: the one decision.
 
 The hook, the agent for the starts that it finishes, and ``explain`` ask :func:`place`. For the
-weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide` or faster. The
-rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook at every
-guest start: light modules only.
+weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide_place` or
+faster. The rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook
+at every guest start: light modules only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import bytes_per_core_sec, split_bytes
 from nova_numa_pmc.core.placement import candidates
-from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, rank_candidates
+from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -46,7 +46,7 @@ def place(
     only with memory left unbound, else nothing. It fits when the nodes have a thread for
     each vCPU and what is left to promise covers its memory; other guests' vCPUs are
     pressure, not a limit. Among feasible candidates, compared in this order
-    (:data:`ranking.KEY_PARTS`):
+    (:data:`ranking.KEY_FIELDS`):
 
     1. the pressures that it leaves on the candidate's own nodes, highest first, at
        least ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. The other
@@ -72,7 +72,7 @@ def place(
         return _leave_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
-    decided = decide(inputs, limits)
+    decided = decide_place(inputs, limits)
     if not decided.ranks:
         return _leave_alone(decided.reason)
     return _placement(host_view, members, inputs, decided)
@@ -94,7 +94,7 @@ class PlaceDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
+def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
     """Order the places that a guest could have."""
     request = inputs.request
     if sum(inputs.threads) < max(1, request.vcpus):
@@ -134,16 +134,14 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
         guest.vcpus,
         guest.memory_bytes,
         guest.page_bytes,
-        False,
-        origin,
-        now_ns,
-        False,
-        placement.mem_bytes if origin == model.PLACED else (),
+        origin=origin,
+        since_ns=now_ns,
+        mem_bytes=placement.mem_bytes if origin == model.PLACED else (),
     )
 
 
 def _leave_alone(reason: model.Reason) -> model.Placement:
-    return model.Placement((), None, False, (reason,))
+    return model.Placement((), None, (reason,))
 
 
 def _placement(
@@ -171,7 +169,6 @@ def _placement(
     return model.Placement(
         nodes,
         _cpus(inputs, best),
-        best.memory_fits,
         (_verdict(code, decided.ranks, ids), *_remarks(inputs, code, decided.assumed)),
         mem_nodes,
         _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),
@@ -204,16 +201,16 @@ def _verdict(
     )
     if len(ranks) > 1:
         second = ranks[1]
-        part = next(
+        field = next(
             (
-                part
-                for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
+                field
+                for field, ours, theirs in zip(KEY_FIELDS, best.key, second.key)
                 if ours != theirs
             ),
-            KEY_PARTS[-1],
+            KEY_FIELDS[-1],
         )
         values += (
-            ('decided_by', part),
+            ('decided_by', field),
             ('instead_of', ids(second.candidate.cpus)),
             ('instead_pressure', second.pressure),
         )
@@ -221,12 +218,12 @@ def _verdict(
 
 
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
-    parts = [
+    sets = [
         cpus for cpus in (inputs.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
     ]
-    if len(parts) < len(candidate.cpus):
+    if len(sets) < len(candidate.cpus):
         return None
-    cpus = frozenset().union(*parts)
+    cpus = frozenset().union(*sets)
     return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus
 
 

@@ -38,7 +38,7 @@ def promisable_bytes(
     )
 
 
-def limited(
+def limit_memory(
     guest: model.Guest, host: model.Topology, limits: model.PlacementOptions
 ) -> tuple[model.Guest, tuple[str, ...]]:
     """Return the guest, its memory limited to what its host could promise, and any problem.
@@ -49,16 +49,16 @@ def limited(
 
     :returns: (guest, problems)
     """
-    most = promisable_bytes(
+    maximum_bytes = promisable_bytes(
         host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
     )
-    if guest.memory_bytes <= most or not most:
+    if guest.memory_bytes <= maximum_bytes or not maximum_bytes:
         return guest, ()
     has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
-    promised = min(has, most)
+    promised = min(has, maximum_bytes)
     words = 'it may grow to %d MiB, but the host has at most %d MiB: %d MiB are promised, %s' % (
         guest.memory_bytes >> 20,
-        most >> 20,
+        maximum_bytes >> 20,
         promised >> 20,
         'what it has now' if promised == has else 'all of that',
     )

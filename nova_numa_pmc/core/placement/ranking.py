@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import NodeView, PlacementOptions, Request
 
-    #: Parallel to :data:`KEY_PARTS`. A set of nodes has lists in it: the two kinds do not compare.
+    #: Parallel to :data:`KEY_FIELDS`. A set of nodes has lists in it: the two kinds do not
+    #: compare.
     Key = tuple[Any, ...]
 
-#: Parts of the sort key of candidates, in order; the lowest key wins.
-KEY_PARTS = (
+#: Fields of the sort key of candidates, in order; the lowest key wins.
+KEY_FIELDS = (
     'pressure above the floor',
     'distance',
     'pressure',

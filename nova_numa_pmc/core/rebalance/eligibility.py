@@ -45,7 +45,7 @@ class Rule(Record):
 
 #: Rules that apply even to a planned or requested move: the operator has overridden the guest, or
 #: libvirt is working on it.
-ALWAYS = (
+RULES_ALWAYS = (
     Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
     Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
     Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
@@ -53,7 +53,7 @@ ALWAYS = (
 )
 #: All rules; the first that applies is reported.
 RULES = (
-    *ALWAYS,
+    *RULES_ALWAYS,
     Rule(
         'other_pool',
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
@@ -114,7 +114,7 @@ def why_not(
 
 def why_not_now(guest: model.Guest) -> str:
     """Return the code of the reason not to touch a guest even if planned; empty: there is none."""
-    return _first_reason(ALWAYS, _Case(guest))
+    return _first_reason(RULES_ALWAYS, _Case(guest))
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
     from nova_numa_pmc.core.rebalance.layout import GuestModel
     from nova_numa_pmc.core.rebalance.proposals import Proposal
-    from nova_numa_pmc.core.rebalance.rebalance_memory import Key
+    from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
-    #: Of each guest: its uuid and where it goes.
-    Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]
+    #: Of each guest: its uuid and where it goes, as positions, and in one order whichever guest
+    #: comes first. A RegretKey has node ids: it holds across ticks.
+    ProposalKey = tuple[tuple[str, tuple[int, ...], int | None], ...]
 
 #: A widened guest is assumed to lose at least this share of its running time on other nodes than
 #: its home, as it allocates new memory where it runs.
@@ -40,7 +41,7 @@ class MoveCandidate:
     __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
 
     def __init__(self, host_model: HostModel, proposal: Proposal, gain: float) -> None:
-        self.proposal, self.kind, self.gain = proposal, kind(proposal), gain
+        self.proposal, self.kind, self.gain = proposal, kind_of(proposal), gain
         self.cost = sum([host_model.cost(guest, place) for guest, place in proposal])
         self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
         self.regret, self.fresh = 0.0, True
@@ -60,16 +61,16 @@ class MoveCandidate:
         return (-round(self.gain * payback_s - self.cost, 6), *self._order)
 
 
-def gain(host_model: HostModel, proposal: Proposal) -> float:
+def gain_of(host_model: HostModel, proposal: Proposal) -> float:
     """Return the gain of a proposal [cores]."""
-    gain_cores = host_model.host_loss.gain(
+    gain = host_model.host_loss.gain(
         [guest.effect for guest, _ in proposal],
         [host_model.effect(guest, place) for guest, place in proposal],
     )
-    return _adjust_gain(host_model, *proposal[0], gain_cores) if len(proposal) == 1 else gain_cores
+    return _adjust_gain(host_model, *proposal[0], gain) if len(proposal) == 1 else gain
 
 
-def key(host_model: HostModel, proposal: Proposal) -> Key:
+def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
     """Return a key of a proposal that is stable across ticks."""
     return tuple(
         sorted(
@@ -83,29 +84,35 @@ def key(host_model: HostModel, proposal: Proposal) -> Key:
     )
 
 
-def distinct(*sequences: Iterable[Proposal]) -> dict[Identity, Proposal]:
+def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
     """Return {identity: proposal} of the proposals of all sequences."""
     proposals = {}
     for sequence in sequences:
         for proposal in sequence:
-            identity = tuple(
+            proposal_key = tuple(
                 [(guest.load.uuid, place.cpus, place.memory) for guest, place in proposal]
             )
-            if len(identity) > 1 and not identity[0] < identity[1]:
-                identity = identity[::-1]
-            proposals[identity] = proposal
+            if len(proposal_key) > 1 and not proposal_key[0] < proposal_key[1]:
+                proposal_key = proposal_key[::-1]
+            proposals[proposal_key] = proposal
     return proposals
 
 
-def kind(proposal: Proposal) -> str:
+def kind_of(proposal: Proposal) -> str:
     """Return the kind of a proposal, of :data:`plan_records.KINDS`."""
     if len(proposal) > 1:
         return plan_records.SWAP
     ((guest, place),) = proposal
-    at, to = set(guest.at), set(place.cpus)
-    if at == to:
+    now, then = set(guest.at), set(place.cpus)
+    if now == then:
         return plan_records.FETCH
-    return plan_records.WIDEN if at < to else plan_records.NARROW if to < at else plan_records.MOVE
+    return (
+        plan_records.WIDEN
+        if now < then
+        else plan_records.NARROW
+        if then < now
+        else plan_records.MOVE
+    )
 
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
@@ -145,7 +152,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
             yield model.Reason(cause, (('cores', cores), *ends, *rate))
 
 
-def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:
+def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:
     """Open the trial of a candidate; call it before it is applied."""
     return Trial(
         tuple(

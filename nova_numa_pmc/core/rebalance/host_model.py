@@ -175,7 +175,7 @@ class HostModel(Layout):
             guest.stalls_per_ns,
             guest.traffic,
             self.latencies_ns,
-            queues=guest.counted,
+            counts_queueing=guest.counted,
         )
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import memory_domains, pressure
+from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.rebalance import losses, plan_records
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nova_numa_pmc.core.rebalance.host_model import Place
-    from nova_numa_pmc.model import HostView
 
     _Amount = TypeVar('_Amount', int, float)
 
@@ -64,25 +63,69 @@ class GuestModel:
         'effects',
     )
 
-    load: plan_records.GuestLoad
-    at: tuple[int, ...]
-    home: tuple[int, ...]
-    cpu_shares: losses.Shares
-    mem_shares: losses.Shares
-    bytes: dict[int, int] | None
-    promise: dict[int, int]
-    demand: float
-    stalls_per_ns: float
-    traffic: float
-    counted: bool
-    effect: losses.Effect
-    movable: bool
-    allowed: frozenset[int] | None
-    effects: dict[Place, losses.Effect]
+    def __init__(
+        self, layout: Layout, load: plan_records.GuestLoad, demand: float, mlp: float
+    ) -> None:
+        """Lay out a guest at its present place.
+
+        :param demand: the load's, which is known [cores]
+        """
+        self.load = load
+        self.effects: dict[Place, losses.Effect] = {}
+        self.at = layout.positions(load.cpu_nodes)
+        self.home = layout.positions(load.home_nodes or load.cpu_nodes)
+        self.allowed = (
+            None
+            if load.allowed_nodes is None
+            else frozenset(layout.known_positions(load.allowed_nodes))
+        )
+        self.demand = max(0.0, demand)
+        self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
+        self.promise = layout.promise_by_position(load)
+        self.movable = not load.fixed and bool(self.at)
+        more = 1.0
+        if load.served_cores:
+            more = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))
+        served = self.demand if load.served_cores is None else max(0.0, load.served_cores)
+        lines = load.lines_per_sec
+        self.counted = lines is not None
+        if lines is None:
+            lines = ASSUMED_LINES_PER_CORE_SEC * served
+        self.stalls_per_ns = lines * more * 1e-9 / mlp
+        self.traffic = (load.bandwidth_bytes_per_sec or 0.0) * more
+        ran = layout.sum_by_position(load.cores_by_node)
+        self.cpu_shares = shares_of({n: ran.get(n, 0.0) for n in self.at}) or layout.by_cores(
+            self.at
+        )
+        self.mem_shares = self._mem_shares(layout)
+        self.effect = losses.effect(
+            self.at,
+            self.demand,
+            self.cpu_shares,
+            self.mem_shares,
+            self.stalls_per_ns,
+            self.traffic,
+            layout.latencies_ns,
+            served_cores=min(served, self.demand),
+            counts_queueing=self.counted,
+        )
+
+    def _mem_shares(self, layout: Layout) -> losses.Shares:
+        """Return where its accesses go: as its pages lie, corrected by the remote ratio."""
+        bytes_by_position, remote_ratio = self.bytes or {}, self.load.remote_ratio
+        shares = shares_of(bytes_by_position) or tuple(
+            (layout.memory_at[n], share) for n, share in self.cpu_shares
+        )
+        local = layout.memory_at[self.at[0]]
+        elsewhere = {n: size for n, size in bytes_by_position.items() if n != local and size > 0}
+        if remote_ratio is None or len(self.at) > 1 or not elsewhere:
+            return shares
+        away = tuple((n, remote_ratio * share) for n, share in shares_of(elsewhere))
+        return ((local, 1 - remote_ratio), *away)
 
 
 class Layout:
-    """A host with its guests.
+    """A host and its guests, measured and promised, by position.
 
     :ivar guests: by uuid, of guests whose demand is known
     :ivar ids, memory_ids: by position, the node ids in it, and of these the ones with memory
@@ -111,26 +154,26 @@ class Layout:
         self.position = {node: at for at, group in enumerate(self.ids) for node in group}
         self.all = tuple(range(len(merged.nodes)))
         self.running = tuple(n for n in self.all if merged.nodes[n].cores)
-        self.latencies_ns = _latencies(situation.latencies_ns, merged, members)
+        self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
         self.capacity = [node.capacity_bytes for node in merged.nodes]
         self.promised = [node.promised_bytes or 0 for node in merged.nodes]
-        self.free = self._sum_by_position(situation.free_bytes)
+        self.free = self.sum_by_position(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all]
         self.guests: dict[str, GuestModel] = {}
         for load in situation.guests:
             if load.demand_cores is not None and self.running:
-                self.guests[load.uuid] = self._lay_out(load, load.demand_cores, situation.mlp)
+                self.guests[load.uuid] = GuestModel(self, load, load.demand_cores, situation.mlp)
         self.host_loss = self._host_loss(situation)
         for guest in self.guests.values():
             self.host_loss.put(guest.effect)
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
-        positions = sorted(n for n in self._known(ids) if self.nodes[n].cores)
+        positions = sorted(n for n in self.known_positions(ids) if self.nodes[n].cores)
         return tuple(positions) or self.running
 
-    def _known(self, ids: Iterable[int]) -> set[int]:
+    def known_positions(self, ids: Iterable[int]) -> set[int]:
         """Return the positions of those node ids that the host has."""
         return {self.position[node] for node in ids if node in self.position}
 
@@ -142,67 +185,11 @@ class Layout:
         """Divide CPU time over positions in proportion to their cores."""
         return shares_of({n: self.nodes[n].cores for n in cpus})
 
-    def _lay_out(self, load: plan_records.GuestLoad, demand: float, mlp: float) -> GuestModel:
-        """Return the model of one guest at its present place."""
-        guest = GuestModel()
-        guest.load, guest.effects = load, {}
-        guest.at = self.positions(load.cpu_nodes)
-        guest.home = self.positions(load.home_nodes or load.cpu_nodes)
-        guest.allowed = (
-            None if load.allowed_nodes is None else frozenset(self._known(load.allowed_nodes))
-        )
-        guest.demand = max(0.0, demand)
-        lies = self._sum_by_position(load.bytes_by_node)
-        guest.bytes = lies if load.bytes_by_node else None
-        guest.promise = self._promise(load)
-        guest.movable = not load.fixed and bool(guest.at)
-        more = 1.0
-        if load.served_cores:
-            more = min(UNCLIPPED_MAX, max(1.0, guest.demand / load.served_cores))
-        runs = guest.demand if load.served_cores is None else max(0.0, load.served_cores)
-        lines = load.lines_per_sec
-        guest.counted = lines is not None
-        if lines is None:
-            lines = ASSUMED_LINES_PER_CORE_SEC * runs
-        guest.stalls_per_ns = lines * more * 1e-9 / mlp
-        guest.traffic = (load.bandwidth_bytes_per_sec or 0.0) * more
-        ran = self._sum_by_position(load.cores_by_node)
-        guest.cpu_shares = shares_of({n: ran.get(n, 0.0) for n in guest.at}) or self.by_cores(
-            guest.at
-        )
-        guest.mem_shares = self._mem_shares(guest, lies, load.remote_ratio)
-        guest.effect = losses.effect(
-            guest.at,
-            guest.demand,
-            guest.cpu_shares,
-            guest.mem_shares,
-            guest.stalls_per_ns,
-            guest.traffic,
-            self.latencies_ns,
-            min(runs, guest.demand),
-            guest.counted,
-        )
-        return guest
-
-    def _mem_shares(
-        self, guest: GuestModel, lies: Mapping[int, int], remote_ratio: float | None
-    ) -> losses.Shares:
-        """Return where a guest's accesses go: as its pages lie, corrected by the remote ratio."""
-        shares = shares_of(lies) or tuple(
-            (self.memory_at[n], share) for n, share in guest.cpu_shares
-        )
-        local = self.memory_at[guest.at[0]]
-        elsewhere = {n: size for n, size in lies.items() if n != local and size > 0}
-        if remote_ratio is None or len(guest.at) > 1 or not elsewhere:
-            return shares
-        away = tuple((n, remote_ratio * share) for n, share in shares_of(elsewhere))
-        return ((local, 1 - remote_ratio), *away)
-
-    def _promise(self, guest: plan_records.GuestLoad) -> dict[int, int]:
+    def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Divide a promise by position as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
-            return self._sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
-        positions = sorted(self._known(guest.mem_nodes))
+            return self.sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
+        positions = sorted(self.known_positions(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
         weights = {n: self.capacity[n] or 0 for n in positions or self.all}
@@ -212,16 +199,16 @@ class Layout:
         """Lay out the load that is not the guests': all that was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
-        having = [n for n in self.all if self.capacity[n] or nodes[n].cores]
+        usable = [n for n in self.all if self.capacity[n] or nodes[n].cores]
         self.bandwidth_known = all(
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
-            for n in having
+            for n in usable
         )
         traffic = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
         maxima = (
             [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
         )
-        waited = self._sum_by_position(situation.waiting_cores)
+        waited = self.sum_by_position(situation.waiting_cores)
         bursts = [
             losses.burst(demand[n], nodes[n].cores, waited[n])
             if self.cpu_known[n] and n in waited
@@ -240,10 +227,10 @@ class Layout:
     def _nearest_memory(self, n: int) -> int:
         if self.capacity[n] != 0:
             return n
-        having = [m for m in self.all if self.capacity[m] != 0]
-        return min(having, default=n, key=lambda m: self.latencies_ns[n][m])
+        with_memory = [m for m in self.all if self.capacity[m] != 0]
+        return min(with_memory, default=n, key=lambda m: self.latencies_ns[n][m])
 
-    def _sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
+    def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""
         sums: dict[int, _Amount] = {}
         for node, amount in pairs:
@@ -263,23 +250,10 @@ def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
     )
 
 
-def _latencies(
-    latencies_ns: Sequence[Sequence[float]] | None,
-    merged: HostView,
-    members: Sequence[tuple[int, ...]],
+def _mean_latencies(
+    latencies_ns: Sequence[Sequence[float]], members: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Average measured latencies over each domain; if there are none, scale SLIT distances."""
-    if latencies_ns is None:
-        count = range(len(merged.nodes))
-        return tuple(
-            tuple(
-                pressure.LOCAL_LATENCY_NS
-                * memory_domains.distance(merged, a, b)
-                / memory_domains.distance(merged, a, a)
-                for b in count
-            )
-            for a in count
-        )
+    """Average latencies over the nodes of each domain."""
     return tuple(
         tuple(
             sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))

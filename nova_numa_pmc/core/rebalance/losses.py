@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     #: (position, share of a guest's CPU time, or of its accesses) pairs.
     Shares = Sequence[tuple[int, float]]
-    Column = tuple[int, float, float, float, float]
+    MemoryTerms = tuple[int, float, float, float, float]
 
 _SLOPE = 1 / (1 - QUEUEING_KNEE) ** 2
 _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
@@ -39,13 +39,15 @@ class Effect:
 
     :ivar cpus: positions that its CPUs may use, ascending
     :ivar demand: cores wanted
-    :ivar columns: (position of memory, A, R, W, S)
+    :ivar memory_terms: what it adds to each node's memory: (position, A, R, W, S)
     """
 
-    __slots__ = ('cpus', 'demand', 'columns')
+    __slots__ = ('cpus', 'demand', 'memory_terms')
 
-    def __init__(self, cpus: tuple[int, ...], demand: float, columns: tuple[Column, ...]) -> None:
-        self.cpus, self.demand, self.columns = cpus, demand, columns
+    def __init__(
+        self, cpus: tuple[int, ...], demand: float, memory_terms: tuple[MemoryTerms, ...]
+    ) -> None:
+        self.cpus, self.demand, self.memory_terms = cpus, demand, memory_terms
 
 
 def effect(
@@ -56,8 +58,8 @@ def effect(
     stalls_per_ns: float,
     traffic: float,
     latencies_ns: Sequence[Sequence[float]],
-    runs: float | None = None,
-    queues: bool = True,
+    served_cores: float | None = None,
+    counts_queueing: bool = True,
 ) -> Effect:
     """Compute what a guest adds.
 
@@ -66,35 +68,37 @@ def effect(
     :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that a product with
         nanoseconds is in cores
     :param traffic: bytes per second
-    :param runs: cores that it runs there, which bound what it loses to distance; None: ``demand``
-    :param queues: whether its accesses queue at the memory, and lengthen the queue of others
+    :param served_cores: cores that it runs there, which bound what it loses to distance; None:
+        ``demand``
+    :param counts_queueing: whether its accesses are taken to queue at the memory, and to lengthen
+        the queue of others
     """
-    columns, lost = [], 0.0
+    terms, lost = [], 0.0
     for m, share in mem_shares:
         away = sum(ran * (latencies_ns[n][m] - latencies_ns[n][n]) for n, ran in cpu_shares)
         lines = share * stalls_per_ns
         lost += lines * away
-        columns.append(
+        terms.append(
             (
                 m,
                 lines * away,
-                lines * QUEUEING_FACTOR * latencies_ns[m][m] if queues else 0.0,
+                lines * QUEUEING_FACTOR * latencies_ns[m][m] if counts_queueing else 0.0,
                 share * traffic,
-                share * demand if queues else 0.0,
+                share * demand if counts_queueing else 0.0,
             )
         )
-    within = limit_loss(lost, demand if runs is None else runs)
+    within = limit_loss(lost, demand if served_cores is None else served_cores)
     if within != lost:
-        columns = [
+        terms = [
             (m, distance * within / lost, queueing, served, reaching)
-            for m, distance, queueing, served, reaching in columns
+            for m, distance, queueing, served, reaching in terms
         ]
-    return Effect(cpus, demand, tuple(columns))
+    return Effect(cpus, demand, tuple(terms))
 
 
-def limit_loss(lost: float, most: float) -> float:
-    """Bound a loss by ``most`` cores, which it approaches asymptotically from half of them on."""
-    return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
+def limit_loss(lost: float, limit: float) -> float:
+    """Bound a loss by ``limit`` cores, which it approaches asymptotically from half of them on."""
+    return lost if lost <= limit / 2 else limit * (1 - limit / (4 * lost))
 
 
 def waiting(demand: float, cores: float, burst: float) -> float:
@@ -202,7 +206,7 @@ class HostLoss:
             self.spanning[added.cpus] = self.spanning.get(added.cpus, 0.0) + sign * added.demand
             if self.spanning[added.cpus] < 1e-9:
                 del self.spanning[added.cpus]
-        for m, distance, queueing, traffic, reaching in added.columns:
+        for m, distance, queueing, traffic, reaching in added.memory_terms:
             self.distance[m] += sign * distance
             self.queueing[m] += sign * queueing
             self.traffic[m] += sign * traffic
@@ -239,7 +243,7 @@ class HostLoss:
         """Return the loss and the crowding now − those with these effects exchanged [cores]."""
         shifted: dict[int, float] = {}
         spanning: dict[tuple[int, ...], float] | None = None
-        columns: dict[int, list[float]] = {}
+        terms: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
                 cpus = effect.cpus
@@ -249,10 +253,10 @@ class HostLoss:
                 else:
                     spanning = dict(self.spanning) if spanning is None else spanning
                     spanning[cpus] = spanning.get(cpus, 0.0) + sign * effect.demand
-                for m, distance, queueing, traffic, reaching in effect.columns:
-                    was = columns.get(m)
+                for m, distance, queueing, traffic, reaching in effect.memory_terms:
+                    was = terms.get(m)
                     if was is None:
-                        columns[m] = [
+                        terms[m] = [
                             sign * distance,
                             sign * queueing,
                             sign * traffic,
@@ -263,7 +267,7 @@ class HostLoss:
                         was[1] += sign * queueing
                         was[2] += sign * traffic
                         was[3] += sign * reaching
-        return self._spared_waiting(shifted, spanning) + self._spared_distance(columns)
+        return self._spared_waiting(shifted, spanning) + self._spared_distance(terms)
 
     def levelled_demand(
         self,
@@ -312,9 +316,9 @@ class HostLoss:
             then[n] += by
         return self._waits - self._waiting(then, self.spanning if spanning is None else spanning)
 
-    def _spared_distance(self, columns: Mapping[int, Sequence[float]]) -> float:
+    def _spared_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
         spared = 0.0
-        for m, (distance, queueing, traffic, reaching) in columns.items():
+        for m, (distance, queueing, traffic, reaching) in terms.items():
             spared -= distance
             if self.bandwidth_max is not None:
                 spared += self._queue(

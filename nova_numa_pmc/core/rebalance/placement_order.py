@@ -63,7 +63,7 @@ class NodeOrder:
     def _key(
         self, guest: GuestModel, n: int, traffic: float, noise: float
     ) -> tuple[float, float, float]:
-        """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
+        """Return those of :data:`ranking.KEY_FIELDS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
         pressure = max(
             self._pressure(guest, n, 0.0 if memory != n else traffic),
@@ -79,11 +79,12 @@ class NodeOrder:
 
     def _pressure(self, guest: GuestModel, n: int, traffic: float, runs: bool = True) -> float:
         """Return a node's pressure with the guest on it; what it already uses there is counted."""
-        ran, lies = dict(guest.cpu_shares).get(n, 0.0), dict(guest.mem_shares).get(n, 0.0)
+        cpu_share = dict(guest.cpu_shares).get(n, 0.0)
+        mem_share = dict(guest.mem_shares).get(n, 0.0)
         return max(
             ranking.parts(
                 self._nodes[n],
-                guest.demand * (1 - ran) if runs else None,
-                max(0.0, traffic * (1 - lies)),
+                guest.demand * (1 - cpu_share) if runs else None,
+                max(0.0, traffic * (1 - mem_share)),
             )
         )

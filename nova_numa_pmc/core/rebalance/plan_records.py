@@ -71,8 +71,7 @@ class Situation(Record):
     """A host and its guests over one interval.
 
     :param view: the host, with what was measured of each node
-    :param latencies_ns: unloaded latencies by *position*, rows from the CPUs; None: SLIT times
-        :data:`pressure.LOCAL_LATENCY_NS`
+    :param latencies_ns: unloaded latencies by *position*, rows from the CPUs
     :param waiting_cores: (node id, cores) that waited there in the same interval
         while others may have idled; a node that is absent waits for what exceeds its cores
     :param free_bytes: (node id, bytes free now); absent: only promises are looked at
@@ -81,8 +80,8 @@ class Situation(Record):
     """
 
     view: HostView
-    guests: tuple[GuestLoad, ...] = ()
-    latencies_ns: tuple[tuple[float, ...], ...] | None = None
+    guests: tuple[GuestLoad, ...]
+    latencies_ns: tuple[tuple[float, ...], ...]
     waiting_cores: tuple[tuple[int, float], ...] = ()
     free_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0

@@ -15,10 +15,10 @@ from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import (
     MoveCandidate,
     distinct,
-    gain,
-    key,
+    gain_of,
+    open_trial,
+    regret_key,
     to_move,
-    trial,
 )
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
@@ -33,9 +33,9 @@ from nova_numa_pmc.core.rebalance.rebalance_memory import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from nova_numa_pmc.core.rebalance.evaluation import Identity
+    from nova_numa_pmc.core.rebalance.evaluation import ProposalKey
     from nova_numa_pmc.core.rebalance.proposals import Proposal
-    from nova_numa_pmc.core.rebalance.rebalance_memory import Key
+    from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
 #: Regrets kept between ticks.
 REGRETS_MAX = 256
@@ -80,7 +80,7 @@ def plan(
         if best is None:
             break
         chosen.append(to_move(host_model, best))
-        memory = with_move_recorded(memory, chosen[-1], trial(host_model, best, now_s), now_s)
+        memory = with_move_recorded(memory, chosen[-1], open_trial(host_model, best, now_s), now_s)
         host_model.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
@@ -88,7 +88,7 @@ def plan(
     candidates = [candidate for candidate in candidates if _refresh(host_model, candidate)]
     memory = memory._replace(
         regrets=tuple(
-            Regret(key(host_model, candidate.proposal), candidate.regret)
+            Regret(regret_key(host_model, candidate.proposal), candidate.regret)
             for candidate in candidates
         )
     )
@@ -115,7 +115,7 @@ def propose(
     chosen_uuids: set[str] = set()
     while len(chosen) < PROPOSED_MAX:
         candidates = [
-            MoveCandidate(host_model, proposal, gain(host_model, proposal))
+            MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
             for proposal in distinct(proposals(host_model)).values()
             if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
@@ -148,8 +148,8 @@ def _with_regrets(
     known = {}
     for proposal, core_sec in recalled:
         if proposal:
-            (identity,) = distinct((proposal,))
-            known[identity] = core_sec
+            (proposal_key,) = distinct((proposal,))
+            known[proposal_key] = core_sec
     remembered = [proposal for proposal, _ in recalled if proposal]
     candidates = _weigh(host_model, distinct(proposals(host_model), remembered), known, elapsed_s)
     candidates.sort(
@@ -163,25 +163,25 @@ def _with_regrets(
 
 def _weigh(
     host_model: HostModel,
-    proposed: Mapping[Identity, Proposal],
-    known: Mapping[Identity, float],
+    proposed: Mapping[ProposalKey, Proposal],
+    known: Mapping[ProposalKey, float],
     elapsed_s: float,
 ) -> list[MoveCandidate]:
     """Weigh proposals and add the interval's regret to the known one; drop those without any."""
     candidates = []
-    for identity, proposal in proposed.items():
-        now = gain(host_model, proposal)
-        regret = known.get(identity, 0.0) + (now - host_model.min_gain) * elapsed_s
+    for proposal_key, proposal in proposed.items():
+        now = gain_of(host_model, proposal)
+        regret = known.get(proposal_key, 0.0) + (now - host_model.min_gain) * elapsed_s
         if regret > 0:
             candidates.append(MoveCandidate(host_model, proposal, now))
             candidates[-1].regret = regret
     return candidates
 
 
-def _recall(host_model: HostModel, named: Key) -> Proposal | None:
+def _recall(host_model: HostModel, key: RegretKey) -> Proposal | None:
     """Turn a regret's key into a proposal; None: no longer possible."""
     parts = []
-    for uuid, cpu_nodes, mem_nodes in named:
+    for uuid, cpu_nodes, mem_nodes in key:
         guest = host_model.guests.get(uuid)
         known = all(node in host_model.position for node in cpu_nodes + mem_nodes)
         if guest is None or not known:
@@ -313,7 +313,7 @@ def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
         if not host_model.fits(candidate.proposal):
             return False
         before = candidate.gain
-        candidate.gain, candidate.fresh = gain(host_model, candidate.proposal), True
+        candidate.gain, candidate.fresh = gain_of(host_model, candidate.proposal), True
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0

@@ -37,8 +37,8 @@ def proposals(host_model: HostModel) -> list[Proposal]:
     few = len(movable) <= _EXHAUSTIVE_GUESTS_MAX
     sources = _by_place(promising)
     listed: list[Proposal] = []
-    for at in sorted(sources):
-        chosen = sources[at] if few else _best(host_model, sources[at], bounds, _MOVERS)
+    for cpus in sorted(sources):
+        chosen = sources[cpus] if few else _best(host_model, sources[cpus], bounds, _MOVERS)
         for guest in chosen:
             listed.extend(((guest, place),) for place in single_places(host_model, guest))
     for guest in movable:
@@ -100,27 +100,31 @@ def _swaps(
 ) -> Iterator[Proposal]:
     """Yield swaps between guests that suffer a loss where they are and guests elsewhere."""
     partners_by_place = {
-        at: _SwapPartners(guests) for at, guests in _by_place(movable).items() if len(at) == 1
+        cpus: _SwapPartners(guests)
+        for cpus, guests in _by_place(movable).items()
+        if len(cpus) == 1
     }
     seen = set()
-    for at in sorted(sources):
-        if len(at) > 1:
+    for cpus in sorted(sources):
+        if len(cpus) > 1:
             continue
-        chosen = sources[at] if few else _best(host_model, sources[at], bounds, _SWAPPERS // 2)
+        chosen = sources[cpus] if few else _best(host_model, sources[cpus], bounds, _SWAPPERS // 2)
         for guest in chosen:
-            for other in sorted(partners_by_place):
-                if other == at or not host_model.may_have(guest, _place(host_model, other)):
+            for other_cpus in sorted(partners_by_place):
+                if other_cpus == cpus or not host_model.may_have(
+                    guest, _place(host_model, other_cpus)
+                ):
                     continue
                 partners = (
-                    partners_by_place[other].guests
+                    partners_by_place[other_cpus].guests
                     if few
-                    else partners_by_place[other].partners(host_model, guest, other[0])
+                    else partners_by_place[other_cpus].partners(host_model, guest, other_cpus[0])
                 )
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
                     proposal = (
-                        (guest, _place(host_model, other)),
-                        (partner, _place(host_model, at)),
+                        (guest, _place(host_model, other_cpus)),
+                        (partner, _place(host_model, cpus)),
                     )
                     if (
                         pair not in seen
@@ -131,8 +135,8 @@ def _swaps(
                         yield proposal
 
 
-def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
-    return Place(at, host_model.memory_at[at[0]])
+def _place(host_model: HostModel, cpus: tuple[int, ...]) -> Place:
+    return Place(cpus, host_model.memory_at[cpus[0]])
 
 
 class _SwapPartners:
@@ -174,8 +178,8 @@ def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator
     if not idle:
         return
     crowded = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
-    for at, guests in sorted(_by_place(movable).items()):
-        if not crowded.intersection(at):
+    for cpus, guests in sorted(_by_place(movable).items()):
+        if not crowded.intersection(cpus):
             continue
         wanting = [guest for guest in guests if guest.demand > host_model.min_gain]
         wanting.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
@@ -183,7 +187,7 @@ def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator
             for n in idle:
                 # Cores idle between bursts would not pay for a distance that was not counted.
                 worth = demand[n] < host_loss.cores[n] or guest.load.lines_per_sec is not None
-                if n not in at and worth:
-                    place = Place(tuple(sorted((*at, n))), None)
+                if n not in cpus and worth:
+                    place = Place(tuple(sorted((*cpus, n))), None)
                     if host_model.may_have(guest, place):
                         yield ((guest, place),)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.plan_records import Move, RebalanceOptions
 
     #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
-    Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     TrialPart = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
@@ -34,7 +34,7 @@ class Regret(Record):
     :param core_sec: R [core-seconds]
     """
 
-    key: Key
+    key: RegretKey
     core_sec: float
 
 
@@ -118,7 +118,7 @@ def caution_factors(memory: RebalanceMemory) -> dict[str, float]:
 
 
 def with_move_recorded(
-    memory: RebalanceMemory, made: Move, trial: Trial, now_s: float
+    memory: RebalanceMemory, move: Move, trial: Trial, now_s: float
 ) -> RebalanceMemory:
     """Return the memory after a move.
 
@@ -128,11 +128,11 @@ def with_move_recorded(
     :param trial: the trial of the move
     """
     factors = {caution.uuid: caution for caution in memory.cautions}
-    uuids = {part.uuid for part in made.parts}
+    uuids = {part.uuid for part in move.parts}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
         factors[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * before), now_s)
-    count = (now_s,) * len(made.parts)
+    count = (now_s,) * len(move.parts)
     return memory._replace(
         regrets=tuple(
             regret
@@ -148,9 +148,9 @@ def with_move_recorded(
             trial,
         ),
         cautions=tuple(factors.values()),
-        moved_s=memory.moved_s + (count if made.bytes else ()),
-        changed_s=memory.changed_s + (() if made.bytes else count),
-        owed_bytes=memory.owed_bytes + made.bytes,
+        moved_s=memory.moved_s + (count if move.bytes else ()),
+        changed_s=memory.changed_s + (() if move.bytes else count),
+        owed_bytes=memory.owed_bytes + move.bytes,
     )
 
 

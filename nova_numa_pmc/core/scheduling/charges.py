@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
     from nova_numa_pmc.model import PlacementOptions
 
-#: Guests that came since the last measurement are charged in at most this many parts.
-PARTS_MAX = 8
+#: Guests that came since the last measurement are charged as at most this many.
+GUESTS_MAX = 8
 
 
 def add_new_guests(
@@ -40,15 +40,15 @@ def add_new_guests(
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
     if not vcpus and not memory_mib:
         return host
-    parts = max(1, min(PARTS_MAX, round(vcpus / max(1, guest.vcpus))))
+    count = max(1, min(GUESTS_MAX, round(vcpus / max(1, guest.vcpus))))
     mean_guest = expected_guest(
-        vcpus / parts,
-        int(-(-memory_mib // parts)),
+        vcpus / count,
+        int(-(-memory_mib // count)),
         intensity=guest.intensity,
         cores_per_vcpu=cores_per_vcpu,
     )
     host = host.copy()
-    for _ in range(parts):
+    for _ in range(count):
         positions = outcome(host, mean_guest, limits).at
         cores = sum(host.cores[at] for at in positions)
         _add(
@@ -68,7 +68,7 @@ def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores
     host, total = host.copy(), sum(borne)
-    _add(host, guest, {at: -part / total for at, part in enumerate(borne)} if total else {})
+    _add(host, guest, {at: -vcpus / total for at, vcpus in enumerate(borne)} if total else {})
     return host
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import MIB, PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
-from nova_numa_pmc.core.placement.placement import decide
+from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.aggregates import is_uniform
 from nova_numa_pmc.record import Record
@@ -148,7 +148,7 @@ def _best(
 ) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
-    Two parts of ranking.KEY_PARTS drop out: the floored pressure, as steps are monotone and the
+    Two of ranking.KEY_FIELDS drop out: the floored pressure, as steps are monotone and the
     lower pressure never has the higher floored one, and the distance.
     """
     vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
@@ -211,7 +211,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
 def general_outcome(
     host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions
 ) -> Outcome:
-    """Return the pressures of a host with one more guest, by :func:`placement.decide`.
+    """Return the pressures of a host with one more guest, by :func:`placement.decide_place`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """
@@ -219,7 +219,7 @@ def general_outcome(
     inputs = candidates.PlacementInput(
         view, tuple((at,) for at in range(len(view.nodes))), view, request(host, guest)
     )
-    decided = decide(inputs, limits)
+    decided = decide_place(inputs, limits)
     if decided.ranks:
         best = decided.ranks[0].candidate
     else:

@@ -136,7 +136,7 @@ class GuestMove:
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
         self._refused_bytes = 0  # in the current walk, as is _refused
-        self.applied: cpuset.ConfineResult | None = None
+        self.applied: cpuset.HoldResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
 
@@ -189,7 +189,7 @@ class GuestMove:
 
     def _hold_cpus(self) -> None:
         if self._cpus:
-            self.applied = cpuset.confine(
+            self.applied = cpuset.hold(
                 self._groups, self._cpus, ours=self._ours, write=self._port.write
             )
             self._ours = self._ours._replace(cpus=self._cpus)
@@ -303,7 +303,7 @@ class GuestMove:
     def _narrow(self) -> str:
         """Move a small rest by writing ``cpuset.mems``, where move_pages(2) is denied."""
         off_bytes = self._off_bytes() or 0
-        written = cpuset.confine(
+        written = cpuset.hold(
             self._groups,
             self._ours.cpus,
             frozenset(self._mems),

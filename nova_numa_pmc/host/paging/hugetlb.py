@@ -44,7 +44,7 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     return by_node
 
 
-def with_huge_pages(
+def add_huge_pages(
     by_node: Mapping[int, int], pid: int | None, root: str = '/'
 ) -> dict[int, int] | None:
     """Return the memory of a guest on huge pages of a pool: {node id: bytes}.

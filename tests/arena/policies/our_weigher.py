@@ -203,7 +203,7 @@ def _charge(known, asked):
     if asked.dedicated:
         return told
     came, mib = np.maximum(0, known.came_vcpus), np.maximum(0, known.came_mib)
-    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.PARTS_MAX) * ~told
+    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.GUESTS_MAX) * ~told
     told[:] = True
     for turn in range(int(parts.max())):
         at = np.flatnonzero(told & (parts > turn))
@@ -224,7 +224,7 @@ def _charge(known, asked):
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
     fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
-    most = host_estimate.PLAUSIBLE * (view.vcpus + view.vcpus_used)
+    most = host_estimate.PLAUSIBLE_MAX_RATIO * (view.vcpus + view.vcpus_used)
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 
 

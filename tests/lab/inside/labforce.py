@@ -33,7 +33,7 @@ def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (each.cpus for each in host.nodes if each.id == node)
-    cpuset.confine(groups, cpus, ours=our_set(groups))
+    cpuset.hold(groups, cpus, ours=our_set(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),

@@ -105,6 +105,16 @@ class PublishTest(AgentCase):
         self.assertIsNone(self.tick(made, 5).publication)
         self.assertEqual('', self.tick(made, 10).publication.source)
 
+    def test_a_reload_reaches_everything_that_keeps_options(self):
+        made = self.open()
+        new = made.options._replace(rebalance='on', shared=made.options.shared._replace(bind=True))
+        made.reload(new)
+        keepers = [made, made._executor.move_promises, *vars(made).values()]
+        kept = [keeper.options for keeper in keepers if hasattr(keeper, 'options')]
+        self.assertGreater(len(kept), 6)
+        for options in kept:
+            self.assertIs(new if isinstance(options, type(new)) else new.shared, options)
+
 
 class ProblemTest(AgentCase):
     def test_a_failure_is_told_once_and_again_when_it_has_ended(self):

@@ -25,7 +25,7 @@ class HostTest(unittest.TestCase):
 
     def start(self, number, **domain):
         """Decide and record, as the hook does."""
-        return promises.decide(
+        return promises.decide_promise(
             guests.parse(hosts.domain_xml(number, **domain)), self.options, self.root, 1
         )
 
@@ -42,7 +42,7 @@ class PreviewTest(HostTest):
         for number in range(6):
             guest = guests.parse(hosts.domain_xml(number))
             before = self.record()
-            said, recorded = dry_run.decide(guest, self.options, self.root)
+            said, recorded = dry_run.decide_unrecorded(guest, self.options, self.root)
             self.assertEqual(before, self.record())
             self.assertIsNone(recorded)
             done = self.start(number)
@@ -53,7 +53,9 @@ class PreviewTest(HostTest):
 
     def test_a_host_without_state_counts_its_guests_and_makes_none(self):
         self.host.launch(1)
-        said, _ = dry_run.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
+        said, _ = dry_run.decide_unrecorded(
+            guests.parse(hosts.domain_xml(2)), self.options, self.root
+        )
         self.assertEqual(
             [1.0, 1.0],
             [
@@ -66,7 +68,7 @@ class PreviewTest(HostTest):
     def test_a_preview_takes_a_running_guest_off_first(self):
         self.host.launch(1)
         first = self.start(1)
-        said, recorded = dry_run.decide(
+        said, recorded = dry_run.decide_unrecorded(
             dry_run.find_running(hosts.name_of(1), self.root), self.options, self.root
         )
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
@@ -75,7 +77,9 @@ class PreviewTest(HostTest):
     def test_a_record_that_cannot_be_read_is_named(self):
         self.start(1)
         self.host.write('run/nova-numa-pmc/promises', 'x')
-        said, _ = dry_run.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
+        said, _ = dry_run.decide_unrecorded(
+            guests.parse(hosts.domain_xml(2)), self.options, self.root
+        )
         self.assertIn('promises', said.problems[0])
         self.assertEqual(b'x', self.record())
 
@@ -89,7 +93,7 @@ class PreviewTest(HostTest):
 
 class PlacesTest(HostTest):
     def places(self, guest):
-        said, _ = dry_run.decide(guest, self.options, self.root)
+        said, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
         return said, dry_run.possible_places(said, self.options.limits)
 
     def test_the_first_place_is_the_one_chosen(self):

@@ -140,13 +140,17 @@ squares = st.integers(0, 7).flatmap(
 class LabelTest(unittest.TestCase):
     @given(labels)
     def test_equal_labels_are_one_domain_named_by_its_first(self, drawn):
-        found = memory_domains.labelled(drawn) or tuple(range(len(drawn)))
+        found = memory_domains.domains_from_labels(drawn) or tuple(range(len(drawn)))
         self.assertEqual([drawn.index(label) for label in drawn], list(found))
-        self.assertEqual(memory_domains.labelled(found), memory_domains.labelled(drawn))
+        self.assertEqual(
+            memory_domains.domains_from_labels(found), memory_domains.domains_from_labels(drawn)
+        )
 
     @given(squares, st.integers(9, 26))
     def test_near_nodes_and_those_between_are_one_domain(self, distances, threshold):
-        found = memory_domains.near(distances, threshold) or tuple(range(len(distances)))
+        found = memory_domains.domains_from_distances(distances, threshold) or tuple(
+            range(len(distances))
+        )
         for a, row in enumerate(distances):
             for b, distance in enumerate(row):
                 if a != b and distance < threshold:
@@ -156,11 +160,13 @@ class LabelTest(unittest.TestCase):
 
     @given(squares, st.data())
     def test_a_threshold_tells_all_domains_or_none(self, distances, data):
-        drawn = memory_domains.labelled(
+        drawn = memory_domains.domains_from_labels(
             data.draw(
                 st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))
             )
         )
         view = model.HostView((), distances, domains=drawn)
         told, whole = memory_domains.threshold(view)
-        self.assertEqual(drawn if whole else (), memory_domains.near(distances, told))
+        self.assertEqual(
+            drawn if whole else (), memory_domains.domains_from_distances(distances, told)
+        )

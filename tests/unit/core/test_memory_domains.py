@@ -68,7 +68,7 @@ class MergedTest(unittest.TestCase):
 class LabelTest(unittest.TestCase):
     @given(LABELS)
     def test_equal_labels_are_one_domain_named_by_its_first(self, labels):
-        found = memory_domains.labelled(labels)
+        found = memory_domains.domains_from_labels(labels)
         if len(set(labels)) == len(labels):
             self.assertEqual((), found)
         else:
@@ -76,13 +76,17 @@ class LabelTest(unittest.TestCase):
 
     @given(hosts(), st.integers(0, 40))
     def test_a_threshold_tells_the_domains_that_it_made(self, view, threshold):
-        view = view._replace(domains=memory_domains.near(view.distances, threshold))
+        view = view._replace(
+            domains=memory_domains.domains_from_distances(view.distances, threshold)
+        )
         found, all_said = memory_domains.threshold(view)
         self.assertTrue(all_said)
-        self.assertEqual(view.domains, memory_domains.near(view.distances, found))
+        self.assertEqual(
+            view.domains, memory_domains.domains_from_distances(view.distances, found)
+        )
 
     def test_domains_that_no_distance_tells_are_kept_apart(self):
         view = model.HostView(tuple(map(node, range(4))), PAIRS, domains=(0, 1, 0, 1))
         found, all_said = memory_domains.threshold(view)
         self.assertFalse(all_said)
-        self.assertEqual((), memory_domains.near(view.distances, found))
+        self.assertEqual((), memory_domains.domains_from_distances(view.distances, found))

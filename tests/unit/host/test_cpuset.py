@@ -40,12 +40,12 @@ class TreeTestCase(unittest.TestCase):
         return write
 
 
-class ConfineTest(TreeTestCase):
+class HoldTest(TreeTestCase):
     def test_cpus_are_narrow_and_memory_wide_at_rest_on_every_shape(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
-                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual(cpuset.BROUGHT, applied.memory)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
@@ -58,7 +58,7 @@ class ConfineTest(TreeTestCase):
 
     def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
         tree, groups = self.tree(2, MODERN)
-        cpuset.confine(groups, NODE1, write=self.logged(tree))
+        cpuset.hold(groups, NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/%s/cpuset.cpus' % name, '2-3') for name in ('emulator', 'vcpu0', 'vcpu1')],
             self.log,
@@ -75,7 +75,7 @@ class ConfineTest(TreeTestCase):
             with self.subTest(before=before, ours=ours):
                 tree, groups = self.tree(2, MODERN)
                 tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
-                cpuset.confine(
+                cpuset.hold(
                     groups,
                     NODE1,
                     write=self.logged(tree),
@@ -92,18 +92,18 @@ class ConfineTest(TreeTestCase):
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
         tree.write(vcpu, '1')  # outside of the group above: sched_setaffinity(2) was refused
-        cpuset.confine(groups, NODE1, write=tree.write)
+        cpuset.hold(groups, NODE1, write=tree.write)
         self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
         tree.write(vcpu, '1')
         with self.assertRaises(PinnedByOthers):
-            cpuset.confine(groups, NODE1, write=tree.write)
+            cpuset.hold(groups, NODE1, write=tree.write)
 
     def test_groups_that_others_have_set_are_kept(self):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree, groups = self.tree(version)
                 tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '1')
-                cpuset.confine(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
+                cpuset.hold(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
                 self.assertEqual('2-3 1 2-3', tree.held())
 
     def test_narrowing_early_needs_no_vcpus_and_an_empty_set(self):
@@ -122,12 +122,12 @@ class ConfineTest(TreeTestCase):
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
         tree, groups = self.tree(1, MODERN)
-        cpuset.confine(groups, NODE1, write=tree.write)
+        cpuset.hold(groups, NODE1, write=tree.write)
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
 
     def test_memory_is_brought_through_the_main_threads_group(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
-        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
             self.log[3:],
@@ -135,7 +135,7 @@ class ConfineTest(TreeTestCase):
 
     def test_v1_migrates_only_while_bringing_over(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
-        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
         self.assertEqual(
             [
@@ -158,7 +158,7 @@ class ConfineTest(TreeTestCase):
                     if text == '1' and path.endswith('mems'):
                         tree.put_bytes({0: MIB, 1: 7 * MIB})
 
-                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=write)
+                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual((cpuset.BROUGHT, MIB), (applied.memory, applied.left_bytes))
 
     def test_a_second_pass_brings_memory_that_the_first_left(self):
@@ -180,9 +180,7 @@ class ConfineTest(TreeTestCase):
                             off = left.pop()
                             tree.put_bytes({0: off, 1: 8 * MIB - off})
 
-                    applied = cpuset.confine(
-                        groups, NODE1, TO_NODE1, stay_bound=bound, write=write
-                    )
+                    applied = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=write)
                     self.assertEqual((0, []), (applied.left_bytes, left))
                     self.assertEqual(
                         {'1'} if bound else {'0-1'},
@@ -194,8 +192,8 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
                 for bound in (False, True):
-                    cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
-                    again = cpuset.confine(
+                    cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
+                    again = cpuset.hold(
                         groups, NODE1, TO_NODE1, stay_bound=bound, write=self.logged(tree)
                     )
                     self.assertEqual(((), []), (again.changes, self.log))
@@ -205,13 +203,11 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 before = tree.snapshot()
-                applied = cpuset.confine(
-                    groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
-                )
+                applied = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertNotEqual(before, tree.snapshot())
                 cpuset.undo(groups, applied.changes, write=tree.write)
                 self.assertEqual(before, tree.snapshot())
-                applied = cpuset.confine(groups, NODE1, write=tree.write)
+                applied = cpuset.hold(groups, NODE1, write=tree.write)
                 tree.put(applied.changes[-1].path, '3\n')
                 cpuset.undo(groups, applied.changes, write=tree.write)
                 with open(applied.changes[-1].path, encoding='ascii') as f:
@@ -224,7 +220,7 @@ class ConfineTest(TreeTestCase):
                     tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
                         ours = Cpuset(frozenset(range(4)) - cpus, frozenset({1 - node}))
-                        applied = cpuset.confine(
+                        applied = cpuset.hold(
                             groups,
                             cpus,
                             frozenset({node}),
@@ -251,12 +247,12 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 wide = self.mems(tree)
-                bound = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                bound = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertEqual(cpuset.BOUND, bound.memory)
                 cpuset.release_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
-                cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                cpuset.confine(
+                cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                cpuset.hold(
                     groups, NODE0, frozenset({0}), write=tree.write, ours=Cpuset(NODE1, TO_NODE1)
                 )
                 self.assertEqual(wide, self.mems(tree))
@@ -275,10 +271,10 @@ class ConfineTest(TreeTestCase):
         for shape in (MODERN, OLD, MANUAL):
             with self.subTest(shape=shape):
                 tree, groups = self.with_gpu(2, shape)
-                cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
+                cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
                 cpuset.release_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
-                cpuset.confine(
+                cpuset.hold(
                     groups,
                     NODE0,
                     frozenset({0}),
@@ -293,7 +289,7 @@ class ConfineTest(TreeTestCase):
 
     def test_v2_a_guest_never_bound_is_wide_without_gpu_memory_at_the_end(self):
         tree, groups = self.with_gpu(2, MODERN)
-        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        cpuset.hold(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual(
             [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
             [each for each in self.log if each[0].endswith('mems')],
@@ -304,14 +300,14 @@ class ConfineTest(TreeTestCase):
         tree.put(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
         tree.put(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
         tree.put(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
-        cpuset.confine(groups, NODE0, frozenset({0}), stay_bound=True)
+        cpuset.hold(groups, NODE0, frozenset({0}), stay_bound=True)
         cpuset.release_memory(groups, frozenset({0}))
         self.assertEqual('0,2', tree.held('mems'))
 
     def test_v2_the_operators_settings_let_guests_have_a_gpus_memory(self):
         tree, groups = self.with_gpu(2, MODERN)
         tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n')
-        cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+        cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
         cpuset.release_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
 
@@ -320,12 +316,12 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 tree.put('sys/devices/system/node/has_memory', '0\n')
-                applied = cpuset.confine(
+                applied = cpuset.hold(
                     groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
                 )
                 self.assertEqual(cpuset.BOUND, applied.memory)
                 self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
-                applied = cpuset.confine(
+                applied = cpuset.hold(
                     groups,
                     NODE0,
                     frozenset({1}),
@@ -340,7 +336,7 @@ class ConfineTest(TreeTestCase):
                 with self.subTest(version=version, shape=shape, pinned=pinned):
                     tree, groups = self.tree(version, shape, vcpus=3)
                     self.assertEqual((), cpuset.release_cpus(groups, write=tree.write))
-                    applied = cpuset.confine(groups, NODE1, write=tree.write)
+                    applied = cpuset.hold(groups, NODE1, write=tree.write)
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.snapshot()
@@ -358,17 +354,17 @@ class ConfineTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.confine(groups, NODE1, ours=Cpuset(NODE0, frozenset()), write=self.logged(tree))
+        cpuset.hold(groups, NODE1, ours=Cpuset(NODE0, frozenset()), write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
 
     def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
         tree, groups = self.tree(1, MODERN)
-        cpuset.confine(groups, NODE1, write=tree.write)
+        cpuset.hold(groups, NODE1, write=tree.write)
         tree.add_group(os.path.join(tree.target, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
-        applied = cpuset.confine(groups, NODE1, write=tree.write)
+        applied = cpuset.hold(groups, NODE1, write=tree.write)
         self.assertEqual(
             [os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
             [change.path for change in applied.changes],
@@ -377,14 +373,14 @@ class ConfineTest(TreeTestCase):
     def test_cpus_outside_of_the_parents_set_are_reported(self):
         tree, groups = self.tree(2, MODERN)
         tree.put(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
-        applied = cpuset.confine(groups, NODE1, write=tree.write)
+        applied = cpuset.hold(groups, NODE1, write=tree.write)
         self.assertEqual((NODE1, frozenset({2})), (applied.cpus, applied.cpus_effective))
 
     def test_nothing_asked_for_is_an_error(self):
         _, groups = self.tree()
         for cpus, mems in ((frozenset(), None), (NODE1, frozenset())):
             with self.assertRaisesRegex(CpusetError, 'empty set'):
-                cpuset.confine(groups, cpus, mems)
+                cpuset.hold(groups, cpus, mems)
 
 
 class LeftAloneTest(TreeTestCase):
@@ -396,7 +392,7 @@ class LeftAloneTest(TreeTestCase):
                     tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
                     before = tree.snapshot()
                     with self.assertRaisesRegex(PinnedByOthers, 'vcpu1'):
-                        cpuset.confine(groups, NODE1, write=tree.write)
+                        cpuset.hold(groups, NODE1, write=tree.write)
                     self.assertEqual(before, tree.snapshot())
 
     def test_a_pin_inside_stays_and_a_wider_set_is_no_pin(self):
@@ -405,7 +401,7 @@ class LeftAloneTest(TreeTestCase):
                 tree, groups = self.tree(version, shape)
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3\n')
                 tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '1-3\n')
-                cpuset.confine(groups, NODE1, write=tree.write)
+                cpuset.hold(groups, NODE1, write=tree.write)
                 self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                 if version == 2:
                     self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus.effective'))
@@ -417,7 +413,7 @@ class LeftAloneTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
-                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual(cpuset.PINNED, applied.memory)
                 self.assertEqual(
                     {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
@@ -436,7 +432,7 @@ class LeftAloneTest(TreeTestCase):
                         'proc/%d/status' % tree.pid,
                         'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib,
                     )
-                    applied = cpuset.confine(
+                    applied = cpuset.hold(
                         groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
                     )
                     self.assertEqual(
@@ -454,15 +450,15 @@ class LeftAloneTest(TreeTestCase):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
                     tree.put('proc/%d/status' % tree.pid, status)
-                    applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                    applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
                     self.assertEqual(outcome, applied.memory)
 
 
 class FaultTest(TreeTestCase):
     ERRNOS = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.ENODEV, errno.EINVAL, errno.ENOENT)
 
-    def confine(self, groups, write):
-        return cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
+    def hold(self, groups, write):
+        return cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
 
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each shape and each of its writes.
@@ -472,7 +468,7 @@ class FaultTest(TreeTestCase):
         for version, shape in SHAPES:
             for self.bound in (False, True):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
-                applied = self.confine(groups, self.logged(tree))
+                applied = self.hold(groups, self.logged(tree))
                 cpuset.undo(groups, applied.changes, write=tree.write)
                 for index in range(len(self.log)):
                     if fresh:
@@ -500,7 +496,7 @@ class FaultTest(TreeTestCase):
                     version=tree.version, path=tree.path, index=index, errno=errno.errorcode[code]
                 ):
                     with self.assertRaises(CpusetError) as caught:
-                        self.confine(groups, self.failing(tree, index, code))
+                        self.hold(groups, self.failing(tree, index, code))
                     self.assertNotIsInstance(caught.exception, GuestGone)
                     self.assertEqual(before, tree.snapshot())
                     self.assertIn(errno.errorcode[code], str(caught.exception))
@@ -512,7 +508,7 @@ class FaultTest(TreeTestCase):
             with self.subTest(version=tree.version, path=tree.path, index=index):
                 before = tree.snapshot()
                 with self.assertRaises(CpusetError) as caught:
-                    self.confine(groups, self.failing(tree, index, errno.EBUSY, forever=True))
+                    self.hold(groups, self.failing(tree, index, errno.EBUSY, forever=True))
                 left = [
                     path
                     for path, text in tree.snapshot().items()
@@ -535,7 +531,7 @@ class FaultTest(TreeTestCase):
                         tree.write(path, text)
 
                 with self.assertRaisesRegex(CpusetError, 'reads back as'):
-                    self.confine(groups, write)
+                    self.hold(groups, write)
                 self.assertEqual(before, tree.snapshot())
 
     def test_an_interruption_undoes_and_passes(self):
@@ -554,7 +550,7 @@ class FaultTest(TreeTestCase):
                         raise OutOfTime
 
                 with self.assertRaises(OutOfTime):
-                    self.confine(groups, write)
+                    self.hold(groups, write)
                 self.assertEqual(before, tree.snapshot())
 
     def test_a_guest_that_ends_half_way_is_told_apart(self):
@@ -568,7 +564,7 @@ class FaultTest(TreeTestCase):
                     failing(path, text)
 
                 with self.assertRaises(GuestGone):
-                    self.confine(groups, write)
+                    self.hold(groups, write)
 
     def test_a_vcpu_that_is_unplugged_half_way_is_passed_over(self):
         for version in (1, 2):
@@ -580,15 +576,15 @@ class FaultTest(TreeTestCase):
                         shutil.rmtree(tree.vcpus[0])
                     tree.write(path, text)
 
-                cpuset.confine(groups, NODE1, write=write)
+                cpuset.hold(groups, NODE1, write=write)
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
-                cpuset.confine(groups, NODE1, write=tree.write)  # and when it was gone before
+                cpuset.hold(groups, NODE1, write=tree.write)  # and when it was gone before
 
     def test_a_guest_with_its_main_group_gone_has_ended(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         shutil.rmtree(tree.emulator)
         with self.assertRaises(GuestGone):
-            cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+            cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
 
     def test_v1_a_node_that_parents_lack_is_refused_and_cpus_come_back(self):
         tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
@@ -596,7 +592,7 @@ class FaultTest(TreeTestCase):
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.snapshot()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
-            cpuset.confine(
+            cpuset.hold(
                 groups,
                 NODE1,
                 TO_NODE1,
@@ -610,10 +606,10 @@ class FaultTest(TreeTestCase):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape)
-                applied = cpuset.confine(groups, NODE1, write=tree.write)
+                applied = cpuset.hold(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
-                    (cpuset.confine, NODE0),
+                    (cpuset.hold, NODE0),
                     (read_cpusets,),
                     (cpuset.undo, applied.changes),
                 ):
@@ -627,7 +623,7 @@ class FaultTest(TreeTestCase):
                     tree, groups = self.tree()
                     tree.put(os.path.join(tree.target, name), text)
                     with self.assertRaises(CpusetError):
-                        cpuset.confine(groups, NODE1, TO_NODE1)
+                        cpuset.hold(groups, NODE1, TO_NODE1)
 
     def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
         tree, groups = self.tree()
@@ -635,4 +631,4 @@ class FaultTest(TreeTestCase):
         os.rename(path, path + '.elsewhere')
         os.symlink(path + '.elsewhere', path)
         with self.assertRaisesRegex(CpusetError, 'ELOOP'):
-            cpuset.confine(groups, NODE1)
+            cpuset.hold(groups, NODE1)

@@ -41,5 +41,6 @@ class WithinL3Test(unittest.TestCase):
                     own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB, cpus=before
                 )
                 self.assertEqual(
-                    promise._replace(cpus=after), parts.within_l3(promise, own, host, (), LIMITS)
+                    promise._replace(cpus=after),
+                    parts.narrow_to_l3(promise, own, host, (), LIMITS),
                 )

@@ -260,7 +260,7 @@ class TestFile(unittest.TestCase):
         self.write(map(float, range(10, 20)), max_bytes=2 * member + 9, keep=3)
         self.assertEqual([14.0, 15.0, 16.0, 17.0, 18.0, 19.0], self.times())
         self.assertEqual(
-            [self.path + '.2', self.path + '.1', self.path], recording.parts(self.path)
+            [self.path + '.2', self.path + '.1', self.path], recording.existing_files(self.path)
         )
         self.write([20.0], max_bytes=member, keep=1)
         self.assertEqual([20.0], self.times())

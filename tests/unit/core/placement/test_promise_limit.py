@@ -30,7 +30,9 @@ class MostTest(unittest.TestCase):
 class BoundedTest(unittest.TestCase):
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
-        found, problems = promise_limit.limited(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
+        found, problems = promise_limit.limit_memory(
+            asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS
+        )
         self.assertEqual(asked, found._replace(memory_bytes=memory))
         return found.memory_bytes, problems
 
@@ -58,7 +60,7 @@ class BoundedTest(unittest.TestCase):
                 1,
                 len(
                     {
-                        promise_limit.limited(
+                        promise_limit.limit_memory(
                             asked, topology(memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS
                         )
                         for own in ((0, 0), (4096, 0), (300 * MIB, GIB))

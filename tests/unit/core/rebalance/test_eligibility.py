@@ -117,7 +117,9 @@ class WhyNotTest(unittest.TestCase):
         told = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
         self.assertEqual(told, eligibility.why_not(one, promise if known else None, HOST))
         now = eligibility.why_not_now(one)
-        self.assertEqual(told if told in [rule.code for rule in eligibility.ALWAYS] else '', now)
+        self.assertEqual(
+            told if told in [rule.code for rule in eligibility.RULES_ALWAYS] else '', now
+        )
 
 
 class WordsTest(unittest.TestCase):

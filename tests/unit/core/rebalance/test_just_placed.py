@@ -10,6 +10,7 @@ from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
+from tests.sim.constant import slit_latencies_ns
 
 INTERVAL_S = 5.0
 
@@ -98,6 +99,7 @@ def placed(view, new, *, young=False):
                 young=young,
             ),
         ),
+        slit_latencies_ns(after),
     )
 
 

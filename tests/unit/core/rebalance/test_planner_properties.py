@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import plan_records, planner, rebalance_memory
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
-from tests.sim.constant import GIB, MIB, Constant, load
+from tests.sim.constant import GIB, MIB, Constant, load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
 TERMS = plan_records.RebalanceOptions()
@@ -198,9 +198,11 @@ class PropertyTest(unittest.TestCase):
             )
             for at, node in enumerate(nodes)
         )
+        view = model.HostView(nodes, ())
         situation = plan_records.Situation(
-            model.HostView(nodes, ()),
+            view,
             tuple(guest._replace(uuid=f'g{at}') for at, guest in enumerate(guests)),
+            slit_latencies_ns(view),
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
             free_bytes=((0, GIB),) if waited else (),
         )

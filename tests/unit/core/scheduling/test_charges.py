@@ -58,7 +58,7 @@ class ChargeTest(unittest.TestCase):
     def test_many_new_guests_are_charged_in_few_parts(self):
         after = charges.add_new_guests(two(), 2000, 1000, SMALL, LIMITS)
         self.assertAlmostEqual(2000, sum(after.vcpus) - 8)
-        self.assertAlmostEqual(charges.PARTS_MAX, sum(after.guests) - 4)
+        self.assertAlmostEqual(charges.GUESTS_MAX, sum(after.guests) - 4)
 
     def test_an_unmeasured_host_is_charged_by_promises(self):
         after = charges.add_new_guests(two(demand=None), 2, 1024, SMALL, LIMITS)

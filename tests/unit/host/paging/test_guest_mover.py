@@ -306,7 +306,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_move_unbinds_a_bound_guest(self):
         self.guest([AWAY] * 40)
         ours = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
-        cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
+        cpuset.hold(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
         mover = self.mover(ours=ours)
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
