@@ -40,7 +40,10 @@ def assert_paid(match, tick_s):
 
 
 def test_five_to_one_becomes_three_to_three(agent):
-    """Two guests go, with their bytes and no others', as soon as it pays; then all is quiet."""
+    """Two guests go, with their bytes and no others', as soon as it pays; then all is quiet.
+
+    One may go by being widened and then narrowed to the other node, which is no move in the log.
+    """
     lab = agent.lab
     homes = {f'g{i}': int(i == 5) for i in range(6)}
     before = lab.start_at([{**BUSY, 'name': name} for name in homes], homes)
@@ -51,13 +54,19 @@ def test_five_to_one_becomes_three_to_three(agent):
         400,
         RARELY_S,
     )
-    agent.until(lambda: moved(agent), lambda found: len(found) == 2, 120, RARELY_S)
+    agent.until(
+        lab.guests.report,
+        lambda found: all(home_share(guest, home(guest)) > 0.6 for guest in found.values()),
+        120,
+        RARELY_S,
+    )
     tick_s = agent.after(3)['interval_s']
     made = moved(agent)
     print(tick_s, [match.string for match in made])
     after = lab.guests.report()
     gone = {name for name, guest in after.items() if home(guest) != home(before[name])}
-    assert {match['name'] for match in made} == gone and len(made) == 2
+    assert guests_per_node(after, 2) == [3, 3] and len(gone) == 2
+    assert {match['name'] for match in made} <= gone
     assert all((match['from'], match['to']) == ('node 0', 'node 1') for match in made)
     # They may have grown: the kernel has made huge pages of small ones meanwhile.
     theirs = sum(
