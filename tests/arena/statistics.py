@@ -108,7 +108,7 @@ class Table:
     def rivals(self, contender):
         """List the rivals of a contender: all but the oracle, itself and its variants."""
         kin = registry.VARIANTS if contender in registry.VARIANTS else (contender,)
-        return [name for name in self.policies if name != registry.ORACLE and name not in kin]
+        return [name for name in self.policies if name not in (*registry.ORACLES, *kin)]
 
     def duel(self, cell, contender, rival, figure='loss'):
         """Return 'won', 'undecided', 'excused' or 'lost'.

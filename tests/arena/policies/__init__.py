@@ -59,13 +59,15 @@ class Policy:
         return self.function(view, Asked(trace, guest))
 
 
-ORACLE, SPREAD, SPREAD_10, PACK, OURS = 'oracle', 'stock-1', 'stock-10', 'pack', 'numa-pressure'
+ORACLE, ORACLE_OF_RUNNING = ORACLES = 'oracle', 'oracle-of-running'
+SPREAD, SPREAD_10, PACK, OURS = 'stock-1', 'stock-10', 'pack', 'numa-pressure'
 
-#: By name. The contender is any of them; all others but the oracle are its rivals.
+#: By name. The contender is any of them; all others but the oracles are its rivals.
 POLICIES = {
     policy.name: policy
     for policy in (
         Policy(ORACLE, others.oracle, ties='random'),
+        Policy(ORACLE_OF_RUNNING, others.oracle_of_running, ties='random'),
         Policy(SPREAD, nova_weights.stock),
         Policy(SPREAD_10, nova_weights.stock, subset=10),
         Policy(PACK, nova_weights.pack),

@@ -96,8 +96,25 @@ def oracle(view, asked):
     tells equals apart.
     Deviations: greedy, request by request: not the optimum over all of them.
     """
+    return _least_added(view, asked, asked.true_cores, asked.true_bytes)
+
+
+def oracle_of_running(view, asked):
+    """Know what all guests on hosts and claims in flight will want, but not what a new one will.
+
+    Source: none; no scheduler can have it, as it takes counts of claims that are not yet there.
+    Formula: that of the oracle, for a guest that wants the mean of those that are known.
+    Deviations: as the oracle's.
+    """
+    guests, total = view.fleet.known_guests.sum(), view.fleet.known_sum.sum()
+    per_vcpu = total / guests if guests else p.PRIOR_CORES_PER_VCPU
+    cores = per_vcpu * asked.vcpus
+    return _least_added(view, asked, cores, cores * p.LINES * losses.LINE_BYTES)
+
+
+def _least_added(view, asked, cores, bytes_per_sec):
     fleet, at, count = view.fleet, view.at, view.cores.shape[1]
-    cores = 0.0 if asked.dedicated else asked.true_cores
+    cores = 0.0 if asked.dedicated else cores
     placed, promised = fleet.true_nodes[at], fleet.promised_mib[at]
     demand = placed + (fleet.true_cores[at] - placed.sum(1))[:, None] / count
     flying_mib = (fleet.taken_mib[at] - promised.sum(1))[:, None] / count
@@ -113,7 +130,7 @@ def oracle(view, asked):
         parts = capacity / capacity.sum(1)[:, None]
         best[wide] = (_waiting(demand[wide] + cores * parts, capacity) - now[wide]).sum(1)
         far_ns = fleet.hosts.far_ns.mean()
-        best[wide] += asked.true_bytes / losses.LINE_BYTES * far_ns * 1e-9 / p.MLP
+        best[wide] += bytes_per_sec / losses.LINE_BYTES * far_ns * 1e-9 / p.MLP
     return -best - 0.01 * ((demand.sum(1) + cores) / view.cores.sum(1))
 
 
