@@ -31,7 +31,16 @@ _STOCK_MULTIPLIERS = (
     'io_ops_weight_multiplier',
 )
 #: ``penalty_floor`` for clouds that fill one host after the other.
-_PACKING_FLOOR = 0.7
+_PACKING_FLOOR = 0.4
+#: Least penalty of a node that is as much wanted as it has cores, without a floor: half of what a
+#: guest adds there waits.
+_SATURATED_PENALTY = 0.5
+#: Options that are no longer read, and why.
+_FORMER_OPTIONS = {
+    'unknown_weight': 'a host whose pressure is unknown is weighed by the vCPUs that Nova has '
+    'allocated there',
+    'weight_step': 'a penalty follows from what guests would lose, which needs no steps',
+}
 
 
 def check_weigher(conf: NovaConf) -> Iterator[Finding]:
@@ -57,7 +66,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         )
     if WEIGHER in classes:
         yield from _check_penalty(conf)
-        yield from _check_former_option(conf)
+        yield from _check_former_options(conf)
 
 
 def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
@@ -71,17 +80,18 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'weigher-off',
             finding.WARNING,
             '[numa_pmc] weight_multiplier = %g: the weigher has no effect' % multiplier,
-            'set it above 0; 20 is the default',
+            'set it above 0; 500 is the default',
             file,
         )
-    elif multiplier * (1.0 - floor) <= stock:
+    elif multiplier * (_SATURATED_PENALTY - floor) <= stock:
         yield Finding(
             'weigher-weak',
             finding.WARNING,
             "[numa_pmc] weight_multiplier = %g: Nova's own weighers, which add up to as much as "
             '%g, can outweigh the penalty of a saturated node, which is %g'
-            % (multiplier, stock, multiplier * (1.0 - floor)),
-            'set it above %g; 20 is the default' % (stock / max(0.05, 1.0 - floor)),
+            % (multiplier, stock, multiplier * max(0.0, _SATURATED_PENALTY - floor)),
+            'set it to 500 and penalty_floor to %g at most, or leave both at their defaults'
+            % _PACKING_FLOOR,
             file,
         )
     if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < _PACKING_FLOOR:
@@ -89,23 +99,23 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'floor-not-for-packing',
             finding.NOTE,
             'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
-            'above a pressure of %g are avoided' % floor,
+            'are avoided where guests would lose more than %g' % floor,
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
 
 
-def _check_former_option(conf: NovaConf) -> Iterator[Finding]:
-    former = conf.file_that_sets('unknown_weight', 'numa_pmc')
-    if former:
-        yield Finding(
-            'former-option',
-            finding.NOTE,
-            '[numa_pmc] unknown_weight is no longer read: a host whose pressure is unknown is '
-            'weighed by the vCPUs that Nova has allocated there',
-            'remove it',
-            former,
-        )
+def _check_former_options(conf: NovaConf) -> Iterator[Finding]:
+    for option, why in _FORMER_OPTIONS.items():
+        former = conf.file_that_sets(option, 'numa_pmc')
+        if former:
+            yield Finding(
+                'former-option',
+                finding.NOTE,
+                '[numa_pmc] %s is no longer read: %s' % (option, why),
+                'remove it',
+                former,
+            )
 
 
 def check_filter(conf: NovaConf) -> Iterator[Finding]:
@@ -169,7 +179,7 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'host_subset_size = 1: requests that arrive within seconds of each other all get the '
             'same host, as none of them is counted yet',
-            '[numa_pmc] penalty_jitter = 0.15 (the default) with NUMAPressureWeigher, or '
+            '[numa_pmc] penalty_jitter = 0.02 (the default) with NUMAPressureWeigher, or '
             '[filter_scheduler] host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),
         )

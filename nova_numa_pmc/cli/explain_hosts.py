@@ -196,6 +196,8 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'host': decision.host,
         'passes': decision.passes,
         'why': decision.why,
+        'pressure': decision.pressure,
+        'loss': decision.loss,
         'weight': decision.penalty if decision.passes else None,
         'share': decision.share,
         'told': host_estimate.describe(estimate),

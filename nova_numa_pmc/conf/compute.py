@@ -35,8 +35,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
             "Share of a node's capacity by which a demand or a bandwidth must differ from the "
             'value last sent before new metrics are sent. Until then, and while guests and '
             'promised memory are unchanged, the previous metrics are repeated and the compute '
-            'node is not saved for them. The default is half of weight_step. 0: send each '
-            'measurement.'
+            'node is not saved for them. 0: send each measurement.'
         ),
     ),
     cfg.IntOpt(

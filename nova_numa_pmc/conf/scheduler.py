@@ -39,12 +39,14 @@ _OPTIONS: Sequence[cfg.Opt] = [
     ),
     cfg.FloatOpt(
         'weight_multiplier',
-        default=20.0,
+        default=500.0,
         mutable=True,
         help=(
             'Multiplier of the penalty of NUMAPressureWeigher: the penalty (0 to 1) times this '
-            "value is subtracted from a host's weight. If it is above the sum of the other "
-            "weighers' multipliers (four by default), they cannot outweigh a saturated node. 0 "
+            "value is subtracted from a host's weight. The penalty is what guests would lose on "
+            'the host, as a share of the CPU that the new guest wants: with 500, a loss of one '
+            "percent counts 5, and Nova's own weighers together make a difference of four at most "
+            'by default. So they matter only among hosts where next to nothing would be lost. 0 '
             'turns the weigher off. The metadata key numa_pmc_weight_multiplier of a host '
             'aggregate overrides it; if a host is in several aggregates, the lowest value applies.'
         ),
@@ -56,16 +58,16 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'Pressure up to which a host has no penalty, so that the other weighers choose among '
-            'these hosts. Set it to 0.7 for clouds that fill one host after another '
-            '(ram_weight_multiplier below 0): with 0, pressure spreads guests. The metadata key '
-            'numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
+            'Loss up to which a host has no penalty, so that the other weighers choose among '
+            'these hosts. Set it to 0.4 for clouds that fill one host after another '
+            '(ram_weight_multiplier below 0): with 0, smaller losses spread guests. The metadata '
+            'key numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
             'aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
         'penalty_jitter',
-        default=0.15,
+        default=0.02,
         mutable=True,
         min=0.0,
         max=1.0,
@@ -74,14 +76,6 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'that requests arriving together, before any of them is counted, are spread over '
             'nearly equal hosts. With 0 they all go to the same host.'
         ),
-    ),
-    cfg.FloatOpt(
-        'weight_step',
-        default=0.05,
-        mutable=True,
-        min=0.001,
-        max=1.0,
-        help='Pressure is rounded down to multiples of this; smaller differences are noise.',
     ),
     cfg.FloatOpt(
         'stale_after',

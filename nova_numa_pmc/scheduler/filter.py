@@ -81,9 +81,7 @@ class _RequestFilter:
         for problem in self.guest_request.flavor_specs.problems:
             _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
         self.filter_options = objections.filter_options(self.guest_request, CONF.numa_pmc)
-        self.estimate_options = host_estimate.EstimateOptions(
-            CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests
-        )
+        self.estimate_options = host_estimate.estimate_options(CONF.numa_pmc)
         self.now_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:

@@ -17,7 +17,7 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
@@ -87,6 +87,11 @@ class EstimateOptions(Record):
     charge_new_guests: bool = True
 
 
+def estimate_options(conf: Mapping[str, Any]) -> EstimateOptions:
+    """Return the options of the group ``[numa_pmc]``."""
+    return EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
+
+
 class HostEstimate(Record):
     """Pressures that a guest would leave on a host, as far as its metrics show.
 
@@ -123,6 +128,21 @@ def estimate(
         return _estimate_cached(host_state, guest_request, options, now_s)
     except Exception as error:
         return HostEstimate(None, '%.200r' % error)
+
+
+def estimates(
+    host_states: Sequence[HostStateLike],
+    guest_request: GuestRequest,
+    conf: Mapping[str, Any],
+    now_s: float,
+) -> list[HostEstimate]:
+    """Return the estimate of each host.
+
+    :param conf: option → value, of the group ``[numa_pmc]``
+    :param now_s: as :func:`estimate`
+    """
+    options = estimate_options(conf)
+    return [estimate(host_state, guest_request, options, now_s) for host_state in host_states]
 
 
 def _estimate_cached(

@@ -8,6 +8,7 @@ Nova's other filters and weighers have no part in it.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_numa_pmc import checked
@@ -19,9 +20,12 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import comparison, host_estimate, objections, penalty, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 
 _D = TypeVar('_D', int, None)
+_T = TypeVar('_T')
 
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
 SIZE_MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
@@ -48,11 +52,12 @@ class SavedHost:
         reported: object,
         vcpus_total: float,
         vcpus_used: float,
+        memory_mb: float,
         memory_mb_used: float,
     ) -> None:
         self.host, self.metrics = host, reported
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
-        self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
+        self.total_usable_ram_mb, self.free_ram_mb = memory_mb, memory_mb - memory_mb_used
         self.instances: Mapping[str, Any] = {}
         # Rows do not show which instances there are: departures are not added back.
         self.updated, self.numa_topology = None, None
@@ -85,7 +90,10 @@ class HostDecision(Record):
 
     :param host: its name
     :param why: why the filter refuses it; empty: it passes
-    :param pressure: of :func:`comparison.pressures`, None: unknown, or refused
+    :param pressure: highest utilisation of the nodes that the guest would use, None: unknown,
+        refused, or no CPU there that guests may use
+    :param loss: what guests would lose there because of it, as a share of what it wants; assumed
+        where the pressure is unknown, None: refused
     :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
     :param share: what Nova adds to the host's weight, 0 or below; None: refused
     """
@@ -94,6 +102,7 @@ class HostDecision(Record):
     estimate: host_estimate.HostEstimate
     why: str
     pressure: float | None = None
+    loss: float | None = None
     penalty: float = 0.0
     share: float | None = None
 
@@ -110,26 +119,41 @@ def read(text: str) -> tuple[list[SavedHost], float]:
         rows, without one the latest measurement)
     :raises RowsError: says which row is wrong, and how
     """
-    hosts, saved_s, names = [], [], set()
-    for row_number, row in enumerate(parse_rows(text), 1):
-        try:
-            hosts.append(parse_host(row))
-            if hosts[-1].host in names:
-                raise ValueError('%s occurs twice' % hosts[-1].host)
-            names.add(hosts[-1].host)
-            saved_s.append(amount(row, 'saved_at', None))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RowsError('row %d: %s' % (row_number, error)) from None
-        if row_number > _HOSTS_MAX:
-            raise RowsError('more than %d rows' % _HOSTS_MAX)
-    if not hosts:
-        raise RowsError('no rows')
-    taken_s = [value for value in saved_s if value is not None] or [
+    names: set[str] = set()
+
+    def parse(row: Any) -> tuple[SavedHost, float | None]:
+        host = parse_host(row)
+        if host.host in names:
+            raise ValueError('%s occurs twice' % host.host)
+        if len(names) == _HOSTS_MAX:
+            raise ValueError('more than %d hosts' % _HOSTS_MAX)
+        names.add(host.host)
+        return host, amount(row, 'saved_at', None)
+
+    rows = parse_each(text, 'row', parse)
+    taken_s = [saved_s for _, saved_s in rows if saved_s is not None] or [
         decoded.taken_s
-        for decoded in (host_metrics.decode(host.metrics) for host in hosts)
+        for decoded in (host_metrics.decode(host.metrics) for host, _ in rows)
         if decoded
     ]
-    return hosts, max(taken_s, default=0)
+    return [host for host, _ in rows], max(taken_s, default=0)
+
+
+def parse_each(text: str, noun: str, parse: Callable[[Any], _T]) -> list[_T]:
+    """Parse each row of a JSON array of objects, or of lines of them.
+
+    :param noun: what an error calls a row
+    :raises RowsError: says which row is wrong, and how; or there are none
+    """
+    parsed = []
+    for number, row in enumerate(parse_rows(text), 1):
+        try:
+            parsed.append(parse(row))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RowsError('%s %d: %s' % (noun, number, error)) from None
+    if not parsed:
+        raise RowsError('no %ss' % noun)
+    return parsed
 
 
 def rank(
@@ -163,14 +187,8 @@ def decide(
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     """
-    estimate_options = host_estimate.EstimateOptions(
-        conf['stale_after'], conf['charge_new_guests']
-    )
     filter_options = objections.filter_options(guest_request, conf)
-    penalty_options = penalty.PenaltyOptions(conf['penalty_floor'], conf['weight_step'], 0.0)
-    estimates = [
-        host_estimate.estimate(host, guest_request, estimate_options, now_s) for host in hosts
-    ]
+    estimates = host_estimate.estimates(hosts, guest_request, conf, now_s)
     all_pass = guest_request.neutral or guest_request.pinned
     decisions = [
         HostDecision(
@@ -183,19 +201,25 @@ def decide(
         for at in passing:
             decisions[at] = decisions[at]._replace(share=0.0)
         return decisions
-    pressures = comparison.pressures([estimates[at] for at in passing], guest_request.guest)
-    for at, pressure in zip(passing, pressures):
+    losses = comparison.compare(
+        [hosts[at] for at in passing], [estimates[at] for at in passing], guest_request.guest
+    )
+    options = penalty.PenaltyOptions(conf['penalty_floor'], 0.0)
+    for at, loss in zip(passing, losses):
         host_penalty = (
-            0.0
-            if guest_request.neutral
-            else penalty.host_penalty(hosts[at], pressure, penalty_options)
+            0.0 if guest_request.neutral else penalty.penalty(loss, options, hosts[at].host)
         )
         decisions[at] = decisions[at]._replace(
-            pressure=pressure,
+            pressure=loss.pressure if _is_known(estimates[at], loss) else None,
+            loss=loss.ratio,
             penalty=host_penalty,
             share=0.0 - conf['weight_multiplier'] * host_penalty,
         )
     return decisions
+
+
+def _is_known(estimate: host_estimate.HostEstimate, loss: AddedLoss) -> bool:
+    return estimate.outcome is not None and loss.pressure < math.inf
 
 
 def defaults() -> dict[str, Any]:
@@ -265,6 +289,7 @@ def parse_host(row: Any) -> SavedHost:
         reported or [],
         amount(row, 'vcpus', 0),
         amount(row, 'vcpus_used', 0),
+        amount(row, 'memory_mb', 0),
         amount(row, 'memory_mb_used', 0),
     )
 

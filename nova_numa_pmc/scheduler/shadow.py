@@ -14,6 +14,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate
     from nova_numa_pmc.scheduler.request import GuestRequest
 
@@ -29,7 +30,7 @@ class ShadowHost(Record):
 
     :param others: weight that Nova's weighers before ours have given it
     :param share: weight that ours would add, 0 or below; ``counted``: weight that it does add
-    :param pressure: as of :func:`comparison.pressures`, None: unknown
+    :param loss: what the guest would meet there, assumed where the estimate is unknown
     :param age_s: of its metrics, None: it has none
     """
 
@@ -37,7 +38,7 @@ class ShadowHost(Record):
     others: float
     share: float
     counted: float
-    pressure: float | None
+    loss: AddedLoss
     age_s: float | None
     estimate: HostEstimate
 
@@ -58,7 +59,7 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
         'vcpus': guest and guest.vcpus,
         'memory_mb': guest and guest.memory_mib,
         'hosts': len(candidates),
-        'unknown': sum(candidate.pressure is None for candidate in candidates),
+        'unknown': sum(candidate.estimate.outcome is None for candidate in candidates),
         'changed': would[0].host != chosen.host,
         'chosen': _host_data(chosen),
         'top': [_host_data(candidate) for candidate in would[:_TOP]],
@@ -68,13 +69,14 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
 
 def _host_data(candidate: ShadowHost) -> dict[str, Any]:
     outcome = candidate.estimate.outcome
-    pressure, age_s = candidate.pressure, candidate.age_s
+    loss, age_s = candidate.loss, candidate.age_s
     return {
         'host': candidate.host[:_NAME_MAX],
         'others': round(candidate.others, 3),
         'share': round(candidate.share, 3),
         # JSON has no infinity: no CPU there that guests may use.
-        'pressure': None if pressure is None else round(min(pressure, 1e6), 3),
+        'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
+        'loss': round(loss.ratio, 4),
         'age_s': None if age_s is None else round(age_s),
         'why': (candidate.estimate.unknown or '')[:40] if outcome is None else outcome.code,
     }

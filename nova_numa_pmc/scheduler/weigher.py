@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nova.scheduler.host_manager import HostState
     from nova.weights import WeighedObject
 
+    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
@@ -73,26 +75,28 @@ def _multiplier(host_state: HostState, default: float) -> float:
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
     """Return the hosts' penalties, 0.0 where they do not count."""
     host_states = [candidate.obj for candidate in weighed]
-    modes = [_mode(host_state) for host_state in host_states]
+    default_mode = str(CONF.numa_pmc.mode)
+    modes = [_mode(host_state, default_mode) for host_state in host_states]
     guest_request = request.read(spec)
     if guest_request.neutral or guest_request.guest is None or set(modes) == {scheduler_conf.OFF}:
         LOG.debug(
             'Hosts are not weighed by their NUMA pressure: %s', guest_request.neutral or 'off'
         )
         return [0.0] * len(weighed)
-    conf, instance = CONF.numa_pmc, guest_request.instance_uuid
+    conf = CONF.numa_pmc
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.
     default = conf.weight_multiplier
-    estimate_options = host_estimate.EstimateOptions(conf.stale_after, conf.charge_new_guests)
-    options = penalty.PenaltyOptions(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
-    estimates = [
-        host_estimate.estimate(host_state, guest_request, estimate_options, now_s)
-        for host_state in host_states
-    ]
-    pressures = comparison.pressures(estimates, guest_request.guest)
+    estimates = host_estimate.estimates(host_states, guest_request, conf, now_s)
+    losses = comparison.compare(host_states, estimates, guest_request.guest)
+    options = penalty.PenaltyOptions(conf.penalty_floor, conf.penalty_jitter)
     penalties = [
-        penalty.host_penalty(host_state, pressure, _with_own_floor(options, host_state), instance)
-        for host_state, pressure in zip(host_states, pressures)
+        penalty.penalty(
+            loss,
+            _with_own_floor(options, host_state),
+            host_state.host,
+            guest_request.instance_uuid,
+        )
+        for host_state, loss in zip(host_states, losses)
     ]
     counted = [
         value if mode == scheduler_conf.ON else 0.0 for value, mode in zip(penalties, modes)
@@ -100,7 +104,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     if LOG.isEnabledFor(logging.DEBUG):
         _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:
-        columns = zip(weighed, modes, penalties, counted, pressures, estimates)
+        columns = zip(weighed, modes, penalties, counted, losses, estimates)
         candidates = [_shadow_host(now_s, default, *values) for values in columns]
         LOG.info('%s', shadow.line(guest_request, candidates, now_s))
     return counted
@@ -113,7 +117,7 @@ def _log_penalties(
 ) -> None:
     for host_state, estimate, penalty_value in zip(host_states, estimates, penalties):
         LOG.debug(
-            'NUMA pressure of (%s, %s): penalty %.2f: %s',
+            'NUMA pressure of (%s, %s): penalty %.4f: %s',
             host_state.host,
             host_state.nodename,
             penalty_value,
@@ -128,7 +132,7 @@ def _shadow_host(
     mode: str,
     own_penalty: float,
     counted: float,
-    pressure: float | None,
+    loss: AddedLoss,
     estimate: host_estimate.HostEstimate,
 ) -> shadow.ShadowHost:
     host_state = weighed.obj
@@ -138,20 +142,20 @@ def _shadow_host(
         weighed.weight,
         0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
         -multiplier * counted,
-        pressure,
+        loss,
         host_estimate.age_s(host_state, now_s),
         estimate,
     )
 
 
-def _mode(host_state: HostState) -> str:
+def _mode(host_state: HostState, default: str) -> str:
     """Return whether a host's penalty counts; of several aggregates the most cautious."""
     if host_state.aggregates:
         values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
         for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
             if mode in values:
                 return mode
-    return str(CONF.numa_pmc.mode)
+    return default
 
 
 def _with_own_floor(

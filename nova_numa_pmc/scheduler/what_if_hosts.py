@@ -8,7 +8,6 @@ vCPUs, RAM and disk, and instances being built (nova/scheduler/weights/{cpu,ram,
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import checked
@@ -18,7 +17,7 @@ from nova_numa_pmc.scheduler import request, saved_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AMOUNT_MAX, _MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
+_AMOUNT_MAX, _ALLOCATION_MAX_RATIO, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
 class WhatIfRequest(Record):
@@ -57,7 +56,7 @@ class WhatIfHost:
     @staticmethod
     def _ratio(row: Any, name: str) -> float:
         value = row.get(name + '_allocation_ratio')
-        ratio = checked.number(value, _MAX_RATIO) if value else 0.0
+        ratio = checked.number(value, _ALLOCATION_MAX_RATIO) if value else 0.0
         return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create: WhatIfRequest) -> bool:
@@ -83,15 +82,19 @@ class WhatIfHost:
 class WhatIfChoice(Record):
     """Which host would get an instance, with the weigher and without; None: none has room.
 
-    :param pressure, pressure_without: of :func:`comparison.pressures`, None: unknown, or no CPU
-        there that guests may use
+    :param pressure, pressure_without: highest utilisation of the nodes that it would use, None:
+        unknown, or no CPU there that guests may use
+    :param loss, loss_without: what guests would lose there because of it, as a share of the CPU
+        that it wants
     """
 
     request: int
     host: str | None
     without: str | None
-    pressure: float | None
-    pressure_without: float | None
+    pressure: float | None = None
+    pressure_without: float | None = None
+    loss: float | None = None
+    loss_without: float | None = None
 
     @property
     def changed(self) -> bool:
@@ -104,15 +107,7 @@ def read_hosts(text: str) -> list[WhatIfHost]:
 
     :raises RowsError: says which row is wrong, and how
     """
-    hosts = []
-    for row_number, row in enumerate(saved_hosts.parse_rows(text), 1):
-        try:
-            hosts.append(WhatIfHost(row))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise saved_hosts.RowsError('row %d: %s' % (row_number, error)) from None
-    if not hosts:
-        raise saved_hosts.RowsError('no rows')
-    return hosts
+    return saved_hosts.parse_each(text, 'row', WhatIfHost)
 
 
 def read_requests(text: str) -> list[WhatIfRequest]:
@@ -120,28 +115,20 @@ def read_requests(text: str) -> list[WhatIfRequest]:
 
     :raises RowsError: says which request is wrong, and how
     """
-    requests = []
-    for request_number, row in enumerate(saved_hosts.parse_rows(text), 1):
-        try:
-            specs = row.get('extra_specs') or {}
-            requests.append(
-                WhatIfRequest(
-                    saved_hosts.SavedFlavor(
-                        checked.member('vcpus', checked.integer, row['vcpus'], 1 << 20),
-                        checked.member(
-                            'memory_mb', checked.integer, row['memory_mb'], _AMOUNT_MAX
-                        ),
-                        {str(key): str(value) for key, value in specs.items()},
-                    ),
-                    saved_hosts.amount(row, 'disk_gb', 0),
-                    checked.member('count', checked.integer, row.get('count', 1), _REQUESTS_MAX),
-                )
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise saved_hosts.RowsError('request %d: %s' % (request_number, error)) from None
-    if not requests:
-        raise saved_hosts.RowsError('no requests')
-    return requests
+    return saved_hosts.parse_each(text, 'request', _parse_request)
+
+
+def _parse_request(row: Any) -> WhatIfRequest:
+    specs = row.get('extra_specs') or {}
+    return WhatIfRequest(
+        saved_hosts.SavedFlavor(
+            checked.member('vcpus', checked.integer, row['vcpus'], 1 << 20),
+            checked.member('memory_mb', checked.integer, row['memory_mb'], _AMOUNT_MAX),
+            {str(key): str(value) for key, value in specs.items()},
+        ),
+        saved_hosts.amount(row, 'disk_gb', 0),
+        checked.member('count', checked.integer, row.get('count', 1), _REQUESTS_MAX),
+    )
 
 
 def choices(
@@ -158,22 +145,32 @@ def choices(
     chosen = []
     for request_number, create in enumerate(creates, 1):
         for _ in range(create.instances):
-            host, pressure = _place(ours, create, conf, now_s)
-            without, pressure_without = _place(others, create, neutral, now_s)
-            chosen.append(WhatIfChoice(request_number, host, without, pressure, pressure_without))
+            mine = _place(ours, create, conf, now_s)
+            without = _place(others, create, neutral, now_s)
+            chosen.append(
+                WhatIfChoice(
+                    request_number,
+                    mine and mine.host,
+                    without and without.host,
+                    mine and mine.pressure,
+                    without and without.pressure,
+                    mine and mine.loss,
+                    without and without.loss,
+                )
+            )
     return chosen
 
 
 def _place(
     hosts: Sequence[WhatIfHost], create: WhatIfRequest, conf: Mapping[str, Any], now_s: float
-) -> tuple[str | None, float | None]:
-    """Give an instance its host; return the host's name and the pressure it would be left with."""
+) -> saved_hosts.HostDecision | None:
+    """Give an instance its host; return the decision on it, None: none has room."""
     roomy = [host for host in hosts if host.has_room(create)]
     guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
     decisions = saved_hosts.decide([host.saved for host in roomy], guest_request, conf, now_s)
     passing = [at for at, decision in enumerate(decisions) if decision.passes]
     if not passing:
-        return None, None
+        return None
     roomy, decisions = [roomy[at] for at in passing], [decisions[at] for at in passing]
     multiplier = conf['weight_multiplier']
     weights = [
@@ -182,8 +179,7 @@ def _place(
     ]
     best = max(range(len(roomy)), key=weights.__getitem__)
     roomy[best].consume(create)
-    pressure = decisions[best].pressure
-    return roomy[best].saved.host, None if pressure == math.inf else pressure
+    return decisions[best]
 
 
 def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:

@@ -201,7 +201,8 @@ def plain_fleet(count):
 def eight():
     """Return how many guests of one request each node gets."""
     cell = cells.Cell(0, 'equal', 'mixed', 'other').shortened(len(HOST_NAMES), 60, 120)
-    trace = steady_guests(np.full(8, 60.0), **PLAIN, end_s=180)
+    # After the first audit of each host.
+    trace = steady_guests(np.full(8, 75.0), **PLAIN, end_s=180)
     trace.request[:] = 0
     shape = lab(len(HOST_NAMES))
     ran = region.Region(cell, shape, trace, policies.POLICIES['numa-pressure'], SEED)

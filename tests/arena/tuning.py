@@ -51,7 +51,7 @@ SETTINGS = {
         'ovirt', others.ovirt_evenly_distributed, 'random', consumption=(20, 10, 50)
     ),
     'ranked': _subsets('ranked', former_weigher.ranked, 1, 5, 10),
-    registry.OURS: _named('ours', our_weigher.numa_pressure, floor=(0, 0.2, 0.35)),
+    registry.OURS: _named('ours', our_weigher.numa_pressure, jitter=(0.02, 0.005, 0.05)),
 }
 
 

@@ -36,9 +36,16 @@ class BootTest(base.NovaTest):
 
     def test_a_host_of_unknown_pressure_is_not_the_best(self):
         # Nova's own weighers see no difference between the three: the first of the best is taken.
+        self.flags(
+            cpu_weight_multiplier=0.0,
+            ram_weight_multiplier=0.0,
+            disk_weight_multiplier=0.0,
+            group='filter_scheduler',
+        )
         self.start_hosts('busy', 'unknown', 'calm')
         self.publish('unknown', 0.1, 0.1, taken_s=0)
-        self.boot(self.flavor(vcpus=8), host='unknown')
+        # As many vCPUs as Nova's fake host has CPUs: assumed to want 4.8 of ten cores.
+        self.boot(self.flavor(vcpus=16), host='unknown')
         self.send(busy=(0.75, 0.75), calm=(0.1, 0.1))
         self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
 

@@ -6,9 +6,11 @@ import nova.conf
 from oslo_config import fixture as config_fixture
 from oslo_service import service
 
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.nova import base
 
 CONF = nova.conf.CONF
+MULTIPLIER = saved_hosts.defaults()['weight_multiplier']
 
 
 class ReloadTest(base.NovaTest):
@@ -57,7 +59,7 @@ class ReloadTest(base.NovaTest):
             ({'mode': 'off'}, 'roomy'),
             ({}, 'calm'),
             ({'weight_multiplier': 0}, 'roomy'),
-            ({'mode': 'shadow', 'weight_multiplier': 20}, 'roomy'),
+            ({'mode': 'shadow', 'weight_multiplier': MULTIPLIER}, 'roomy'),
         ):
             with self.subTest(str(options)):
                 self.sighup(**options)

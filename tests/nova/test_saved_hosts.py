@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A decision taken again from the database's rows is the one that Nova takes."""
 
+import shutil
+
 import sqlalchemy
 from nova import context
 from nova.db.main import api as db
@@ -11,15 +13,12 @@ from tests.nova import base
 #: As in doc/source/admin/nova.rst, less MySQL's UNIX_TIMESTAMP().
 ROWS = sqlalchemy.text("""
     SELECT JSON_OBJECT('host', hypervisor_hostname, 'metrics', metrics,
-        'vcpus_used', vcpus_used, 'memory_mb_used', memory_mb_used)
+        'vcpus', vcpus, 'vcpus_used', vcpus_used,
+        'memory_mb', memory_mb, 'memory_mb_used', memory_mb_used)
     FROM compute_nodes WHERE deleted = 0""")
 
 
 class ReplayTest(base.NovaTest):
-    def setUp(self):
-        super().setUp()
-        self.flags(weight_multiplier=10.0, group='numa_pmc')
-
     def replayed(self, vcpus=1, memory_mb=512, **extra_specs):
         """Return the decisions on the hosts as they are in the database now."""
         engine = db.get_engine(context=context.get_admin_context())
@@ -44,6 +43,21 @@ class ReplayTest(base.NovaTest):
             self.send(one=one, two=two, three=three)
             expected = self.replayed()[0].host
             self.assertEqual(expected, self.host_of(self.boot(flavor)))
+
+    def test_the_same_host_where_one_is_unknown(self):
+        self.start_hosts('known', 'unknown')
+        shutil.rmtree(self.state_dir('unknown'))
+        flavor, chosen = self.flavor(vcpus=4), []
+        for pressure in (0.9, 0.5, 0.0):
+            self.send(known=(pressure, pressure))
+            decisions = self.replayed(vcpus=4)
+            self.assertEqual(
+                {'known': True, 'unknown': False},
+                {each.host: each.estimate.outcome is not None for each in decisions},
+            )
+            chosen.append(decisions[0].host)
+            self.assertEqual(chosen[-1], self.host_of(self.boot(flavor)))
+        self.assertEqual('unknown', chosen[0])
 
     def test_the_same_refusal(self):
         self.start_hosts('one', 'two')

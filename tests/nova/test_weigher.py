@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The weigher and the filter on Nova's own objects, without its services."""
 
+import collections
 import datetime
 import json
 import math
@@ -13,13 +14,19 @@ import nova.conf
 from nova import objects, test
 from nova.scheduler import weights
 
+from nova_numa_pmc import model
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import filter as pressure_filter, shadow, weigher
+from nova_numa_pmc.scheduler import filter as pressure_filter, saved_hosts, shadow, weigher
 from tests.bench import nova_hosts
+from tests.fixtures.losses import cpu_loss
 from tests.fixtures.metrics import listed, mutated, state
 
 CONF = nova.conf.CONF
+DEFAULTS = saved_hosts.defaults()
+MULTIPLIER = DEFAULTS['weight_multiplier']
+#: Least difference of weights that tells: the hosts' bandwidth of 0.01 makes less.
+BANDWIDTH_WEIGHT = 0.001 * MULTIPLIER
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '500'))
 
@@ -34,6 +41,15 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
     (found,) = nova_hosts.host_states([row], instances=2)
     found.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
     return found
+
+
+def share(*pressures, cores=10.0):
+    """Return what the guest of SchedulerTest takes off the weight of a host for want of CPUs.
+
+    It wants a core, on the node that is wanted least.
+    """
+    wanted = [pressure * cores for pressure in pressures]
+    return -MULTIPLIER * cpu_loss(wanted, wanted.index(min(wanted)), 1.0, cores)
 
 
 def unknown(name, **fields):
@@ -59,6 +75,12 @@ class SchedulerTest(test.NoDBTestCase):
         )
         return [one.obj.host for one in found], {one.obj.host: one.weight for one in found}
 
+    def assert_near(self, expected, found):
+        """Assert that weights are as expected, but for what memory's bandwidth makes."""
+        self.assertEqual(len(expected), len(found))
+        for one, other in zip(expected, found):
+            self.assertAlmostEqual(one, other, delta=BANDWIDTH_WEIGHT)
+
     def passing(self, *host_states, spec=None):
         return [one.host for one in self.filter.filter_all(host_states, spec or self.spec)]
 
@@ -74,40 +96,69 @@ class WeigherTest(SchedulerTest):
         )
         self.assertIn(weigher.NUMAPressureWeigher, classes)
 
-    def test_the_least_pressure_is_best(self):
+    def test_the_least_loss_is_best(self):
         order, found = self.weigh(
             host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9), host_state('c', 0.5, 0.5)
         )
         self.assertEqual(['b', 'c', 'a'], order)
-        self.assertEqual([-10.0, -11.0, -18.0], [round(found[name], 9) for name in 'bca'])
+        expected = [share(0.2, 0.9), share(0.5, 0.5), share(0.9, 0.8)]
+        self.assert_near(expected, [found[name] for name in 'bca'])
+
+    def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
+        roomy, full = (
+            host_state(
+                name,
+                nodes=tuple(
+                    model.NodeView(at, 10.0, 16, 64 << 30, promised << 30, 4, 8, demand, 1e9, 1e11)
+                    for at in range(2)
+                ),
+            )
+            for name, promised, demand in (('roomy', 8, 2.5), ('full', 63, 2.0))
+        )
+        order, found = self.weigh(full, roomy)
+        self.assertEqual(['roomy', 'full'], order)
+        # Though less is wanted there, it is worse than one on which the guest would fit.
+        self.assertLess(found['full'], share(0.2, 0.2) - BANDWIDTH_WEIGHT)
 
     def test_the_unknown_counts_by_promises(self):
-        crowded = unknown('x', vcpus_used=150)  # 0.3 · 150 / (0.625 · 64) is 1.1
+        crowded = unknown('x', vcpus_used=150)
         order, found = self.weigh(crowded, unknown('y'), host_state('a', 0.8, 0.8))
         self.assertEqual(['y', 'a', 'x'], order)
-        self.assertAlmostEqual(-20.0, found['x'])
+        # 0.3 · 150 cores of 0.625 · 64, on two halves.
+        self.assert_near([share(22.5 / 20, 22.5 / 20, cores=20)], [found['x']])
+
+    def test_the_unknown_is_neither_the_best_nor_the_worst(self):
+        order, found = self.weigh(
+            unknown('x', vcpus_used=80), host_state('idle', 0.1, 0.1), host_state('busy', 0.9, 0.9)
+        )
+        self.assertEqual(['idle', 'x', 'busy'], order)
+        self.assertLess(found['busy'], found['x'])
 
     def test_multiplier_and_floor_of_an_aggregate_override(self):
+        calm = host_state('b', 0.1, 0.1)
+        plain = self.weigh(host_state('a', 0.8, 0.8), calm)[1]['a']
+        self.assert_near([share(0.8, 0.8)], [plain])
         for metadata, expected in (
-            ({}, -17.0),
-            ({'numa_pmc_weight_multiplier': '2'}, -1.7),
+            ({}, plain),
+            ({'numa_pmc_weight_multiplier': '2'}, 2 * plain / MULTIPLIER),
             ({'numa_pmc_weight_multiplier': '0'}, 0.0),
-            ({'numa_pmc_penalty_floor': '0.7'}, -3.0),
-            ({'numa_pmc_penalty_floor': 'nan'}, -17.0),
+            ({'numa_pmc_penalty_floor': '0.1'}, plain + 0.1 * MULTIPLIER),
+            ({'numa_pmc_penalty_floor': '0.7'}, 0.0),
+            ({'numa_pmc_penalty_floor': 'nan'}, plain),
         ):
             with self.subTest(str(metadata)):
-                _, found = self.weigh(
-                    host_state('a', 0.8, 0.8, aggregates=[metadata]), host_state('b', 0.1, 0.1)
-                )
+                _, found = self.weigh(host_state('a', 0.8, 0.8, aggregates=[metadata]), calm)
                 self.assertAlmostEqual(expected, found['a'])
 
     def test_no_multiplier_draws_guests_to_pressed_hosts(self):
+        calm = host_state('calm', 0.1, 0.1)
+        _, plain = self.weigh(host_state('busy', 1.0, 1.0), calm)
         for odd in ('7', '-7'):
             _, found = self.weigh(
                 host_state('busy', 1.0, 1.0, aggregates=[{'numa_pmc_weight_multiplier': odd}]),
-                host_state('calm', 0.1, 0.1),
+                calm,
             )
-            self.assertAlmostEqual(-3.0, found['calm'])
+            self.assertAlmostEqual(plain['calm'], found['calm'])
             self.assertLessEqual(found['busy'], 0.0)
 
     def test_a_multiplier_that_is_none_spoils_nothing(self):
@@ -127,10 +178,43 @@ class WeigherTest(SchedulerTest):
             hosts['abcd'.index(chosen)].consume_from_request(self.spec)
         self.assertLessEqual(max(counts.values()) - min(counts.values()), 2, counts)
 
-    def test_guests_that_nova_pins_are_weighed_by_all_nodes(self):
+    def test_guests_that_nova_pins_are_weighed_by_the_memory_of_all_nodes(self):
         spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
-        order, _ = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
-        self.assertEqual(['b', 'a'], order)
+        hosts = [
+            host_state(
+                name,
+                nodes=tuple(
+                    model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, demand, ratio * 1e10, 1e10)
+                    for at, ratio in enumerate(ratios)
+                ),
+            )
+            for name, demand, ratios in (
+                ('idle node', 1.0, (0.0, 0.8)),
+                ('calm', 9.0, (0.3, 0.3)),
+                ('busy', 1.0, (0.7, 0.7)),
+            )
+        ]
+        order, _ = self.weigh(*hosts, spec=spec)
+        # They take no shared core: that the calm host's are wanted changes nothing.
+        self.assertEqual(['calm', 'idle node', 'busy'], order)
+
+    def test_a_guest_that_nova_pins_does_not_prefer_the_unknown_where_memory_is_busy(self):
+        spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
+        hosts = [
+            host_state(
+                name,
+                nodes=tuple(
+                    model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, 5.0, ratio * 1e10, 1e10)
+                    for at in range(2)
+                ),
+            )
+            for name, ratio in (('calm', 0.3), ('busy', 0.5), ('full', 0.7), ('fuller', 0.71))
+        ]
+        order, found = self.weigh(unknown('x'), *hosts, spec=spec)
+        self.assertEqual('calm', order[0])
+        self.assertLess(found['x'], found['busy'])
+        # The upper quartile of the four.
+        self.assertAlmostEqual(found['full'], found['x'])
 
     def test_a_flavor_that_opts_out_changes_nothing(self):
         spec = nova_hosts.request_spec(**{'numa_pmc:policy': 'none'})
@@ -165,15 +249,17 @@ class AbsoluteTest(SchedulerTest):
         return found['calm'] - found['saturated']
 
     def test_hosts_of_odd_figures_decide_for_none(self):
+        expected = self.gap()
+        self.assert_near([share(0.2, 0.2) - share(0.9, 0.9)], [expected])
         for name, other in (
-            ('none', ()),
             ('absurd', (host_state('x', 900.0, 900.0),)),
             ('outlier', (host_state('x', 4.0, 4.0),)),
             ('idle', (host_state('x', 0.0, 0.0),)),
             ('unknown', (unknown('x'),)),
+            ('crowded', (unknown('x', vcpus_used=4000),)),
         ):
             with self.subTest(name):
-                self.assertAlmostEqual(14.0, self.gap(*other))
+                self.assertAlmostEqual(expected, self.gap(*other))
 
     def test_saturation_outweighs_all_stock_weighers(self):
         classes = weights.HostWeightHandler().get_matching_classes(
@@ -183,12 +269,16 @@ class AbsoluteTest(SchedulerTest):
         calm = host_state('calm', 0.2, 0.2, vcpus_used=60, memory_mb_used=200000)
         # Its metrics tell of 16 vCPUs: charged for none.
         self.flags(charge_new_guests=False, group='numa_pmc')
-        found = weights.HostWeightHandler().get_weighed_objects(
-            [*(each() for each in classes), self.weigher], [roomy, calm], self.spec
-        )
-        self.assertEqual('calm', found[0].obj.host)
+        for jitter in (0.0, DEFAULTS['penalty_jitter']):
+            self.flags(penalty_jitter=jitter, group='numa_pmc')
+            for number in range(20):
+                self.spec.instance_uuid = str(uuid.UUID(int=number))
+                found = weights.HostWeightHandler().get_weighed_objects(
+                    [*(each() for each in classes), self.weigher], [roomy, calm], self.spec
+                )
+                self.assertEqual('calm', found[0].obj.host)
 
-    def test_a_guest_more_on_one_of_equal_hosts_counts_a_step_at_most(self):
+    def test_a_guest_more_on_one_of_equal_calm_hosts_counts_less_than_a_stock_weigher(self):
         hosts = [host_state(name, 0.1, 0.1) for name in 'abcde']
         hosts[2].vcpus_used += 1
         _, found = self.weigh(*hosts)
@@ -196,18 +286,30 @@ class AbsoluteTest(SchedulerTest):
 
 
 class JitterTest(SchedulerTest):
+    def chosen(self, hosts, jitter):
+        """Return {host: how many of 200 requests chose it}, none of which is counted yet."""
+        self.flags(penalty_jitter=jitter, group='numa_pmc')
+        found = []
+        for number in range(200):
+            self.spec.instance_uuid = str(uuid.UUID(int=number))
+            found.append(self.weigh(*hosts)[0][0])
+        return collections.Counter(found)
+
     def test_requests_of_the_same_seconds_go_to_different_hosts(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         counts = {}
-        for jitter, most in ((0.0, 200), (0.15, 40)):
-            self.flags(penalty_jitter=jitter, group='numa_pmc')
-            chosen = []
-            for number in range(200):
-                self.spec.instance_uuid = str(uuid.UUID(int=number))
-                chosen.append(self.weigh(*hosts)[0][0])
-            counts = {name: chosen.count(name) for name in set(chosen)}
-            self.assertLessEqual(max(counts.values()), most)
+        self.assertEqual(1, len(self.chosen(hosts, 0.0)))
+        counts = self.chosen(hosts, DEFAULTS['penalty_jitter'])
         self.assertEqual(10, len(counts))
+        self.assertLessEqual(max(counts.values()), 40)
+
+    def test_on_saturated_hosts_as_well(self):
+        hosts = [host_state(f'host{at}', 8.0, 8.0) for at in range(10)]
+        self.flags(penalty_jitter=0.0, group='numa_pmc')
+        self.assertEqual({-MULTIPLIER}, set(self.weigh(*hosts)[1].values()))
+        counts = self.chosen(hosts, DEFAULTS['penalty_jitter'])
+        self.assertEqual(10, len(counts))
+        self.assertLessEqual(max(counts.values()), 40)
 
     def test_asking_again_gives_the_same(self):
         self.flags(penalty_jitter=0.5, group='numa_pmc')
@@ -235,25 +337,34 @@ class ModeTest(SchedulerTest):
         ]
 
     def test_on_and_off(self):
-        self.assertEqual(([-19.0, -17.0, -5.0], []), self.weighed())
+        found, lines = self.weighed()
+        self.assert_near([share(0.9, 0.9), share(0.8, 0.8), share(0.2, 0.2)], found)
+        self.assertEqual([], lines)
         self.flags(mode='off', group='numa_pmc')
         self.assertEqual(([0.0, 0.0, 0.0], []), self.weighed())
 
     def test_shadow_changes_nothing_and_tells(self):
+        on, _ = self.weighed()
         self.flags(mode='shadow', group='numa_pmc')
         found, (told,) = self.weighed()
         self.assertEqual([0.0, 0.0, 0.0], found)
         self.assertEqual(('a', 'c'), (told['chosen']['host'], told['top'][0]['host']))
         self.assertTrue(told['changed'])
-        self.assertEqual([-5.0, -17.0, -19.0], [each['share'] for each in told['top']])
+        self.assertEqual(
+            [round(one, 3) for one in on[::-1]], [one['share'] for one in told['top']]
+        )
+        self.assertEqual(
+            [round(one / -MULTIPLIER, 4) for one in on[::-1]], [one['loss'] for one in told['top']]
+        )
         self.assertIn(told['chosen']['age_s'], range(60))
 
     def test_an_aggregate_decides_for_its_hosts(self):
+        on, _ = self.weighed()
         found, (told,) = self.weighed('shadow')
-        self.assertEqual([0.0, -17.0, -5.0], found)
+        self.assertEqual([0.0, *on[1:]], found)
         self.assertEqual(('a', 'c'), (told['chosen']['host'], told['top'][0]['host']))
-        self.assertEqual(([0.0, -17.0, -5.0], []), self.weighed('off'))
-        self.assertEqual(([-19.0, -17.0, -5.0], []), self.weighed('odd'))
+        self.assertEqual(([0.0, *on[1:]], []), self.weighed('off'))
+        self.assertEqual((on, []), self.weighed('odd'))
 
     def test_options_take_effect_without_a_restart(self):
         for _, options in (*scheduler_conf.list_opts(), *compute_conf.list_opts()):
@@ -332,12 +443,13 @@ class FuzzTest(SchedulerTest):
                 odd.metrics = _forced(rng, original)
             _, found = self.weigh(odd, *neighbours)
             self.assertTrue(all(map(math.isfinite, found.values())), at)
-            self.assertEqual(
-                [-6.0, -18.0], [round(found[name], 9) for name in ('calm-1', 'busy-1')], at
+            self.assert_near(
+                [share(0.2, 0.3), share(0.9, 0.8)], [found['calm-1'], found['busy-1']]
             )
             if host_metrics.decode(odd.metrics) is None:
                 blank += 1
-                self.assertAlmostEqual(-2.0, found['odd'])  # by its promises
+                # By its 16 vCPUs: 4.8 cores are wanted of 40.
+                self.assert_near([share(0.12, 0.12, cores=20)], [found['odd']])
                 self.assertIn('odd', self.passing(odd))
             else:
                 self.passing(odd)

@@ -9,8 +9,11 @@ import sys
 import fixtures
 import testtools
 
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.compute_nodes import row
+from tests.fixtures.losses import cpu_loss
 
+MULTIPLIER = saved_hosts.defaults()['weight_multiplier']
 NOVA_CONF = """
 [filter_scheduler]
 weight_classes = nova.scheduler.weights.all_weighers, odd_weigher.Odd,
@@ -78,7 +81,8 @@ class WeighersTest(testtools.TestCase):
         ours = {each['host']: each['share'] for each in said['hosts']}
         hosts = said['weighers']['hosts']
         self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
-        self.assertAlmostEqual(ours['calm'], -3)
+        # A core more on one of two nodes of four cores, of which a tenth of one is wanted.
+        self.assertAlmostEqual(ours['calm'], -MULTIPLIER * cpu_loss((0.1, 0.1), 0, 1.0, 4))
         for name, found in hosts.items():
             self.assertAlmostEqual(ours[name], found['shares']['NUMAPressureWeigher'])
             self.assertAlmostEqual(sum(found['shares'].values()), found['weight'])
@@ -96,7 +100,7 @@ class WeighersTest(testtools.TestCase):
             row('calm', 0.1, 0.1, memory_mb=16384),
         ]
         conf = NOVA_CONF.replace('odd_weigher.Odd,', '')
-        said = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.35\n')
+        said = self.explain(rows, conf + '[numa_pmc]\npenalty_floor = 0.05\n')
         self.assertRegex(said, r'(?m)^host +weight +(CPU|RAM)Weigher +(RAM|CPU)Weigher$')
         self.assertRegex(said, r'(?m)^roomy +2\.983 ')
         self.assertRegex(said, r'(?m)^calm +1\.400 ')

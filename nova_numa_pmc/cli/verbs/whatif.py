@@ -2,13 +2,13 @@
 """Replay your own requests on your own hosts: what would the weigher change?
 
 Takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
-weigher and once without it, and shows which choices differ and the pressure that each guest would
+weigher and once without it, and shows which choices differ, and the pressure that each guest would
 find. Nova's weighers for free vCPUs, RAM, disk and instances being built are simulated; of its
 filters, only the check for room is. It runs on any machine and queries and changes nothing.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
-  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --multiplier 5 --floor 0.5
+  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --floor 0.05
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --json | jq .changed
 
 requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
@@ -93,6 +93,8 @@ def to_data(
         'without_room_otherwise': sum(choice.without is None for choice in choices),
         'pressure': _mean(choice.pressure for choice in choices),
         'pressure_without': _mean(choice.pressure_without for choice in choices),
+        'loss': _mean(choice.loss for choice in choices),
+        'loss_without': _mean(choice.loss_without for choice in choices),
         'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in choices],
     }
 
@@ -108,15 +110,29 @@ def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
             tables.number(_mean(choice.pressure for choice in choices)),
             tables.number(_mean(choice.pressure_without for choice in choices)),
         ),
+        'mean loss because of them: %s of the CPU that they want with the weigher, %s without'
+        % (
+            tables.number(_mean(choice.loss for choice in choices), 4),
+            tables.number(_mean(choice.loss_without for choice in choices), 4),
+        ),
     ]
+    lines += _render_refused(choices)
+    lines += _render_changed(changed)
+    return lines
+
+
+def _render_refused(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     refused = [
         sum(choice.host is None for choice in choices),
         sum(choice.without is None for choice in choices),
     ]
-    if any(refused):
-        lines.append(
-            'no host had room for %d instances (without the weigher: %d)' % tuple(refused)
-        )
+    if not any(refused):
+        return []
+    return ['no host had room for %d instances (without the weigher: %d)' % tuple(refused)]
+
+
+def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+    lines = []
     rows = [
         (
             str(choice.request),

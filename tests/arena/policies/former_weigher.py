@@ -3,8 +3,7 @@
 
 import numpy as np
 
-from nova_numa_pmc.core.scheduling.outcome import with_cores_per_vcpu
-from nova_numa_pmc.scheduler import comparison
+from tests.arena import losses
 from tests.arena.policies import nova_weights, our_weigher
 
 #: Of the digits of its keys, from the highest pressure to the mean of the other nodes'.
@@ -33,7 +32,8 @@ def ranked(view, asked):
 
 
 def _keys(known, asked):
-    cores, traffic = our_weigher.estimate(known.rate, known.known_guests, known.known_sum, asked)
+    cores, lines = our_weigher.estimate(known.rate, known.known_guests, known.known_sum, asked)
+    traffic = cores * lines * losses.LINE_BYTES
     best, usual = our_weigher.best_nodes(known, asked.vcpus, asked.memory_mib)
     usual &= (known.came_vcpus <= 0) & (known.came_mib <= 0) & (not asked.dedicated)
     rows = np.arange(len(best))
@@ -42,10 +42,13 @@ def _keys(known, asked):
     used = our_weigher.on_best(known, best, cores, traffic)
     keys = _digits(used, 0, used, rest.max(1), rest.sum(1) / max(1, rest.shape[1] - 1))
     for position in np.flatnonzero(~usual):
-        answer, question = our_weigher.answered(known, position, asked)
-        found = answer.outcome
-        asks = with_cores_per_vcpu(question, cores / max(1, question.vcpus))
-        highest = max(comparison._node_parts(answer.host, found, asks, traffic))
+        answer, _ = our_weigher.answered(known, position, asked)
+        found, host = answer.outcome, answer.host
+        used_cores, mems = sum(host.cores[at] for at in found.cpus), found.mems or found.cpus
+        highest = max(
+            *(host.demand[at] / host.cores[at] + cores / used_cores for at in found.cpus),
+            *((host.bandwidth[at] + traffic / len(mems)) / host.maximum[at] for at in mems),
+        )
         others = list(found.rest) or [0.0]
         keys[position] = _digits(
             highest, TIERS.get(found.code, 3), highest, max(others), sum(others) / len(others)

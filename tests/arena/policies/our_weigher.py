@@ -6,61 +6,68 @@ by the package's own functions. The referee holds both to the real weigher.
 """
 
 import copy
+import math
 import typing
 
 import numpy as np
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.placement import ranking
-from nova_numa_pmc.core.scheduling import charges
+from nova_numa_pmc.core.scheduling import added_loss, charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 from nova_numa_pmc.core.scheduling.outcome import expected_guest
-from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, saved_hosts
-from tests.arena import parameters as p
+from nova_numa_pmc.scheduler import assumed_host, host_estimate, penalty, saved_hosts
+from tests.arena import losses as losses_model, parameters as p
 from tests.arena.policies import nova_weights
 
 #: The scheduler's ``stale_after``, in intervals.
 STALE_AFTER = 5.0
 LIMITS = model.PlacementOptions()
 DEFAULTS = saved_hosts.defaults()
-STEP = DEFAULTS['weight_step']
+STEP = LIMITS.pressure_step
+#: ``penalty_floor`` of an operator who packs.
+PACKING_FLOOR = 0.4
+QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
 #: Jitter is drawn for so many hosts at a time; of at least so many their order is then right.
 DRAWN, FIRST = 64, 8
 
 
-def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1.0):
+def numa_pressure(
+    view,
+    asked,
+    floor=DEFAULTS['penalty_floor'],
+    ram_multiplier=1.0,
+    multiplier=DEFAULTS['weight_multiplier'],
+    jitter=DEFAULTS['penalty_jitter'],
+):
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
-    Formula: stock − m · p, p = clamp(⌊P/0.05⌋·0.05 − floor, 0, 1), 0.15 of it jitter from the
-    floor on; P the pressure that the guest would leave, 0.2 of its nodes' and 0.8 of the host's.
+    Formula: stock − m · p, p = what guests would lose because of the new one, as a share of what
+    it wants, a part of it jitter.
     Deviations: none on hosts that know the same parts of pressure.
     """
-    pressed = pressures(view, asked)
-    assumed = penalty.ASSUMED_PRESSURE * view.vcpus_used
-    assumed = assumed / (penalty.ASSUMED_VCPUS_PER_CPU * view.vcpus)
-    pressed = np.where(np.isnan(pressed), assumed, pressed)
-    steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
-    penalties = np.clip(np.round(steps - floor, 9), 0, 1)
+    ratios = losses(view, asked)
     stock = nova_weights.stock(view, asked, ram_multiplier)
     first = len(view.at) if view.all_weights else FIRST
-    return _jittered(stock, penalties, pressed >= floor, view.at, asked.instance_uuid, first)
+    penalties, varied = np.maximum(0, ratios - floor), ratios >= floor
+    return _jittered(stock, multiplier, penalties, jitter * varied, view, asked, first)
 
 
-def _jittered(stock, penalties, varied, hosts, instance_uuid, first=FIRST):
+def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
     """Return the weights with jitter, those of the best only: the others' at their least.
 
     Drawing it takes longer than all else: it is drawn for hosts in the order that they would
     have without it, until no other can be among the first that are chosen from.
 
-    :param varied: which hosts have any
+    :param jitter: of each host, 0: it has none
     :param first: how many of the first are to be right
     """
-    most_jitter = DEFAULTS['penalty_jitter'] * varied
 
-    def weights(at, jitter):
-        penalized = penalties[at] * (1 - most_jitter[at]) + most_jitter[at] * jitter
-        return stock[at] - DEFAULTS['weight_multiplier'] * penalized
+    def weights(at, random_part):
+        penalized = penalties[at] * (1 - jitter[at]) + jitter[at] * random_part
+        return stock[at] - multiplier * penalized
 
     most, found = weights(slice(None), 0.0), weights(slice(None), 1.0)
     order = np.argsort(-most)
@@ -68,7 +75,7 @@ def _jittered(stock, penalties, varied, hosts, instance_uuid, first=FIRST):
         at = order[begun : begun + DRAWN]
         if begun and most[at[0]] < np.partition(found, -first)[-first]:
             break
-        drawn = [penalty.random_part(instance_uuid, f'host{host}') for host in hosts[at]]
+        drawn = [penalty.random_part(asked.instance_uuid, f'host{host}') for host in view.at[at]]
         found[at] = weights(at, np.array(drawn))
     return found
 
@@ -77,34 +84,106 @@ def packing(view, asked):
     """Weigh likewise where an operator packs by RAM, with the floor that is for that.
 
     Source: this checkout, likewise, and :func:`nova_weights.pack`.
-    Formula: that of the two, with a floor of 0.7.
+    Formula: that of the two, with a floor of 0.4.
     Deviations: none.
     """
-    return numa_pressure(view, asked, floor=0.7, ram_multiplier=-1.0)
+    return numa_pressure(view, asked, floor=PACKING_FLOOR, ram_multiplier=-1.0)
 
 
-def pressures(view, asked):
-    """Return the pressure that the guest would leave on each host; NaN: not known."""
-    found = np.full(len(view.at), np.nan)
+def losses(view, asked):
+    """Return what guests would lose on each host because of the new one, of what it wants."""
     at = usable(view)
-    if not len(at):
-        return found
-    hosts, places = view.at[at], Places.of(view.fleet, asked)
-    places.renew(view, at, asked)
-    cores, traffic = estimate(places.rate[hosts], view.known_guests[at], view.known_sum[at], asked)
-    share, known = comparison._HOST_SHARE, view.fleet.hosts
-    parts = (
-        (places.demand, places.host_demand, places.cpus, cores, known.cores),
-        (places.traffic, places.host_traffic, places.memory, traffic, known.bandwidth),
-    )
-    found[at] = np.maximum(
-        *(
-            (1 - share) * ((used[hosts] + wanted * there[hosts]) / most[hosts]).max(1)
-            + share * (whole[hosts] + wanted) / most[hosts].sum(1)
-            for used, whole, there, wanted, most in parts
+    known = np.zeros(len(view.at), bool)
+    known[at] = True
+    found = np.empty(len(view.at))
+    cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
+    lines, bandwidth_ratio = added_loss.LINES_PER_CORE_SEC, 0.0
+    if len(at):
+        hosts, places = view.at[at], Places.of(view.fleet, asked)
+        places.renew(view, at, asked)
+        cores, lines = estimate(
+            places.rate[hosts], view.known_guests[at], view.known_sum[at], asked
         )
+        found[at], used = _on_known(view.fleet.hosts, places, hosts, cores, lines, asked)
+        bandwidth_ratio = missing.upper_quartile(used.tolist())
+    others = np.flatnonzero(~known)
+    if len(others):
+        found[others] = _on_assumed(view.only(others), cores, lines, asked, bandwidth_ratio)
+    return np.minimum(1.0, found)
+
+
+def _on_known(hosts, places, at, cores, lines, asked):
+    """Return (the losses, the highest utilisations of the memory) on hosts that are known.
+
+    :param lines: that the guest takes in a core-second
+    """
+    capacity, maximum, cpus, memory = (
+        column[at] for column in (hosts.cores, hosts.bandwidth, places.cpus, places.memory)
     )
-    return found
+    waits = _added_waiting(places.demand[at], capacity, cores * cpus, cpus > 0)
+    traffic = _levelled(places.traffic[at], maximum)
+    used = (traffic + cores * lines * losses_model.LINE_BYTES * memory) / maximum
+    latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
+    if not asked.dedicated:
+        far = hosts.distances / np.diagonal(hosts.distances)[:, None] - 1
+        latency_ns += pressure.LOCAL_LATENCY_NS * ((cpus @ far) * memory).sum(1)
+    lost = waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
+    return lost, np.where(memory > 0, used, 0.0).max(1)
+
+
+def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
+    """Return the losses on hosts of which only Nova's counts are known."""
+    vcpus = np.maximum(0, view.vcpus_used)
+    halves = np.ones((len(view.at), 2)) / 2
+    capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
+    demand = assumed_host.CORES_PER_VCPU * vcpus[:, None] * halves
+    ram_mib = view.ram_mib - p.RESERVED_MIB
+    fits = (view.vcpus // 2 >= asked.vcpus) & (
+        ram_mib // 2 - view.ram_used_mib // 2 >= asked.memory_mib
+    )
+    cpus = np.where(fits[:, None], np.array([1.0, 0.0]), halves)
+    waits = _added_waiting(demand, capacity, cores * cpus, cpus > 0)
+    ((own, far), _) = assumed_host._DISTANCES
+    latency_ns = QUEUEING_NS * _added_queueing(bandwidth_ratio) * np.ones(len(fits))
+    if not asked.dedicated:
+        latency_ns += np.where(fits, 0.0, pressure.LOCAL_LATENCY_NS * (far / own - 1) / 2)
+    return waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
+
+
+def _lost_to_latency(lines, latency_ns):
+    return lines * latency_ns * 1e-9 / pressure.MLP_WITH_PREFETCH
+
+
+def _added_waiting(demand, capacity, added, used):
+    """Return what waits because of a guest, hosts × nodes → hosts [cores]."""
+    others = _levelled(demand, capacity)
+    after = others + added
+    more = _waiting(after[used], capacity[used]) - _waiting(others[used], capacity[used])
+    found = np.zeros(used.shape)
+    found[used] = more
+    return found.sum(1)
+
+
+def _levelled(own, capacity):
+    even = (own.sum(1) / capacity.sum(1))[:, None] * capacity
+    return own + added_loss.HOST_SHARE * (even - own)
+
+
+def _waiting(demand, capacity):
+    """Compute added_loss.waiting() of arrays."""
+    sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
+    excess = demand - capacity
+    z = excess / sigma
+    below = 0.5 + 0.5 * np.fromiter(map(math.erf, z / math.sqrt(2)), float, len(z))
+    waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
+    return np.where(demand > 0, waits, 0.0)
+
+
+def _added_queueing(used):
+    """Compute added_loss.added_queueing() of arrays."""
+    knee = np.minimum(used, pressure.QUEUEING_KNEE)
+    slope = 1 / (1 - knee) ** 2
+    return knee / (1 - knee) + (used - knee) * slope + used * slope
 
 
 class Places:
@@ -112,16 +191,14 @@ class Places:
 
     It depends on what the host has published and on what came since, and is kept with both.
 
-    :ivar demand, traffic: of the host's nodes, what came since charged, hosts × nodes; −∞ on
-        those that the guest would not use
-    :ivar host_demand, host_traffic: of all its nodes
+    :ivar demand, traffic: of the host's nodes, what came since charged, hosts × nodes
     :ivar cpus, memory: parts of the guest there
     :ivar rate: as :class:`Known`
     """
 
     def __init__(self, count, nodes):
         self._state = np.full((3, count), np.nan)
-        self.rate, self.host_demand, self.host_traffic = np.empty((3, count))
+        self.rate = np.empty(count)
         self.demand, self.traffic, self.cpus, self.memory = np.empty((4, count, nodes))
 
     @classmethod
@@ -162,11 +239,7 @@ class Places:
 
     def _keep(self, known, chosen, cpus, memory):
         hosts = known.at[chosen]
-        used = np.broadcast_to(memory, known.cores.shape) > 0
-        self.demand[hosts] = np.where(used, known.demand, -np.inf)[chosen]
-        self.traffic[hosts] = np.where(used, known.traffic, -np.inf)[chosen]
-        self.host_demand[hosts] = known.demand[chosen].sum(1)
-        self.host_traffic[hosts] = known.traffic[chosen].sum(1)
+        self.demand[hosts], self.traffic[hosts] = known.demand[chosen], known.traffic[chosen]
         self.cpus[hosts] = cpus[chosen]
         self.memory[hosts] = np.broadcast_to(memory, known.cores.shape)[chosen]
 
@@ -174,15 +247,10 @@ class Places:
         """Let the package's own functions tell of a host."""
         answer, _ = answered(known, position, asked)
         host, there, found = known.at[position], answer.host, answer.outcome
-        cpus, mems = list(found.cpus), list(found.mems or found.cpus)
-        self.host_demand[host], self.host_traffic[host] = sum(there.demand), sum(there.bandwidth)
-        for column in (self.demand, self.traffic):
-            column[host] = -np.inf
+        cpus, mems = list(found.cpus), list(found.mems or range(known.nodes))
+        self.demand[host], self.traffic[host] = there.demand, there.bandwidth
         self.cpus[host] = self.memory[host] = 0.0
-        self.demand[host, cpus] = np.array(there.demand)[cpus]
         self.cpus[host, cpus] = known.cores[position, cpus] / known.cores[position, cpus].sum()
-        used = list(found.at)
-        self.traffic[host, used] = np.array(there.bandwidth)[used]
         self.memory[host, mems] = 1 / len(mems)
 
 
@@ -212,7 +280,10 @@ def _charge(known, asked):
         best, fits = best_nodes(some, vcpus, memory_mib)
         told[at[~fits]] = False
         wanted = _per_vcpu(some.known_guests, some.known_sum) * vcpus
-        known.demand[at, best] = np.round(known.demand[at, best] + wanted, 6)
+        # numpy rounds halves otherwise than Python.
+        known.demand[at, best] = [
+            round(each, 6) for each in (known.demand[at, best] + wanted).tolist()
+        ]
         known.traffic[at, best] += wanted * np.where(np.isnan(some.rate), 0.0, some.rate)
         known.promised_mib[at, best] += memory_mib.astype(np.int64)
         known.node_vcpus[at, best] += vcpus
@@ -229,13 +300,14 @@ def usable(view):
 
 
 def estimate(rates, guests, sums, asked):
-    """Return what the guest is expected to want and its traffic, by all hosts' medians."""
+    """Return what the guest is expected to want and its lines, by all hosts' medians."""
     rates = rates[~np.isnan(rates)]
-    rate = _median(rates) if len(rates) else 0.0
+    lines = added_loss.LINES_PER_CORE_SEC
+    if len(rates):
+        lines = _median(rates) / losses_model.LINE_BYTES
     means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
     per_vcpu = _per_vcpu(guests.sum(), guests.sum() * _median(means))
-    cores = 0.0 if asked.dedicated else per_vcpu * asked.vcpus
-    return cores, cores * rate
+    return 0.0 if asked.dedicated else per_vcpu * asked.vcpus, lines
 
 
 def _median(values):

@@ -6,18 +6,26 @@ import unittest
 
 import numpy as np
 
+from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from nova_numa_pmc.scheduler import comparison, host_estimate, penalty
 from tests.arena import fleet as fleets, parameters as p, policies as subject
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
+from tests.fixtures.losses import cpu_loss, queueing_loss
 
+DEDICATED = types.SimpleNamespace(
+    vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True, instance_uuid='7'
+)
 ASKED = types.SimpleNamespace(
     vcpus=8, memory_mib=16384, disk_gb=40, dedicated=False, instance_uuid='7'
 )
 
 
-def view(**columns):
-    """Return three hosts of two nodes, calm, half full and blind, but for some columns."""
+def view(half_full=1, **columns):
+    """Return hosts of two nodes, calm, half full and blind, but for some columns.
+
+    :param half_full: of how many there are such
+    """
     count = 3
     found: dict = {
         'vcpus': np.full(count, 96),
@@ -45,11 +53,16 @@ def view(**columns):
         'busy_deviation': np.array([0.04, 0.01, 0.0]),
     }
     found.update(columns)
+    found = {name: np.repeat(each, [1, half_full, 1], 0) for name, each in found.items()}
     fleet = types.SimpleNamespace(
         distance_rows=((10.0, 21.0), (21.0, 10.0)),
-        hosts=types.SimpleNamespace(cores=found['cores'], bandwidth=found['bandwidth']),
+        hosts=types.SimpleNamespace(
+            cores=found['cores'],
+            bandwidth=found['bandwidth'],
+            distances=np.array([[10.0, 21.0], [21.0, 10.0]]),
+        ),
     )
-    return fleets.View(fleet, np.arange(count), 1000.0, found)
+    return fleets.View(fleet, np.arange(2 + half_full), 1000.0, found)
 
 
 class NovaTest(unittest.TestCase):
@@ -137,9 +150,11 @@ class OthersTest(unittest.TestCase):
 
 
 class OursTest(unittest.TestCase):
-    def pressures(self, seen, asked=ASKED):
-        """Return the pressures by the package's functions alone; NaN: not known."""
+    def losses(self, seen, asked=ASKED):
+        """Return the losses by the package's functions alone."""
         question = expected_guest(asked.vcpus, asked.memory_mib)
+        if asked.dedicated:
+            question = expected_guest(0, 0, model.SPREAD)
         at = our_weigher.usable(seen)
         known = our_weigher.Known(seen.only(at))
         answers = [host_estimate.HostEstimate(None, 'blind')] * len(seen.at)
@@ -147,8 +162,17 @@ class OursTest(unittest.TestCase):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
             found: typing.Any = our_weigher._Found(known, position)
             answers[host] = host_estimate._estimate(found, *came, None, question)
-        found = comparison.pressures(answers, question)
-        return [np.nan if each is None else each for each in found]
+        ram_mib = seen.ram_mib - p.RESERVED_MIB
+        host_states: list[typing.Any] = [
+            types.SimpleNamespace(
+                vcpus_used=int(seen.vcpus_used[host]),
+                vcpus_total=int(seen.vcpus[host]),
+                total_usable_ram_mb=int(ram_mib[host]),
+                free_ram_mb=int(ram_mib[host] - seen.ram_used_mib[host]),
+            )
+            for host in range(len(seen.at))
+        ]
+        return [each.ratio for each in comparison.compare(host_states, answers, question)]
 
     def test_arrays_say_what_the_package_says(self):
         for name, columns in (
@@ -179,15 +203,32 @@ class OursTest(unittest.TestCase):
             ('stale', {'taken_s': np.array([990.0, 600.0, -np.inf])}),
             ('ahead', {'taken_s': np.array([990.0, 1400.0, 1290.0])}),
             ('full', {'promised_mib': np.array([[8, 8], [250, 250], [0, 0]]) << 10}),
+            (
+                'memory left nowhere',
+                {'promised_mib': np.array([[8, 8], [256, 256], [0, 0]]) << 10},
+            ),
+            ('blind and full', {'ram_used_mib': np.array([16, 256, 500]) << 10}),
+            ('blind and crowded', {'vcpus_used': np.array([8, 64, 300])}),
+            ('all blind', {'taken_s': np.full(3, -np.inf)}),
+            ('none blind', {'taken_s': np.full(3, 990.0)}),
             ('absurd', {'demand': np.array([[1000.0, 2000.0], [20.0, 12.0], [0.0, 0.0]])}),
             ('bandwidth', {'traffic': np.array([[99e9, 99e9], [20e9, 30e9], [0.0, 0.0]])}),
             ('equal', {'demand': np.full((3, 2), 3.0), 'traffic': np.full((3, 2), 1e9)}),
         ):
-            with self.subTest(name):
-                seen = view(**columns)
-                np.testing.assert_allclose(
-                    self.pressures(seen), our_weigher.pressures(seen, ASKED)
-                )
+            for asked in (ASKED, DEDICATED):
+                with self.subTest((name, asked.dedicated)):
+                    seen = view(**columns)
+                    np.testing.assert_allclose(
+                        self.losses(seen, asked), our_weigher.losses(seen, asked), atol=1e-12
+                    )
+
+    def test_arrays_say_what_the_package_says_of_a_guest_that_fits_on_no_node(self):
+        large = types.SimpleNamespace(**{**vars(ASKED), 'vcpus': 60, 'memory_mib': 65536})
+        seen = view()
+        found = our_weigher.losses(seen, large)
+        np.testing.assert_allclose(self.losses(seen, large), found)
+        # On each host half of its lines come from the other node.
+        self.assertGreater(found.min(), 0.01)
 
     def test_the_node_expected_on_a_host_is_the_hooks(self):
         found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
@@ -195,34 +236,73 @@ class OursTest(unittest.TestCase):
             (1,), outcome(found.aggregates, expected_guest(8, 16384), found.limits).at
         )
 
-    def test_the_penalty_of_a_host_depends_on_no_other(self):
+    def test_the_penalty_of_a_known_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
         # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores, on 1 of 30 of a host's
-        # 3 of 60, and on 12 of 30 of 32 of 60. Blind: 0.3 · 32 / (0.625 · 96) is 0.16.
+        # 3 of 60, and on 12 of 30 of 32 of 60; on the blind one, on 4.8 of 30 of each half. Lower
+        # median of 50e9 / 32 and 1e9 bytes per core-second: of memory 0.02 and 0.27 are used; on
+        # the blind one as much as on the worse of the two.
+        wanted, rate = round(64 * 8 * 9.25 / 23 / 8) / 8, 1e9
+        traffic = wanted * rate / 1e11
+        expected = [
+            cpu_loss((1.0, 2.0), 0, wanted, 30) + queueing_loss(0.014 + traffic, rate),
+            cpu_loss((20.0, 12.0), 1, wanted, 30) + queueing_loss(0.26 + traffic, rate),
+            cpu_loss((4.8, 4.8), 0, wanted, 30) + queueing_loss(0.26 + traffic, rate),
+        ]
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
-        steps = np.array([0.1, 0.55, 0.15])
-        np.testing.assert_allclose(-20 * (0.85 * steps + np.multiply(0.15, jitter)), told)
-        absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
-        self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
+        share = our_weigher.DEFAULTS['penalty_jitter']
+        exact = (1 - share) * np.array(expected) + np.multiply(share, jitter)
+        np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, told)
+
+    def test_an_odd_host_changes_nothing_of_what_another_gets(self):
+        # Guests are alike on all hosts that are known, so that some of them tell as much as all.
+        # Of five, one has no influence on what the upper quartile of memory is.
+        alike = {
+            'half_full': 4,
+            'known_guests': np.array([16, 16, 0]),
+            'known_sum': np.array([8.0, 8.0, 0.0]),
+            'traffic': np.array([[3e9, 2e9], [20e9, 30e9], [0.0, 0.0]]),
+        }
+        expected = our_weigher.numa_pressure(view(**alike), ASKED)
+        for odd in (0.0, 50.0, 1e5):
+            demand = np.array([[odd, odd], [20.0, 12.0], [0.0, 0.0]])
+            # What comes from its memory is as much more as what it wants.
+            traffic = np.array([[odd * 2e9] * 2, [20e9, 30e9], [0.0, 0.0]])
+            seen = view(**{**alike, 'demand': demand, 'traffic': traffic})
+            found = our_weigher.numa_pressure(seen, ASKED)
+            np.testing.assert_allclose(expected[1:], found[1:])
+            self.assertEqual(6, len(found))
 
     def test_jitter_is_drawn_for_all_that_can_be_chosen(self):
         rng, hosts = np.random.default_rng(1), np.arange(500)
-        jitter = np.array([penalty.random_part('7', f'host{at}') for at in hosts])
+        drawn = np.array([penalty.random_part('7', f'host{at}') for at in hosts])
+        seen: typing.Any = types.SimpleNamespace(at=hosts)
         for spread in (0.0, 0.1, 2.0):
-            stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.05
-            varied = rng.random(500) < 0.8
-            told = our_weigher._jittered(stock, penalties, varied, hosts, '7')
-            exact = stock - 20 * (penalties + 0.15 * (jitter - penalties) * varied)
+            stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.005
+            jitter = 0.01 * (rng.random(500) < 0.8)
+            told = our_weigher._jittered(
+                stock, 200.0, penalties, jitter, seen, ASKED, our_weigher.FIRST
+            )
+            exact = stock - 200 * (penalties + jitter * (drawn - penalties))
             first = np.argsort(-exact)[: our_weigher.FIRST]
             np.testing.assert_allclose(exact[first], np.sort(told)[::-1][: our_weigher.FIRST])
             np.testing.assert_allclose(exact[first], told[first])
 
     def test_dedicated_guests_take_no_shared_core(self):
-        asked = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True)
-        found = our_weigher.pressures(view(), asked)
-        parts = [0.2 * 2 / 30 + 0.8 * 3 / 60, 0.2 * 20 / 30 + 0.8 * 32 / 60, np.nan]
-        np.testing.assert_allclose(parts, found)
+        found = our_weigher.losses(view(), DEDICATED)
+        # No CPU demand waits; lines of both nodes' memory do.
+        used = [0.2 * own + 0.8 * 0.25 for own in (0.2, 0.3)]
+        calm, busy = (
+            np.mean([queueing_loss(each, 1e9) for each in ratios])
+            for ratios in ((0.2 * 0.01 + 0.8 * 0.015, 0.2 * 0.02 + 0.8 * 0.015), used)
+        )
+        # The blind one's as if it were on the worst node of the busy one.
+        blind = queueing_loss(used[1], 1e9)
+        np.testing.assert_allclose([calm, busy, blind], found)
+        # However much CPU is wanted: the median of what guests' cores read stays the busy host's.
+        wanted = view(demand=np.array([[2.0, 1.0], [40.0, 10.0], [0.0, 0.0]]))
+        np.testing.assert_allclose([calm, busy, blind], our_weigher.losses(wanted, DEDICATED))
 
     def test_the_former_weigher_orders_hosts(self):
         told = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)

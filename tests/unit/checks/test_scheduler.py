@@ -5,10 +5,12 @@ import unittest
 
 from nova_numa_pmc.checks import interpreter, scheduler
 from nova_numa_pmc.host import nova_conf
+from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.sysfs import write
 
 STOCK = 'nova.scheduler.weights.all_weighers'
 ALL_FILTERS = 'available_filters = nova.scheduler.filters.all_filters\n'
+PACKING = '\n[filter_scheduler]\nram_weight_multiplier = -1'
 OUR_FILTER = 'available_filters = %s\n' % scheduler.FILTER
 
 
@@ -29,7 +31,7 @@ class SchedulerTest(unittest.TestCase):
     def test_cpu_metrics_that_are_weighed_have_to_be_sent(self):
         weighed = '\n[metrics]\nweight_setting = cpu.percent=-1.0, numa.membw.current=-1.0'
         for value, expected in ((STOCK, []), (scheduler.WEIGHER, ['cpu-metrics-weighed'])):
-            with self.subTest(value):
+            with self.subTest(value=value):
                 conf = self.conf('weight_classes = ' + value + weighed)
                 self.assertEqual(expected, codes(scheduler.check_cpu_metrics(conf)))
 
@@ -40,7 +42,7 @@ class SchedulerTest(unittest.TestCase):
             ('%s,%s' % (STOCK, scheduler.WEIGHER), []),
             ('%s,\n  %s' % (STOCK, scheduler.WEIGHER), []),
         ):
-            with self.subTest(value):
+            with self.subTest(value=value):
                 conf = self.conf('weight_classes = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
         self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(self.conf(''))))
@@ -48,19 +50,36 @@ class SchedulerTest(unittest.TestCase):
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
-            ('10', []),
-            ('2.5', ['weigher-weak']),
-            ('7\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),
-            ('10\n[filter_scheduler]\nram_weight_multiplier = -1', ['floor-not-for-packing']),
-            ('20\npenalty_floor = 0.7\n[filter_scheduler]\nram_weight_multiplier = -1', []),
+            # Half of what a guest adds to a saturated node waits; Nova's weighers make four.
+            ('8.1', []),
+            ('8', ['weigher-weak']),
+            ('15\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),
+            ('20\npenalty_floor = 0.4', ['weigher-weak']),
+            ('500\npenalty_floor = 0.4', []),
+            ('500\npenalty_floor = 0.5', ['weigher-weak']),
+            ('10' + PACKING, ['floor-not-for-packing']),
+            ('500\npenalty_floor = 0.39' + PACKING, ['floor-not-for-packing']),
+            ('500\npenalty_floor = 0.4' + PACKING, []),
             ('10\nunknown_weight = mean', ['former-option']),
+            ('10\nweight_step = 0.05', ['former-option']),
+            ('10\nweight_step = 0.05\nunknown_weight = mean', ['former-option'] * 2),
             ('0', ['weigher-off']),
             ('-1', ['weigher-off']),
             ('nan', ['weigher-off']),
         ):
-            with self.subTest(value):
+            with self.subTest(value=value):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
+
+    def test_the_default_multiplier_is_enough_and_a_weak_one_is_told_what_would_be(self):
+        classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
+        self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
+        (found,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
+        self.assertIn('the penalty of a saturated node, which is 2.5', found.what)
+        multiplier = saved_hosts.defaults()['weight_multiplier']
+        self.assertIn('set it to %g and penalty_floor to 0.4 at most' % multiplier, found.remedy)
+        told = 'weight_multiplier = %g\npenalty_floor = 0.4' % multiplier
+        self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + told))))
 
     def test_filter(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
@@ -75,7 +94,7 @@ class SchedulerTest(unittest.TestCase):
                 ['filter-dotted-name'],
             ),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertEqual(expected, codes(scheduler.check_filter(self.conf(text))))
 
     def test_choice(self):
@@ -89,7 +108,7 @@ class SchedulerTest(unittest.TestCase):
                 ['subset-herd'],
             ),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))
 
     def test_candidates(self):

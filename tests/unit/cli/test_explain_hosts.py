@@ -70,9 +70,9 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertIn('no host passes', out)
 
     def test_the_operators_options_are_read_from_nova_conf(self):
-        path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\nweight_step = 0.2\n')
+        path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\npenalty_floor = 0.2\n')
         code, said = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
-        self.assertEqual((1, 0.2), (code, said['options']['weight_step']))
+        self.assertEqual((1, 0.2), (code, said['options']['penalty_floor']))
 
     def test_by_default_there_is_no_ceiling_of_pressure(self):
         path = self.write('nova.conf', '')

@@ -7,11 +7,16 @@ options it knows; both are written anew, by its own code, when there is another 
 
 import json
 import os
+import tempfile
 import unittest
 
+from oslo_config import cfg
+
 from nova_numa_pmc import model
+from nova_numa_pmc.checks import scheduler
 from nova_numa_pmc.compute import host_metrics, nova_metrics
 from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
+from nova_numa_pmc.host import nova_conf
 from nova_numa_pmc.state import publication
 from tests import fixtures
 
@@ -82,7 +87,9 @@ class MetricsTest(unittest.TestCase):
 
 
 #: Defaults that a release note tells of.
-CHANGED = {'weight_multiplier': 20.0, 'penalty_floor': 0.0, 'penalty_jitter': 0.15}
+CHANGED = {'weight_multiplier': 500.0, 'penalty_floor': 0.0, 'penalty_jitter': 0.02}
+#: Options that are no longer read, which a release note and ``nova-numa-check`` tell of.
+GONE = {'weight_step'}
 
 
 class OptionsTest(unittest.TestCase):
@@ -94,4 +101,28 @@ class OptionsTest(unittest.TestCase):
             before = {**of_last_release('options.json')[name]}
             before.update({option: CHANGED[option] for option in before if option in CHANGED})
             for option, default in before.items():
-                self.assertEqual(default, now.get(option, 'gone'), option)
+                if option not in GONE:
+                    self.assertEqual(default, now.get(option, 'gone'), option)
+            self.assertFalse(GONE & set(now))
+
+    def test_a_file_of_the_last_release_is_read_and_the_operator_told_of_what_is_not(self):
+        before = of_last_release('options.json')['scheduler']
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, 'nova.conf')
+            with open(path, 'w', encoding='utf-8') as file:
+                file.write('[filter_scheduler]\nweight_classes = %s\n' % scheduler.WEIGHER)
+                file.write('[numa_pmc]\n')
+                file.writelines('%s = %s\n' % option for option in before.items())
+            conf = cfg.ConfigOpts()
+            scheduler_conf.register_opts(conf)
+            conf([], default_config_files=[path])
+            kept = {name: conf.numa_pmc[name] for name in before if name not in GONE}
+            self.assertEqual({**before, **kept}, before)
+            told = [
+                found.what
+                for found in scheduler.check_weigher(nova_conf.NovaConf([path]))
+                if found.code == 'former-option'
+            ]
+        self.assertEqual(len(GONE), len(told))
+        for option, said in zip(sorted(GONE), told):
+            self.assertIn('[numa_pmc] %s is no longer read' % option, said)

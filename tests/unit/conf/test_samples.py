@@ -16,8 +16,10 @@ class NovasOptionsTest(unittest.TestCase):
         for module in (*MODULES.values(), *MODULES.values()):
             module.register_opts(conf)
         conf([], default_config_files=[])
-        self.assertEqual(20.0, conf.numa_pmc.weight_multiplier)
-        self.assertFalse(conf.numa_pmc.cpu_metrics)
+        for module in MODULES.values():
+            for _, options in module.list_opts():
+                for option in options:
+                    self.assertEqual(option.default, conf.numa_pmc[option.name], option.name)
 
     def test_the_samples_show_every_option_of_nova_with_its_default(self):
         """A stale sample misleads: `make config` writes it anew."""

@@ -99,7 +99,7 @@ class NovaConfTest(unittest.TestCase):
                     'cpu_shared_set = ^0-',
                     'update_resources_interval = 1e9',
                     'host_subset_size = -1',
-                    'weight_step = nan',
+                    'penalty_jitter = nan',
                     'enabled_filters = $enabled_filters',
                     'weight_classes = ${a.b}',
                     '$',

@@ -16,11 +16,14 @@ from nova_numa_pmc.scheduler import (
     penalty,
     request as requests,
 )
+from tests.fixtures.losses import cpu_loss
 from tests.fixtures.metrics import listed, mutated, state
 from tests.fixtures.nova_like import host, spec
 
 NOW_S = 1700000000
 RULES = subject.EstimateOptions()
+#: What the guests' bandwidth of 0.01 may add to a loss, whatever the hosts tell of their traffic.
+BANDWIDTH_LOSS = 0.001
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
 
@@ -270,20 +273,32 @@ class PenaltyTest(unittest.TestCase):
     def penalties(self, *hosts, request=None, options=RULES, floor=0.0):
         guest_request = requests.read(request or spec())
         estimates = [subject.estimate(one, guest_request, options, NOW_S) for one in hosts]
-        options = penalty.PenaltyOptions(floor, jitter=0.0)
-        return [
-            round(penalty.host_penalty(one, pressure, options), 6)
-            for one, pressure in zip(hosts, comparison.pressures(estimates, guest_request.guest))
-        ]
+        losses = comparison.compare(hosts, estimates, guest_request.guest)
+        options = penalty.PenaltyOptions(floor, 0.0)
+        return [round(penalty.penalty(loss, options, 'a'), 6) for loss in losses]
 
     def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
-        self.assertEqual(
-            [0.55, 0.65, 0.65], self.penalties(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
-        )
+        even, uneven, busy = self.penalties(host(0.5, 0.5), host(0.8, 0.4), host(0.6, 0.6))
+        # Of what comes to the node of 0.4 more waits than on either of 0.5, less than of 0.6.
+        self.assertLess(even, uneven)
+        self.assertLess(uneven, busy)
+        self.assertAlmostEqual(cpu_loss((8.0, 4.0), 1, 1.0, 10), uneven, delta=BANDWIDTH_LOSS)
 
-    def test_noise_below_the_step_vanishes(self):
-        one, other = self.penalties(host(0.41, 0.62), host(0.42, 0.64))
-        self.assertEqual(one, other)
+    def test_a_node_as_much_wanted_as_it_has_cores_costs_half_and_an_idle_one_nothing(self):
+        for vcpus in (1, 2, 8, 16):
+            idle, saturated = self.penalties(
+                host(0.0, 0.0, cores=40.0), host(1.0, 1.0), request=spec(vcpus=vcpus)
+            )
+            self.assertLess(idle, 0.001)
+            self.assertGreater(saturated, 0.5)
+
+    def test_penalties_rise_with_pressure_and_without_steps(self):
+        found = self.penalties(*(host(at / 100, at / 100) for at in range(150)))
+        rises = [later - earlier for earlier, later in zip(found, found[1:])]
+        self.assertGreaterEqual(min(rises), 0.0)
+        # A tenth of a core more is wanted each time, of ten.
+        self.assertLess(max(rises), 0.02)
+        self.assertGreater(found[-1], 0.5)
 
     def test_old_promises_do_not_outvote_other_weighers(self):
         nodes = [
@@ -294,13 +309,15 @@ class PenaltyTest(unittest.TestCase):
 
     def test_other_hosts_change_nothing(self):
         rng, mine = random.Random(20), host(0.45, 0.8)
-        expected = self.penalties(mine)
+        (expected,) = self.penalties(mine)
+        self.assertAlmostEqual(cpu_loss((4.5, 8.0), 0, 1.0, 10), expected, delta=BANDWIDTH_LOSS)
         for _ in range(200):
             others = [
                 host(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
                 for _ in range(rng.randrange(5))
             ]
-            self.assertEqual(expected, self.penalties(*others, mine)[-1:])
+            # There are at least as many sound ones, which medians keep to.
+            self.assertEqual([expected] * 5, self.penalties(*others, *[mine] * 5)[-5:])
 
     def test_equal_hosts_take_turns_as_they_fill(self):
         hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
@@ -321,7 +338,25 @@ class PenaltyTest(unittest.TestCase):
     def test_dedicated_guests_take_no_shared_core(self):
         for vcpus in (2, 64):
             asked = spec(vcpus, hw__cpu_policy='dedicated')
-            self.assertEqual([0.4], self.penalties(host(0.5, 0.3), request=asked))
+            calm, busy = self.penalties(host(0.5, 0.3), host(2.0, 2.0), request=asked)
+            # No demand of theirs waits, nor any because of them.
+            self.assertEqual(calm, busy)
+            self.assertLess(busy, BANDWIDTH_LOSS)
+
+    def test_dedicated_guests_are_weighed_by_the_memory_of_all_nodes(self):
+        calm, uneven, busy = (
+            host(
+                nodes=tuple(
+                    model.NodeView(at, 10.0, 16, 1 << 36, 0, 4, 8, 5.0, ratio * 1e10, 1e10)
+                    for at, ratio in enumerate(ratios)
+                )
+            )
+            for ratios in ((0.3, 0.3), (0.0, 0.8), (0.8, 0.8))
+        )
+        asked = spec(hw__cpu_policy='dedicated')
+        calm, uneven, busy = self.penalties(calm, uneven, busy, request=asked)
+        self.assertLess(calm, uneven)
+        self.assertLess(uneven, busy)
 
     def test_what_cannot_be_wanted_is_not_believed(self):
         told = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
@@ -339,19 +374,18 @@ class FuzzTest(unittest.TestCase):
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
         options = objections.FilterOptions(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
-        calm = [0.3, 0.9] * 5
+        calm = [cpu_loss((2.0, 3.0), 0, 1.0, 10), cpu_loss((9.0, 8.0), 1, 1.0, 10)] * 5
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)
             estimates = [
                 subject.estimate(one, guest_request, RULES, NOW_S) for one in [odd, *neighbours]
             ]
-            pressed = comparison.pressures(estimates, guest_request.guest)
-            found = [
-                penalty.host_penalty(odd, each, penalty.PenaltyOptions(jitter=0.0))
-                for each in pressed
-            ]
+            losses = comparison.compare([odd, *neighbours], estimates, guest_request.guest)
+            exact = penalty.PenaltyOptions(0.0, 0.0)
+            found = [penalty.penalty(each, exact, 'a') for each in losses]
             self.assertTrue(all(0 <= one <= 1 for one in found), at)
-            self.assertEqual(calm, found[1:], at)
+            for expected, one in zip(calm, found[1:]):
+                self.assertAlmostEqual(expected, one, delta=BANDWIDTH_LOSS, msg=at)
             if estimates[0].outcome is None:
                 unknown += 1
                 self.assertEqual('', objections.objection(estimates[0], options))

@@ -1,59 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The penalty: absolute, bounded, 0 where there is room, never better for being unknown."""
+"""The penalty: absolute, bounded, 0 where nothing is lost, above the floor the loss itself."""
 
 import math
-import types
 import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc.scheduler import penalty as subject
+from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.scheduler import penalty as subject, saved_hosts
 
-TERMS = subject.PenaltyOptions()
-PRESSURES = strategies.floats(0, 1e6) | strategies.just(math.inf)
-FLOORS = strategies.floats(0, 1)
+DEFAULTS = saved_hosts.defaults()
+EXACT = subject.PenaltyOptions(0.0, 0.0)
+RATIOS = strategies.floats(0, 1) | strategies.floats(0, 1e6) | strategies.just(math.inf)
+SHARES = strategies.floats(0, 1)
+
+
+def penalty(ratio, options=EXACT, host='a', instance_uuid=None, cpu=0.9):
+    """Return the penalty of a host where so much is lost."""
+    return subject.penalty(AddedLoss(cpu, 0.8, 0.7, ratio), options, host, instance_uuid)
 
 
 class PenaltyTest(unittest.TestCase):
-    def test_of_whole_steps_above_the_floor(self):
-        for pressure, expected in (
+    def test_a_penalty_without_a_floor_is_the_loss(self):
+        for ratio, expected in (
             (0.0, 0.0),
-            (0.0499, 0.0),
-            (0.3999, 0.35),
+            (0.0001, 0.0001),
             (0.4, 0.4),
             (1.0, 1.0),
             (1000.0, 1.0),
             (math.inf, 1.0),
+            (math.nan, 1.0),
         ):
-            with self.subTest(pressure):
-                self.assertAlmostEqual(expected, subject.penalty(pressure, TERMS))
+            with self.subTest(ratio):
+                self.assertAlmostEqual(expected, penalty(ratio))
 
-    @given(PRESSURES, PRESSURES, FLOORS)
-    def test_more_pressure_never_costs_less(self, one, other, floor):
-        terms = subject.PenaltyOptions(floor)
-        low, high = (subject.penalty(each, terms) for each in sorted((one, other)))
-        self.assertTrue(0.0 <= low <= high <= 1.0)
+    def test_of_a_loss_only_what_is_above_the_floor_counts(self):
+        options = subject.PenaltyOptions(0.05, 0.0)
+        for ratio, expected in ((0.0, 0.0), (0.0499, 0.0), (0.05, 0.0), (0.3, 0.25), (1.0, 0.95)):
+            with self.subTest(ratio):
+                self.assertAlmostEqual(expected, penalty(ratio, options))
 
-    def test_by_default_a_saturated_node_outweighs_all_stock_weighers(self):
+    @given(RATIOS, RATIOS, SHARES, SHARES)
+    def test_more_loss_never_costs_less(self, one, other, floor, jitter):
+        options = subject.PenaltyOptions(floor, jitter)
+        low, high = (penalty(each, options) for each in sorted((one, other)))
+        self.assertTrue(0.0 <= low <= high + 1e-12 <= 1.0 + 2e-12)
+
+    @given(RATIOS, SHARES, SHARES, strategies.text())
+    def test_no_penalty_exceeds_that_of_a_host_without_a_usable_cpu(
+        self, ratio, floor, jitter, host
+    ):
+        options = subject.PenaltyOptions(floor, jitter)
+        self.assertEqual(1.0, penalty(ratio, options, host, cpu=math.inf))
+        self.assertLessEqual(penalty(ratio, options, host), 1.0 + 1e-12)
+
+    def test_by_default_a_loss_of_a_half_outweighs_all_stock_weighers(self):
         # Free vCPUs, RAM and disk, 1.0 each, and I/O −1.0: four between the best and the worst.
-        self.assertGreater(20.0 * subject.penalty(1.0, TERMS), 4.0)
-
-
-class UnknownTest(unittest.TestCase):
-    def of(self, used, total, pressure=None):
-        host = types.SimpleNamespace(host='a', vcpus_used=used, vcpus_total=total)
-        return subject.host_penalty(host, pressure, subject.PenaltyOptions(0.0, 0.001, 0.0))
-
-    def test_it_counts_by_what_nova_has_promised(self):
-        for used, expected in ((0, 0.0), (60, 0.3), (192, 0.96), (4000, 1.0)):
-            with self.subTest(used):
-                self.assertAlmostEqual(expected, self.of(used, 96))
-
-    def test_without_a_count_of_its_cpus_it_is_neither_the_best_nor_the_worst(self):
-        self.assertAlmostEqual(0.3, self.of(8, 0))
-
-    def test_what_is_known_counts(self):
-        self.assertAlmostEqual(0.5, self.of(4000, 96, 0.5))
+        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])
+        self.assertGreater(DEFAULTS['weight_multiplier'] * penalty(0.5, options), 4.0)
 
 
 class JitterTest(unittest.TestCase):
@@ -67,22 +71,39 @@ class JitterTest(unittest.TestCase):
         # Binomial with p = 1/20: mean 100, deviation 10.
         self.assertTrue(all(60 <= count <= 140 for count in counts.values()), counts)
 
-    @given(strategies.none() | strategies.text(), strategies.text(), PRESSURES)
-    def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, pressure):
-        one = types.SimpleNamespace(host=host, vcpus_used=0, vcpus_total=8)
-        least = 0.85 * subject.penalty(pressure, TERMS)
-        found = subject.host_penalty(one, pressure, TERMS, instance)
-        self.assertTrue(least - 1e-9 <= found <= min(1.0, least + 0.15 + 1e-9))
-        self.assertEqual(found, subject.host_penalty(one, pressure, TERMS, instance))
+    @given(strategies.none() | strategies.text(), strategies.text(), RATIOS, SHARES)
+    def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, ratio, jitter):
+        options = subject.PenaltyOptions(0.0, jitter)
+        least = (1 - jitter) * penalty(ratio)
+        found = penalty(ratio, options, host, instance)
+        self.assertTrue(least - 1e-9 <= found <= min(1.0, least + jitter) + 1e-9)
+        self.assertEqual(found, penalty(ratio, options, host, instance))
 
     def test_an_order_of_hosts_below_the_floor_stays(self):
-        for pressure, varied in ((0.69, False), (0.7, True), (0.0, False), (math.inf, False)):
-            found = {
-                subject.host_penalty(
-                    types.SimpleNamespace(host=f'cmp{at}', vcpus_used=0, vcpus_total=8),
-                    pressure,
-                    subject.PenaltyOptions(0.7),
-                )
-                for at in range(9)
-            }
-            self.assertEqual(9 if varied else 1, len(found), pressure)
+        options = subject.PenaltyOptions(0.05, 0.01)
+        for ratio, varied in ((0.0499, False), (0.05, True), (0.0, False), (1.0, True)):
+            found = {penalty(ratio, options, f'cmp{at}') for at in range(9)}
+            self.assertEqual(9 if varied else 1, len(found), ratio)
+
+    def test_requests_are_spread_over_saturated_hosts_as_well(self):
+        options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])
+        for ratio in (0.0, 1.0, 7.0, math.inf, math.nan):
+            counts = dict.fromkeys(range(5), 0)
+            for number in range(500):
+                penalties = [
+                    penalty(ratio, options, f'cmp{at}', f'instance-{number}') for at in counts
+                ]
+                counts[penalties.index(min(penalties))] += 1
+            # Binomial with p = 1/5: mean 100, deviation 9.
+            self.assertTrue(all(60 <= count <= 140 for count in counts.values()), counts)
+        # None goes to the host without a CPU as long as there is another.
+        self.assertLess(max(penalties), penalty(1.0, options, cpu=math.inf))
+
+    def test_the_default_jitter_outweighs_no_loss_of_more_than_itself(self):
+        jitter = DEFAULTS['penalty_jitter']
+        options = subject.PenaltyOptions(0.0, jitter)
+        for at in range(50):
+            for ratio in (0.0, 0.1, 0.5):
+                lighter = penalty(ratio, options, f'one{at}')
+                heavier = penalty(ratio + 1.1 * jitter, options, f'other{at}')
+                self.assertLess(lighter, heavier)

@@ -6,13 +6,20 @@ from hypothesis import given, settings, strategies
 
 from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.compute_nodes import NOW_S, row
+from tests.fixtures.losses import cpu_loss
 
 FLAVOR = saved_hosts.SavedFlavor(2, 1024)
+DEFAULTS = saved_hosts.defaults()
 
 
 def judge(rows, flavor=FLAVOR, **conf):
     found, saved_s = saved_hosts.read(json.dumps(rows))
-    return saved_hosts.rank(found, flavor, {**saved_hosts.defaults(), **conf}, saved_s)
+    return saved_hosts.rank(found, flavor, {**DEFAULTS, **conf}, saved_s)
+
+
+def share(wanted, at=0, cores=4, multiplier=DEFAULTS['weight_multiplier']):
+    """Return what a guest of FLAVOR takes off the weight of a host of two nodes."""
+    return -multiplier * cpu_loss(wanted, at, 1.0, cores)
 
 
 def order(decisions):
@@ -23,12 +30,28 @@ class JudgeTest(unittest.TestCase):
     def test_the_least_pressed_comes_first(self):
         decisions = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
         self.assertEqual(['idle', 'half', 'busy'], order(decisions))
-        self.assertEqual([-3.0, -17.0], [round(decisions[at].share, 9) for at in (0, -1)])
+        for decision, wanted in zip(decisions, ((0.1, 0.2), (2.0, 2.0), (2.8, 3.0))):
+            self.assertAlmostEqual(share(wanted), decision.share)
+            self.assertAlmostEqual(decision.loss, decision.penalty)
         self.assertLess(decisions[0].penalty, decisions[1].penalty)
+        # The pressure is that of the node with the guest, the loss what it adds.
+        for decision, others in zip(decisions, (0.02 + 0.8 * 0.15, 2.0, 0.2 * 2.8 + 0.8 * 2.9)):
+            self.assertAlmostEqual((others + 1) / 4, decision.pressure)
 
     def test_multiplier(self):
         decisions = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
-        self.assertEqual([-0.375, -2.25], [decision.share for decision in decisions])
+        self.assertEqual(['b', 'a'], order(decisions))
+        for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
+            self.assertAlmostEqual(share(wanted, multiplier=2.5), decision.share)
+
+    def test_what_is_lost_below_the_floor_costs_nothing(self):
+        rows = [row('a', 3.0, 3.0), row('b', 0.0, 0.0)]
+        for floor in (0.05, 0.5):
+            decisions = judge(rows, penalty_floor=floor)
+            for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
+                lost = cpu_loss(wanted, 0, 1.0, 4)
+                self.assertAlmostEqual(lost, decision.loss)
+                self.assertAlmostEqual(max(0.0, lost - floor), decision.penalty)
 
     def test_equals_keep_their_order(self):
         self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
@@ -59,11 +82,22 @@ class JudgeTest(unittest.TestCase):
         ]
         decisions = judge(rows)
         self.assertEqual(['none', 'null', 'old', 'known'], order(decisions))
-        self.assertEqual([-2.0, -2.0, -2.0, -13.0], [decision.share for decision in decisions])
-        # By promises: 0.3 · 200 / (0.625 · 16) is beyond any penalty.
+        # By Nova's counts: 0.3 cores for each of 4 vCPUs on the ten that 16 CPUs are.
+        for decision in decisions[:3]:
+            self.assertAlmostEqual(share((0.6, 0.6), cores=5), decision.share)
+            self.assertIsNone(decision.pressure)
+            self.assertGreater(decision.loss, 0.0)
+        self.assertAlmostEqual(share((2.0, 2.0)), decisions[3].share)
+        # 60 cores are wanted of ten.
         crowded = row('none', 0.0, metrics='[]', vcpus_used=200)
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))
         self.assertEqual(['known'], order(judge(rows, refuse_unknown=True)))
+
+    def test_a_host_without_metrics_has_the_memory_that_its_row_tells(self):
+        sizes = {'metrics': '[]', 'memory_mb': 16384}
+        rows = [row('full', memory_mb_used=15360, **sizes), row('roomy', **sizes)]
+        # On each half of the full one are 512 MiB left: the guest would need both.
+        self.assertEqual(['roomy', 'full'], order(judge(rows)))
 
     def test_saved_at_is_the_time_of_the_decision(self):
         decisions = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
@@ -159,4 +193,4 @@ class PartsTest(unittest.TestCase):
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual([], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0)))
+        self.assertEqual([], saved_hosts.node_metrics(saved_hosts.SavedHost('b', [], 0, 0, 0, 0)))

@@ -6,8 +6,9 @@ import unittest
 
 from hypothesis import given, strategies
 
-from nova_numa_pmc.core.scheduling.outcome import Outcome
-from nova_numa_pmc.scheduler import host_estimate, request, shadow as subject
+from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
+from nova_numa_pmc.scheduler import request, shadow as subject
+from tests.fixtures.shadow import BLIND, KNOWN
 
 QUESTION = request.read(
     types.SimpleNamespace(
@@ -16,12 +17,13 @@ QUESTION = request.read(
     )
 )
 NOW_S = 1_800_000_000.4
-KNOWN = host_estimate.HostEstimate(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
-BLIND = host_estimate.HostEstimate(None, 'no metrics from nova-numa-pmc')
 
 
-def candidate(host, others, share, pressure=0.5, age_s=30.0, estimate=KNOWN, counted=0.0):
-    return subject.ShadowHost(host, others, share, counted, pressure, age_s, estimate)
+def candidate(
+    host, others, share, pressure=0.5, age_s=30.0, estimate=KNOWN, counted=0.0, loss=0.025
+):
+    met = AddedLoss(pressure, 0.0, 0.0, loss)
+    return subject.ShadowHost(host, others, share, counted, met, age_s, estimate)
 
 
 def told(*candidates):
@@ -35,7 +37,7 @@ class LineTest(unittest.TestCase):
         found = told(
             candidate('roomy', 3.0, -5.5, 0.9),
             candidate('calm', 2.5, 0.0, 0.2),
-            candidate('blind', 2.0, 0.0, None, None, BLIND),
+            candidate('blind', 2.0, 0.0, 0.4, None, BLIND, loss=0.01234567),
         )
         self.assertTrue(found['changed'])
         self.assertEqual('roomy', found['chosen']['host'])
@@ -43,7 +45,11 @@ class LineTest(unittest.TestCase):
         self.assertEqual(
             (3, 1, 4, 8192), tuple(map(found.get, ('hosts', 'unknown', 'vcpus', 'memory_mb')))
         )
-        self.assertEqual('no metrics from nova-numa-pmc', found['top'][1]['why'])
+        calm, blind, _ = found['top']
+        self.assertEqual((0.2, 0.025), (calm['pressure'], calm['loss']))
+        # What is assumed of its loss counts; its pressure stays unknown.
+        self.assertEqual((None, 0.0123), (blind['pressure'], blind['loss']))
+        self.assertEqual('no metrics from nova-numa-pmc', blind['why'])
 
     def test_nothing_changes_where_both_agree(self):
         found = told(candidate('a', 2.0, 0.0), candidate('b', 2.0, 0.0), candidate('c', 1.0, 0.0))
@@ -56,7 +62,8 @@ class LineTest(unittest.TestCase):
         self.assertEqual('b', found['chosen']['host'])
 
     def test_no_cpu_there_is_still_json(self):
-        self.assertEqual(1e6, told(candidate('a', 0.0, -10.0, math.inf))['chosen']['pressure'])
+        found = told(candidate('a', 0.0, -200.0, math.inf, loss=1.0))['chosen']
+        self.assertEqual((1e6, 1.0), (found['pressure'], found['loss']))
 
     @given(
         strategies.lists(

@@ -8,6 +8,7 @@ import unittest
 
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures.compute_nodes import row
+from tests.fixtures.losses import cpu_loss
 
 
 def host(name, *demand, memory_mb=32768, **fields):
@@ -26,6 +27,17 @@ REQUESTS = [
     {'vcpus': 2, 'memory_mb': 2048, 'extra_specs': {'numa_pmc:policy': 'none'}},
     {'vcpus': 16, 'memory_mb': 90000},
 ]
+
+
+def rounded(name, *figures):
+    return name, *(None if figure is None else round(figure, 6) for figure in figures)
+
+
+def met(name, wanted):
+    """Return what a guest meets on a host whose nodes are wanted so much [cores]."""
+    others = 0.2 * min(wanted) + 0.8 * sum(wanted) / 2
+    at = wanted.index(min(wanted))
+    return rounded(name, (others + 1) / 4, cpu_loss(wanted, at, 1.0, 4))
 
 
 class WhatIfTest(unittest.TestCase):
@@ -50,25 +62,28 @@ class WhatIfTest(unittest.TestCase):
         code, out, _ = self.call('--json')
         told = json.loads(out, parse_constant=self.fail)
         self.assertEqual(0, code)
+        # Each wants a core of the four on the less pressed node of its host; what is there counts
+        # by 0.2 of that node's and 0.8 of the mean.
+        calm = (0.4, 0.4), (1.4, 0.4)
+        roomy = (3.2, 3.2), (4.2, 3.2), (4.2, 4.2)
         self.assertEqual(
             [
-                # request, with, pressure, without, pressure
-                (1, 'calm', 0.25, 'roomy', 0.95),
-                (1, 'calm', 0.35, 'roomy', 1.05),
-                (2, 'roomy', 0.95, 'roomy', 1.2),
-                (3, None, None, None, None),
+                # request, with, without
+                (1, met('calm', calm[0]), met('roomy', roomy[0])),
+                (1, met('calm', calm[1]), met('roomy', roomy[1])),
+                (2, met('roomy', roomy[0]), met('roomy', roomy[2])),
+                (3, (None, None, None), (None, None, None)),
             ],
             [
                 (
                     each['request'],
-                    each['host'],
-                    each['pressure'] and round(each['pressure'], 6),
-                    each['without'],
-                    each['pressure_without'] and round(each['pressure_without'], 6),
+                    rounded(each['host'], each['pressure'], each['loss']),
+                    rounded(each['without'], each['pressure_without'], each['loss_without']),
                 )
                 for each in told['choices']
             ],
         )
+        self.assertLess(told['loss'], told['loss_without'])
         self.assertEqual(
             (4, 2, 1, 1),
             tuple(
@@ -82,7 +97,10 @@ class WhatIfTest(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertIn('4 instances; 2 would get another host (50.0 %)', out)
         self.assertIn('no host had room for 1 instances (without the weigher: 1)', out)
-        self.assertRegex(out, r'(?m)^ *1 +roomy +1\.05 +calm +0\.35$')
+        self.assertRegex(out, r'(?m)^ *1 +roomy +1\.15 +calm +0\.45$')
+        self.assertRegex(
+            out, r'mean loss because of them: 0\.25\d\d of .* weigher, 0\.65\d\d without'
+        )
 
     def test_options_and_nova_conf_change_the_answer(self):
         for options in (('--multiplier', '0'), ('--floor', '2')):

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What guests lose because of one more: nothing where there is room, never less for more load."""
+
+import math
+import unittest
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import pressure
+from nova_numa_pmc.core.scheduling import added_loss as subject
+from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from nova_numa_pmc.core.scheduling.outcome import Outcome, expected_guest
+from tests.fixtures.host_views import hosts
+from tests.fixtures.hosts import host, node
+
+LINES = 1e7
+demands = st.floats(0, 200)
+capacities = st.floats(0.5, 100)
+
+
+def guest(cores=2.0, policy=model.AUTO):
+    return expected_guest(4, 1024, policy, cores_per_vcpu=cores / 4)
+
+
+def on(*cpus, mems=None):
+    """Return the outcome of a guest on these nodes."""
+    mems = cpus if mems is None else mems
+    return Outcome('any', (0.0,), (), tuple(sorted({*cpus, *mems})), cpus, mems)
+
+
+def added(*nodes, outcome=None, cores=2.0, lines=LINES, distances=None, **more):
+    view = host(*nodes, distances=distances) if distances else host(*nodes)
+    return subject.added_loss(aggregate(view), outcome or on(0), guest(cores, **more), lines)
+
+
+class WaitingTest(unittest.TestCase):
+    def test_demand_waits_as_an_integral_over_the_normal_distribution_says(self):
+        for demand, capacity in ((1.0, 4.0), (4.0, 4.0), (12.0, 4.0), (20.0, 24.0)):
+            sigma, step = math.sqrt(2 * demand), 1e-3
+            total = sum(
+                max(0.0, demand + sigma * z * step - capacity)
+                * math.exp(-((z * step) ** 2) / 2)
+                * step
+                for z in range(-8000, 8000)
+            ) / math.sqrt(2 * math.pi)
+            self.assertAlmostEqual(total, subject.waiting(demand, capacity), places=5)
+
+    @given(demands, demands, capacities)
+    def test_more_demand_waits_more_and_no_more_than_it_is(self, one, other, capacity):
+        low, high = sorted((one, other))
+        waits = subject.waiting(high, capacity) - subject.waiting(low, capacity)
+        self.assertTrue(-1e-9 <= subject.waiting(low, capacity) <= low + math.sqrt(2 * low))
+        self.assertGreaterEqual(waits, -1e-9)
+
+    def test_nothing_waits_without_demand(self):
+        self.assertEqual(0.0, subject.waiting(0.0, 4.0))
+
+
+class QueueingTest(unittest.TestCase):
+    def test_an_access_more_costs_what_the_sum_of_latencies_grows_by(self):
+        local_ns, step = 80.0, 1e-6
+
+        def total(used):
+            added_ns = pressure.loaded_latency_ns(local_ns, local_ns, used) - local_ns
+            return used * added_ns / (pressure.QUEUEING_FACTOR * local_ns)
+
+        for used in (0.0, 0.3, 0.7, 0.94, 0.96, 2.0):
+            slope = (total(used + step) - total(used)) / step
+            self.assertAlmostEqual(slope, subject.added_queueing(used), delta=1e-3 * slope + 1e-3)
+
+
+class AddedLossTest(unittest.TestCase):
+    def test_nothing_is_lost_where_a_node_has_room(self):
+        idle = node(0, cores=48.0, demand_cores=1.0)
+        self.assertLess(added(idle, node(1, cores=48.0, demand_cores=1.0)).ratio, 1e-6)
+
+    def test_half_of_what_a_guest_adds_waits_on_a_node_that_is_just_full(self):
+        full = [node(at, cores=24.0, demand_cores=24.0) for at in range(2)]
+        found = added(*full, cores=0.25)
+        self.assertAlmostEqual(0.5, found.ratio, delta=0.07)
+        self.assertAlmostEqual(24.25 / 24, found.cpu)
+
+    def test_nearly_all_waits_on_an_overloaded_node(self):
+        over = [node(at, cores=4.0, demand_cores=40.0) for at in range(2)]
+        self.assertGreater(added(*over).ratio, 0.99)
+
+    def test_most_of_a_nodes_demand_counts_as_if_spread_over_its_host(self):
+        nodes = node(0, cores=10.0, demand_cores=8.0), node(1, cores=10.0, demand_cores=2.0)
+        self.assertAlmostEqual((0.2 * 8 + 0.8 * 5 + 2) / 10, added(*nodes).cpu)
+        self.assertAlmostEqual((0.2 * 2 + 0.8 * 5 + 2) / 10, added(*nodes, outcome=on(1)).cpu)
+
+    def test_a_guest_on_two_nodes_loses_to_their_distance(self):
+        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        found = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
+        # Half of the lines take 80 ns longer, four at a time.
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.ratio, delta=1e-6)
+        spread = added(
+            *nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)), policy=model.SPREAD
+        )
+        self.assertLess(spread.ratio, 1e-6)
+
+    def test_memory_that_may_lie_anywhere_counts_as_spread(self):
+        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        found = added(*nodes, outcome=on(0, mems=()), distances=((10, 20), (20, 10)))
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.ratio, delta=1e-6)
+
+    def test_busy_memory_makes_lines_wait(self):
+        nodes = [
+            node(
+                at,
+                cores=48.0,
+                demand_cores=0.0,
+                bandwidth_bytes_per_sec=90e9,
+                bandwidth_max_bytes_per_sec=100e9,
+            )
+            for at in range(2)
+        ]
+        found = added(*nodes)
+        self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, found.bandwidth)
+        expected = LINES * 0.15 * 80e-9 * subject.added_queueing(found.bandwidth) / 4
+        self.assertAlmostEqual(min(1.0, expected), found.ratio)
+
+    def test_a_link_counts_where_lines_cross_it(self):
+        nodes = [node(at, cores=48.0, demand_cores=0.0, link_ratio=0.9) for at in range(2)]
+        self.assertEqual(0.9, added(*nodes).link)
+        self.assertLess(added(*nodes).ratio, 1e-6)
+        idle = [each._replace(link_ratio=0.0) for each in nodes]
+        both = on(0, 1)
+        self.assertGreater(added(*nodes, outcome=both).ratio, added(*idle, outcome=both).ratio)
+
+    @settings(deadline=None)
+    @given(hosts(), st.data(), st.floats(0, 20))
+    def test_a_loss_is_a_share_on_every_host(self, view, data, cores):
+        columns = aggregate(view)
+        usable = [at for at, each in enumerate(columns.cores) if each] or [0]
+        cpus = tuple(data.draw(st.lists(st.sampled_from(usable), min_size=1, unique=True)))
+        mems = data.draw(st.sampled_from((cpus, ())))
+        found = subject.added_loss(columns, on(*cpus, mems=mems), guest(cores), LINES)
+        self.assertTrue(0.0 <= found.ratio <= 1.0)
+        self.assertGreaterEqual(found.pressure, 0.0)
+        assumed = subject.added_loss(
+            columns, on(*cpus, mems=mems), guest(cores), LINES, (0.5, 0.9, 0.9)
+        )
+        self.assertGreaterEqual(assumed.ratio, found.ratio - 1e-9)
+        self.assertGreaterEqual(assumed.pressure, found.pressure)
+
+    @given(demands, demands)
+    def test_a_host_that_is_wanted_more_never_costs_less(self, one, other):
+        low, high = (
+            added(*(node(at, cores=24.0, demand_cores=demand) for at in range(2))).ratio
+            for demand in sorted((one, other))
+        )
+        self.assertLessEqual(low, high + 1e-9)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of which only Nova's counts are known: by what Nova has promised there."""
+
+import types
+import unittest
+
+from nova_numa_pmc.core.scheduling.added_loss import LINES_PER_CORE_SEC, added_loss
+from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
+from nova_numa_pmc.model import PlacementOptions
+from nova_numa_pmc.scheduler import assumed_host as subject
+
+
+def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144):
+    return types.SimpleNamespace(
+        vcpus_total=vcpus,
+        vcpus_used=vcpus_used,
+        total_usable_ram_mb=memory_mb,
+        free_ram_mb=memory_mb - used_mb,
+    )
+
+
+def loss(state, vcpus=4, memory_mb=8192):
+    host, guest = subject.aggregates(state), expected_guest(vcpus, memory_mb)
+    return added_loss(host, outcome(host, guest, PlacementOptions()), guest, LINES_PER_CORE_SEC)
+
+
+class AssumedHostTest(unittest.TestCase):
+    def test_a_host_without_guests_costs_nothing(self):
+        self.assertLess(loss(host_state()).ratio, 0.001)
+
+    def test_a_host_costs_more_the_more_is_promised_there(self):
+        found = [loss(host_state(vcpus)).ratio for vcpus in (0, 40, 80, 160, 2000)]
+        self.assertEqual(sorted(found), found)
+        self.assertGreater(found[-1], 0.99)
+
+    def test_a_third_of_a_core_is_wanted_for_each_vcpu(self):
+        host = subject.aggregates(host_state(40))
+        self.assertEqual([0.3 * 20] * 2, host.demand)
+        self.assertEqual([0.625 * 32] * 2, host.cores)
+
+    def test_a_guest_that_fits_on_no_half_loses_to_distance(self):
+        large = loss(host_state(used_mb=131072), memory_mb=100_000)
+        self.assertGreater(large.ratio, 0.05)
+        self.assertLess(loss(host_state(used_mb=131072), memory_mb=60_000).ratio, 0.001)
+
+    def test_counts_that_are_missing_or_odd_are_no_error(self):
+        for state in (
+            host_state(vcpus=0, memory_mb=0),
+            host_state(8, vcpus=0, memory_mb=0),
+            host_state(-3, -1),
+            host_state(8, 2**40, 1, 1),
+        ):
+            self.assertTrue(0.0 <= loss(state).ratio <= 1.0)
