@@ -90,8 +90,9 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             "[numa_pmc] weight_multiplier = %g: Nova's own weighers, which add up to as much as "
             '%g, can outweigh the penalty of a saturated node, which is %g'
             % (multiplier, stock, multiplier * max(0.0, _SATURATED_PENALTY - floor)),
-            'set it to 500 and penalty_floor to %g at most, or leave both at their defaults'
-            % _PACKING_FLOOR,
+            'set it above %g' % (stock / (_SATURATED_PENALTY - floor))
+            if floor < _SATURATED_PENALTY
+            else 'set penalty_floor below %g' % _SATURATED_PENALTY,
             file,
         )
     if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < _PACKING_FLOOR:

@@ -46,7 +46,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
             "value is subtracted from a host's weight. The penalty is what guests would lose on "
             'the host, as a share of the CPU that the new guest wants: with 500, a loss of one '
             "percent counts 5, and Nova's own weighers together make a difference of four at most "
-            'by default. So they matter only among hosts where next to nothing would be lost. 0 '
+            'by default. So they matter only among hosts where next to nothing would be lost, as '
+            'does the random part of the penalty (penalty_jitter). 0 '
             'turns the weigher off. The metadata key numa_pmc_weight_multiplier of a host '
             'aggregate overrides it; if a host is in several aggregates, the lowest value applies.'
         ),

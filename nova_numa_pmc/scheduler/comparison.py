@@ -4,8 +4,9 @@
 Each host's own hook decides which of its nodes a guest gets, from that host's figures alone. To
 compare hosts, one estimate of the guest is used for all: its demand from the median demand per
 vCPU, its cache lines from the median traffic per core. Medians keep a host with odd values from
-deciding for the others. A utilisation that a host does not know is assumed to be the upper
-quartile of the request's hosts that do (:mod:`nova_numa_pmc.core.missing`), unless these are few.
+deciding for the others, where most are sound. A utilisation that a host does not know is assumed
+to be the upper quartile of the request's hosts that do (:mod:`nova_numa_pmc.core.missing`), unless
+these are few.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _worst_loss(
     outcomes = [found]
     if len(found.at) == 1:
         nodes = ((at,) for at, cores in enumerate(host.cores) if cores)
-        outcomes = [found._replace(at=at, cpus=at, mems=at) for at in nodes]
+        outcomes = [found._replace(at=at, cpus=at, mems=at if found.mems else ()) for at in nodes]
     losses = [added_loss(host, each, guest, lines_per_core_sec, assumed) for each in outcomes]
     return AddedLoss(*map(max, zip(*losses)))
 

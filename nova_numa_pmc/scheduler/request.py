@@ -27,7 +27,7 @@ class FlavorLike(Protocol):
 
 
 class RequestSpecLike(Protocol):
-    """Fields read of a RequestSpec; ``instance_uuid``, ``numa_topology`` where they are set."""
+    """Fields read of a RequestSpec, with those of :func:`_read_optional` where they are set."""
 
     @property
     def flavor(self) -> FlavorLike:
@@ -43,6 +43,7 @@ class GuestRequest(Record):
     :param pinned: the extra specs by which Nova itself pins it; None: it does not. As the nodes
         that Nova will choose are unknown here, the guest is assumed to use all, and refusing hosts
         is left to NUMATopologyFilter
+    :param is_soft: it is of a server group of soft affinity or soft anti-affinity
     :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
         has to find another
     """
@@ -53,6 +54,7 @@ class GuestRequest(Record):
     flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
     pinned: str | None = None
     is_move: bool = False
+    is_soft: bool = False
 
 
 def read(spec: RequestSpecLike) -> GuestRequest:
@@ -80,8 +82,16 @@ def read(spec: RequestSpecLike) -> GuestRequest:
                 guest = guest._replace(vcpus=0, demand_cores=0.0)
         # Nova names the host to leave in each of its moves, and none for a new server.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
+        group = _read_optional(spec, 'instance_group')
+        is_soft = group is not None and str(group.policy).startswith('soft-')
         return GuestRequest(
-            guest, _read_optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
+            guest,
+            _read_optional(spec, 'instance_uuid'),
+            neutral,
+            flavor_specs,
+            pinned,
+            is_move,
+            is_soft,
         )
     except Exception as error:  # nothing in a request may end in an error of ours
         return GuestRequest(neutral='request not understood: %.200r' % error)

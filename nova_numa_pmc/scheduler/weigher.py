@@ -88,7 +88,9 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     default = conf.weight_multiplier
     estimates = host_estimate.estimates(host_states, guest_request, conf, now_s)
     losses = comparison.compare(host_states, estimates, guest_request.guest)
-    options = penalty.PenaltyOptions(conf.penalty_floor, conf.penalty_jitter)
+    # Jitter would outweigh Nova's weighers of soft server groups.
+    jitter = 0.0 if guest_request.is_soft else conf.penalty_jitter
+    options = penalty.PenaltyOptions(conf.penalty_floor, jitter)
     penalties = [
         penalty.penalty(
             loss,

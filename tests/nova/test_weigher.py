@@ -311,6 +311,11 @@ class JitterTest(SchedulerTest):
         self.assertEqual(10, len(counts))
         self.assertLessEqual(max(counts.values()), 40)
 
+    def test_guests_of_soft_server_groups_have_none(self):
+        hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
+        self.spec.instance_group = objects.InstanceGroup(policy='soft-anti-affinity')
+        self.assertEqual(1, len(self.chosen(hosts, DEFAULTS['penalty_jitter'])))
+
     def test_asking_again_gives_the_same(self):
         self.flags(penalty_jitter=0.5, group='numa_pmc')
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]

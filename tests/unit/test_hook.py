@@ -598,7 +598,7 @@ class BootstrapTest(HookTest):
 
     def test_running_guests_are_promised_as_starting_ones_are(self):
         for extra in ('', domains.OPTED_OUT, domains.NUMA_NODES_1):
-            with self.subTest(extra):
+            with self.subTest(extra=extra):
                 xml = hosts.domain_xml(1, extra=extra).replace(
                     b'>2</vcpu>', b" current='1'>4</vcpu>"
                 )

@@ -138,10 +138,10 @@ def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
     demand = assumed_host.CORES_PER_VCPU * vcpus[:, None] * halves
     ram_mib = view.ram_mib - p.RESERVED_MIB
-    fits = (view.vcpus // 2 >= asked.vcpus) & (
-        ram_mib // 2 - view.ram_used_mib // 2 >= asked.memory_mib
-    )
-    cpus = np.where(fits[:, None], np.array([1.0, 0.0]), halves)
+    free_mib, cpus_fit = ram_mib // 2 - view.ram_used_mib // 2, view.vcpus // 2 >= asked.vcpus
+    fits = cpus_fit & (free_mib >= asked.memory_mib)
+    on_one = fits | (cpus_fit & (2 * free_mib < asked.memory_mib))  # there memory lies anywhere
+    cpus = np.where(on_one[:, None], np.array([1.0, 0.0]), halves)
     waits = _added_waiting(demand, capacity, cores * cpus, cpus > 0)
     ((own, far), _) = assumed_host._DISTANCES
     latency_ns = QUEUEING_NS * _added_queueing(bandwidth_ratio) * np.ones(len(fits))

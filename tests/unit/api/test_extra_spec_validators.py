@@ -24,7 +24,7 @@ class SpecsTest(unittest.TestCase):
 
     def test_max_pressure_is_a_decimal_above_0_and_up_to_64(self):
         for text in ('0.8', '1', '0.000001', '63.999999', '64', '64.0', '10'):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertTrue(self.accepts(text))
         for text in (
             '',
@@ -47,7 +47,7 @@ class SpecsTest(unittest.TestCase):
             '٣',
             '0.1234567',
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertFalse(self.accepts(text))
 
     @given(strategies.from_regex(extra_spec_validators.PRESSURE_PATTERN, fullmatch=True))

@@ -48,7 +48,7 @@ class KernelTest(unittest.TestCase):
             ('1\n', ['numa-balancing']),
             ('2\n', ['numa-balancing']),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.write('proc/sys/kernel/numa_balancing', text)
                 self.assert_codes(expected, kernel.check_balancing)
 
@@ -90,7 +90,7 @@ class KernelTest(unittest.TestCase):
             ('always [madvise] never', []),
             ('always madvise [never]', ['thp-off']),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.write('sys/kernel/mm/transparent_hugepage/enabled', text + '\n')
                 self.assert_codes(expected, kernel.check_huge_pages)
 

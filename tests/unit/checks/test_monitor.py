@@ -46,7 +46,7 @@ class ConfTest(unittest.TestCase):
             ('membw.numa_pmc', ['monitor-not-enabled']),
             ('cpu.numa_pmc,virt_driver', ['monitor-conflict']),
         ):
-            with self.subTest(value):
+            with self.subTest(value=value):
                 conf = self.conf('compute_monitors = ' + value)
                 self.assertEqual(expected, codes(monitor.check_enabled(conf)))
         (found,) = monitor.check_enabled(self.conf())
@@ -59,7 +59,7 @@ class ConfTest(unittest.TestCase):
             ('-1', ['update-interval-off']),
             ('3600', ['update-interval-long']),
         ):
-            with self.subTest(value):
+            with self.subTest(value=value):
                 conf = self.conf('update_resources_interval = ' + value)
                 self.assertEqual(expected, codes(monitor.check_interval(conf)))
 
@@ -85,7 +85,7 @@ class ConfTest(unittest.TestCase):
             ('driver = messagingv2', ['notifications-endless']),
             ('driver = messagingv2\nretry = 1', []),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 section = '\n[oslo_messaging_notifications]\n' + text
                 conf = self.conf('compute_monitors = numa_pmc' + section)
                 self.assertEqual(expected, codes(monitor.check_notifications(conf)))
@@ -104,7 +104,7 @@ class ConfTest(unittest.TestCase):
         add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
         process = processes.find(self.root, 'nova-compute')
         for changed_s, expected in ((1_999, []), (2_001, ['nova-compute-not-restarted'])):
-            with self.subTest(changed_s):
+            with self.subTest(changed_s=changed_s):
                 self.assertEqual(
                     expected,
                     codes(monitor.check_restarted(process, conf, {conf.files[0]: changed_s})),
@@ -128,7 +128,7 @@ class LoadableTest(unittest.TestCase):
             ({'nova': (), 'monitors': ()}, ['monitor-not-asked']),
             ({'problem': 'no answer within 20 s'}, ['monitor-not-asked']),
         ):
-            with self.subTest(change):
+            with self.subTest(change=change):
                 self.assertEqual(expected, codes(monitor.check_loadable(SEEN._replace(**change))))
 
     def test_a_shim_in_another_prefix_is_found(self):
@@ -150,7 +150,7 @@ class InterpreterTest(unittest.TestCase):
             (10, ('python3', '/opt/venv/bin/nova-compute'), None),
             (11, ('/usr/bin/nova-compute',), '/usr/bin/python3.11'),
         ):
-            with self.subTest(command), tempfile.TemporaryDirectory() as root:
+            with self.subTest(command=command), tempfile.TemporaryDirectory() as root:
                 write(root, 'usr/bin/nova-compute', '#!/usr/bin/python3.11 -I\nimport nova\n')
                 add_process(root, pid, command)
                 process = processes.find(root, 'nova-compute')
@@ -165,7 +165,7 @@ class InterpreterTest(unittest.TestCase):
             (b'#! python3\n', None),
             (b'#!\n', None),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 write(self.root, 'usr/bin/nova-compute', text)
                 self.assertEqual(
                     expected, interpreter.python_of(None, '/usr/bin/nova-compute', self.root)
@@ -239,7 +239,7 @@ class InterpreterTest(unittest.TestCase):
             ('echo why >&2; exit 4', 'why'),
             ('exec sleep 60', 'no answer within 0 s'),
         ):
-            with self.subTest(lines):
+            with self.subTest(lines=lines):
                 timeout_s = 0 if 'sleep' in lines else 20
                 said = interpreter.query(self.fake_python(lines + '\n'), timeout_s=timeout_s)
                 self.assertEqual(expected, said.problem)

@@ -5,7 +5,6 @@ import unittest
 
 from nova_numa_pmc.checks import interpreter, scheduler
 from nova_numa_pmc.host import nova_conf
-from nova_numa_pmc.scheduler import saved_hosts
 from tests.fixtures.sysfs import write
 
 STOCK = 'nova.scheduler.weights.all_weighers'
@@ -76,10 +75,11 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (found,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
         self.assertIn('the penalty of a saturated node, which is 2.5', found.what)
-        multiplier = saved_hosts.defaults()['weight_multiplier']
-        self.assertIn('set it to %g and penalty_floor to 0.4 at most' % multiplier, found.remedy)
-        told = 'weight_multiplier = %g\npenalty_floor = 0.4' % multiplier
+        self.assertEqual('set it above 8', found.remedy)
+        told = 'weight_multiplier = 8.1'
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + told))))
+        (found,) = scheduler.check_weigher(self.conf(classes + 'penalty_floor = 0.6'))
+        self.assertEqual('set penalty_floor below 0.5', found.remedy)
 
     def test_filter(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'

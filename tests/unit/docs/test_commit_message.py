@@ -35,7 +35,7 @@ class CommitMessageTest(unittest.TestCase):
             'A' * 72,
             'fixup! Count guests\n',
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertEqual((0, []), check(text))
 
     def test_each_fault_of_a_commit_message_is_named(self):
@@ -49,5 +49,5 @@ class CommitMessageTest(unittest.TestCase):
             ('Add a column.', 'the subject ends with a full stop'),
             ('Add a column\nof guests', 'the second line is not blank'),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertEqual((1, [fault]), check(text))

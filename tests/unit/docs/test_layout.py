@@ -33,5 +33,5 @@ class LayoutTest(unittest.TestCase):
             'from .test_layout import LayoutTest',
             'def late():\n    from tests.unit.test_layout import LayoutTest',
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertIn('test_layout', imported(text))

@@ -42,7 +42,7 @@ class FindDaemonTest(unittest.TestCase):
                 'system_u:system_r:virtd_t:s0-s0:c0.c1023',
             ),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.process(7, 'libvirtd', text)
                 self.assertEqual(label, confinement.find_daemon(self.root).label)
 

@@ -27,7 +27,7 @@ class NovaShapesTest(unittest.TestCase):
             ('33.0.2', {}),
             ('34.0.0', {'hw_rng:allowed': 'True'}),
         ):
-            with self.subTest(version):
+            with self.subTest(version=version):
                 guest = guests.parse(
                     domains.domain(metadata=domains.nova_metadata('m1.small', specs, version))
                 )
@@ -90,7 +90,7 @@ class NovaShapesTest(unittest.TestCase):
 
     def test_a_hint_that_is_no_line_of_text_is_kept_as_a_wrong_one(self):
         for text in ('none\nspread', 'no&#x7f;ne', 'n' * 256):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 guest = guests.parse(
                     domains.domain(
                         metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': text})
@@ -131,7 +131,7 @@ class ElementsTest(unittest.TestCase):
             (3, 'TiB', 3 << 40),
             (3, 'kib', 3 << 10),
         ):
-            with self.subTest(unit):
+            with self.subTest(unit=unit):
                 memory = f"<memory unit='{unit}'> {size}\n</memory>"
                 self.assertEqual(expected, parse(memory=memory).memory_bytes)
         self.assertEqual(3 << 10, parse(memory='<memory>3</memory>').memory_bytes)
@@ -153,7 +153,7 @@ class ElementsTest(unittest.TestCase):
             ('dimm', True),
             ('virtio-mem', True),
         ):
-            with self.subTest(kind):
+            with self.subTest(kind=kind):
                 guest = guests.parse(
                     domains.domain(
                         memory_kib=(8 + 512) << 20,
@@ -185,7 +185,7 @@ class ElementsTest(unittest.TestCase):
             ("<vcpu cpuset=''>1</vcpu>", 1, None, None),
             ("<vcpu cpuset='0-7,^3, 9'>1</vcpu>", 1, None, {0, 1, 2, 4, 5, 6, 7, 9}),
         ):
-            with self.subTest(element):
+            with self.subTest(element=element):
                 guest = parse(element)
                 self.assertEqual(
                     (vcpus, most, allowed), (guest.vcpus, guest.vcpus_max, guest.allowed_cpus)
@@ -235,7 +235,7 @@ class ElementsTest(unittest.TestCase):
             ('<numatune/>', (), ()),
             ("<cpu><numa><cell id='0' cpus='0-1' memory='512' unit='MiB'/></numa></cpu>", (), ()),
         ):
-            with self.subTest(elements):
+            with self.subTest(elements=elements):
                 guest = parse(elements)
                 self.assertEqual((placed_by, nodes), (guest.placed_by, guest.mem_nodes))
 
@@ -267,7 +267,7 @@ class ElementsTest(unittest.TestCase):
             (dimm, (1,), False),
             ('', (), False),
         ):
-            with self.subTest(elements):
+            with self.subTest(elements=elements):
                 guest = parse(elements)
                 self.assertEqual((nodes, bound), (guest.mem_nodes, guest.mem_bound))
 
@@ -307,7 +307,7 @@ class ElementsTest(unittest.TestCase):
             (f"<source file='a'>{nvme.format('dataStore')}</source>", 1),
             ("<backingStore type='vhostvdpa'/>", 0),
         ):
-            with self.subTest(images):
+            with self.subTest(images=images):
                 guest = parse(f"<devices><disk type='file'>{images}</disk></devices>")
                 self.assertEqual((True, devices), (guest.locked, len(guest.pci_devices)))
         for elements in (
@@ -329,14 +329,14 @@ class ElementsTest(unittest.TestCase):
             "<devices><disk type='nvme' device='disk'/></devices>",
             "<devices><disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-0'/></disk></devices>",
         ):
-            with self.subTest(elements):
+            with self.subTest(elements=elements):
                 self.assertTrue(parse(elements).locked)
         for elements in (
             "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
             "<devices><hostdev type='usb'><source><address bus='1' device='2'/></source>"
             '</hostdev></devices>',
         ):
-            with self.subTest(elements):
+            with self.subTest(elements=elements):
                 self.assertFalse(parse(elements).locked)
 
     def test_memory_preallocated_at_the_start_is_read(self):
@@ -381,7 +381,7 @@ class ElementsTest(unittest.TestCase):
             '\U0001f469\u200d\U0001f4bb',
             '\U0001fae9 \U0001facd',
         ):
-            with self.subTest(name):
+            with self.subTest(name=name):
                 escaped = name.replace('&', '&amp;').replace('<', '&lt;')
                 self.assertEqual(name, guests.parse(domains.domain(name=escaped)).name)
 
@@ -414,12 +414,12 @@ class HostileTest(unittest.TestCase):
             ('a' * 256, '1 to 255'),
             ('森' * 86, '1 to 255'),
         ):
-            with self.subTest(name):
+            with self.subTest(name=name):
                 self.refused(domains.domain(name=name), reason)
 
     def test_malformed_uuids_are_refused(self):
         for uuid in ('', 'x', '0' * 32, domains.UUID + '0', domains.UUID[:-1] + 'g', '１' * 32):
-            with self.subTest(uuid):
+            with self.subTest(uuid=uuid):
                 self.refused(domains.domain(uuid=uuid), 'uuid')
 
     def test_nested_entities_are_refused(self):
@@ -461,7 +461,7 @@ class HostileTest(unittest.TestCase):
 
     def test_a_document_of_a_wrong_type_is_refused(self):
         for xml in (None, 'text', 5, [b'<domain/>']):
-            with self.subTest(xml):
+            with self.subTest(xml=xml):
                 self.assertRaises(DomainError, guests.parse, xml)
 
     def test_wrong_values_are_refused(self):
@@ -494,7 +494,7 @@ class HostileTest(unittest.TestCase):
             "function='0'/></source></hostdev></devices>",
             domains.nova_metadata(flavor='f' * 256),
         ):
-            with self.subTest(elements):
+            with self.subTest(elements=elements):
                 self.refused(f'{HEAD}<memory>1</memory>{elements}</domain>'.encode(), '.')
 
     def test_missing_elements_are_refused(self):
@@ -512,7 +512,7 @@ class HostileTest(unittest.TestCase):
             '<cputune/><cputune/>',
             '<devices/><devices/>',
         ):
-            with self.subTest(element):
+            with self.subTest(element=element):
                 self.refused(f'{HEAD}<memory>1</memory>{element}</domain>'.encode(), 'twice')
         spec = '<nova:extraSpec name="a">1</nova:extraSpec>'
         metadata = domains.nova_metadata(extra_specs={'a': '1'}).replace(spec, spec * 2)

@@ -31,7 +31,7 @@ class CpuListTest(unittest.TestCase):
             ('0-3\n\0', {0, 1, 2, 3}),
             ('0-3\0\n', {0, 1, 2, 3}),
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertEqual(numbers, parse_cpulist(text))
 
     def test_other_texts_than_lists_of_the_kernel_are_refused(self):
@@ -62,7 +62,7 @@ class CpuListTest(unittest.TestCase):
             '0\0-3',
             '0-3\0,5',
         ):
-            with self.subTest(text):
+            with self.subTest(text=text):
                 self.assertRaises(CpuListError, parse_cpulist, text)
 
     @given(st.frozensets(st.integers(0, CPUS_MAX - 1)))
@@ -281,7 +281,7 @@ class MissingFilesTest(TreeTest):
             'sys/kernel',
             f'{NODE}/node0/hugepages',
         ):
-            with self.subTest(path):
+            with self.subTest(path=path):
                 build_sysfs(self.root, equal_nodes(2))
                 expected = topology.read(self.root)
                 self.remove(path)
@@ -384,7 +384,7 @@ class DeviceNodeTest(TreeTest):
             ('10000:01:00.0', 0),
             ('0000:99:00.0', None),
         ):
-            with self.subTest(address):
+            with self.subTest(address=address):
                 self.assertEqual(node, topology.pci_device_node(address, self.root))
 
     def test_a_text_that_is_no_pci_address_is_refused(self):
@@ -401,7 +401,7 @@ class DeviceNodeTest(TreeTest):
             '0000:３b:00.1',
             ' 0000:3b:00.1',
         ):
-            with self.subTest(address):
+            with self.subTest(address=address):
                 self.assertRaises(TopologyError, topology.pci_device_node, address, self.root)
 
     def test_a_malformed_node_of_a_device_is_an_error(self):

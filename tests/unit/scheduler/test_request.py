@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import types
 import unittest
 
 from nova_numa_pmc import model
@@ -50,6 +51,13 @@ class RequestTest(unittest.TestCase):
             found = subject.read(request)
             self.assertTrue(found.pinned)
             self.assertEqual((model.SPREAD, 0), (found.guest.policy, found.guest.memory_mib))
+
+    def test_guests_of_soft_server_groups_are_known(self):
+        for policy, expected in (('soft-affinity', True), ('anti-affinity', False)):
+            request = spec()
+            request.instance_group = types.SimpleNamespace(policy=policy)
+            self.assertEqual(expected, subject.read(request).is_soft)
+        self.assertFalse(subject.read(spec()).is_soft)
 
     def test_unset_fields_are_not_read(self):
         found = subject.read(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))

@@ -39,5 +39,5 @@ class NodeRoomTest(unittest.TestCase):
             node_room.available_bytes(7, self.root)
         for text in ('', 'Node 1 MemFree:\n', 'Node 1 MemFree: x kB\n', 'Node 1 MemTotal: 1 kB\n'):
             self.put(text)
-            with self.subTest(text), self.assertRaisesRegex(PageMoveError, 'node1/meminfo'):
+            with self.subTest(text=text), self.assertRaisesRegex(PageMoveError, 'node1/meminfo'):
                 node_room.available_bytes(1, self.root)
