@@ -9,10 +9,11 @@ from tests.arena import hosts as shapes, parameters as p
 #: States of a guest.
 ABSENT, UNDER_WAY, RUNS, GONE, REFUSED = range(5)
 #: Columns of what a scheduler reads in Nova's database; see :class:`View`.
-COUNTED = ('vcpus_used', 'ram_used_mib', 'disk_used_gb', 'io_ops', 'instances')
+COUNTED = ('vcpus_used', 'pinned_vcpus', 'ram_used_mib', 'disk_used_gb', 'io_ops', 'instances')
 MEASURED = (
     'taken_s',
     'recorded_vcpus',
+    'recorded_pinned',
     'recorded_mib',
     'demand',
     'traffic',
@@ -125,6 +126,7 @@ class Fleet:
         """Let Nova's database tell of a guest, or of its end; ``building``: of its build."""
         host, columns, trace = self.host[guest], self.columns, self.trace
         columns['vcpus_used'][host] += sign * trace.vcpus[guest]
+        columns['pinned_vcpus'][host] += sign * trace.vcpus[guest] * trace.dedicated[guest]
         columns['ram_used_mib'][host] += sign * trace.memory_mib[guest]
         columns['disk_used_gb'][host] += sign * trace.disk_gb[guest]
         columns['instances'][host] += sign
@@ -244,7 +246,10 @@ class Fleet:
         demand = np.maximum(0, self.node_demand * noise) + self.node_young
         # Without what is being built, by the mean size of an instance, as the monitor does.
         built = 1 - np.minimum(1, columns['io_ops'] / np.maximum(1, columns['instances']))
-        vcpus, mib = (np.rint(built * columns[name]) for name in ('vcpus_used', 'ram_used_mib'))
+        vcpus, pinned, mib = (
+            np.rint(built * columns[name])
+            for name in ('vcpus_used', 'pinned_vcpus', 'ram_used_mib')
+        )
         self._publish_loads(at, hosts.broken[at])
         at = at[self._changed(demand, vcpus, mib, now_s)[at]]
         broken = hosts.broken[at]
@@ -252,6 +257,7 @@ class Fleet:
         self._sent_s[at] = now_s
         columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
         columns['recorded_vcpus'][at], columns['recorded_mib'][at] = vcpus[at], mib[at]
+        columns['recorded_pinned'][at] = pinned[at]
         columns['demand'][at] = np.round(100 * demand[at] * factor[:, None]) / 100
         traffic = self.node_traffic[at] * factor[:, None]
         columns['traffic'][at] = np.round(traffic / 1e6) * 1e6

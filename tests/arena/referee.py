@@ -10,6 +10,7 @@ order; hosts that differ by less than 1e-9 may change places.
 import json
 import sys
 import time
+import types
 import uuid
 import warnings
 
@@ -77,7 +78,12 @@ def metric_list(record, at):
     if record['taken_s'][at] == -np.inf:
         return objects.MonitorMetricList(objects=[])
     sides = nova_metrics.to_values(
-        published(record, at), int(record['recorded_vcpus'][at]), int(record['recorded_mib'][at])
+        published(record, at),
+        int(record['recorded_vcpus'][at]),
+        int(record['recorded_mib'][at]),
+        counted=nova_metrics.Counted(
+            EPOCH_S + record['taken_s'][at], (), int(record['recorded_pinned'][at])
+        ),
     )
     listed = [
         {
@@ -104,6 +110,8 @@ def host_states(record):
         used_mib = int(record['ram_used_mib'][at])
         state.vcpus_total = int(record['vcpus'][at])
         state.vcpus_used = int(record['vcpus_used'][at])
+        pinned = types.SimpleNamespace(pinned_cpus=range(int(record['pinned_vcpus'][at])))
+        state.numa_topology = types.SimpleNamespace(cells=[pinned])
         state.cpu_allocation_ratio = p.CPU_RATIO
         state.total_usable_ram_mb = int(record['ram_mib'][at]) - p.RESERVED_MIB
         state.free_ram_mb = state.total_usable_ram_mb - used_mib

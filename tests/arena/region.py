@@ -142,6 +142,7 @@ class Region:
         if columns is not self.fleet.columns:
             trace, host = self.trace, chosen[0]
             columns['vcpus_used'][host] += trace.vcpus[guest]
+            columns['pinned_vcpus'][host] += trace.vcpus[guest] * trace.dedicated[guest]
             columns['ram_used_mib'][host] += trace.memory_mib[guest]
             columns['disk_used_gb'][host] += trace.disk_gb[guest]
             columns['instances'][host] += 1

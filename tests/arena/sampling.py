@@ -15,9 +15,9 @@ HOSTS_MAX = 40
 
 #: What of a view is kept.
 COLUMNS = (
-    'at vcpus_used ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
-    'recorded_vcpus recorded_mib demand traffic promised_mib node_guests node_vcpus turn '
-    'known_guests known_sum busy_ratio cores threads memory_mib bandwidth'
+    'at vcpus_used pinned_vcpus ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
+    'recorded_vcpus recorded_pinned recorded_mib demand traffic promised_mib node_guests '
+    'node_vcpus turn known_guests known_sum busy_ratio cores threads memory_mib bandwidth'
 ).split()
 #: Policies whose weights Nova can compute, by what the referee calls its set of weighers.
 HELD = {

@@ -212,13 +212,9 @@ class Places:
 
     def renew(self, view, at, asked):
         """Find out about those hosts of a view of which something has changed."""
-        state = np.array(
-            (
-                view.taken_s,
-                view.vcpus_used - view.recorded_vcpus,
-                view.ram_used_mib - view.recorded_mib,
-            )
-        )[:, at]
+        state = np.array((view.taken_s, came_vcpus(view), view.ram_used_mib - view.recorded_mib))[
+            :, at
+        ]
         changed = np.flatnonzero((self._state[:, view.at[at]] != state).any(0))
         if not len(changed):
             return
@@ -292,6 +288,15 @@ def _charge(known, asked):
     return told
 
 
+def came_vcpus(view):
+    """Return the vCPUs that came since hosts published, without those that have CPUs of their own.
+
+    Where none came it is how many fewer there are.
+    """
+    came = view.vcpus_used - view.recorded_vcpus
+    return np.where(came > 0, came - (view.pinned_vcpus - view.recorded_pinned), came)
+
+
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
     fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
@@ -328,7 +333,7 @@ class Known:
         self.node_guests, self.node_vcpus = view.node_guests, view.node_vcpus
         self.known_guests, self.known_sum = view.known_guests, view.known_sum
         self.nodes = self.cores.shape[1]
-        self.came_vcpus = view.vcpus_used - view.recorded_vcpus
+        self.came_vcpus = came_vcpus(view)
         self.came_mib = view.ram_used_mib - view.recorded_mib
         hundredths = np.rint(100 * self.demand.sum(1))
         with np.errstate(divide='ignore', invalid='ignore'):

@@ -36,6 +36,8 @@ def view(half_full=1, **columns):
         'io_ops': np.array([0, 0, 2]),
         'taken_s': np.array([990.0, 980.0, -np.inf]),
         'recorded_vcpus': np.array([8, 64, 0]),
+        'pinned_vcpus': np.array([0, 16, 0]),
+        'recorded_pinned': np.array([0, 16, 0]),
         'recorded_mib': np.array([16, 256, 0]) << 10,
         'cores': np.full((count, 2), 30.0),
         'threads': np.full((count, 2), 48),
