@@ -32,8 +32,8 @@ _STOCK_MULTIPLIERS = (
 )
 #: ``penalty_floor`` for clouds that fill one host after the other.
 _PACKING_FLOOR = 0.4
-#: Least penalty of a node that is as much wanted as it has cores, without a floor: half of what a
-#: guest adds there waits.
+#: Least penalty, without a floor, of a host whose cores are all wanted: half of what a guest adds
+#: there waits.
 _SATURATED_PENALTY = 0.5
 #: Options that are no longer read, and why.
 _FORMER_OPTIONS = {
@@ -88,7 +88,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'weigher-weak',
             finding.WARNING,
             "[numa_pmc] weight_multiplier = %g: Nova's own weighers, which add up to as much as "
-            '%g, can outweigh the penalty of a saturated node, which is %g'
+            '%g, can outweigh the penalty of a saturated host, which is %g'
             % (multiplier, stock, multiplier * max(0.0, _SATURATED_PENALTY - floor)),
             'set it above %g' % (stock / (_SATURATED_PENALTY - floor))
             if floor < _SATURATED_PENALTY
@@ -100,7 +100,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'floor-not-for-packing',
             finding.NOTE,
             'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
-            'are avoided where guests would lose more than %g' % floor,
+            'are avoided where more than %g of what a guest wants would be lost' % floor,
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )

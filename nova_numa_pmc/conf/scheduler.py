@@ -73,9 +73,10 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'Share of the penalty above the floor that is random for each instance and host, so '
-            'that requests arriving together, before any of them is counted, are spread over '
-            'nearly equal hosts. With 0 they all go to the same host.'
+            'Weight of the random part of a penalty, from penalty_floor on: with 0.02, 98 percent '
+            'of the penalty count, plus a random number of 0 to 0.02 for each instance and host. '
+            'So requests arriving together, before any of them is counted, are spread over nearly '
+            'equal hosts. With 0 they all go to the same host.'
         ),
     ),
     cfg.FloatOpt(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
 #: Cores that are wanted for each vCPU that Nova has promised there (assumed), and cores for each
-#: CPU: two threads of one core (:mod:`nova_numa_pmc.host.topology`).
+#: CPU, which is taken for one of two threads of a core: 1.25 ÷ 2.
 CORES_PER_VCPU, CORES_PER_CPU = 0.3, 0.625
 #: vCPUs promised for each CPU, where the host's CPUs are not known.
 _VCPUS_PER_CPU = 0.625
@@ -24,13 +24,15 @@ _RAM_MIB = 1 << 40  # where it is not known: any guest fits
 
 
 def aggregates(host_state: HostStateLike) -> Aggregates:
-    """Return a host's aggregates as assumed."""
+    """Return the aggregates that are assumed for a host."""
     vcpus = max(0.0, host_state.vcpus_used)
     cpus = host_state.vcpus_total
     if not cpus > 0:
         cpus = max(2.0, vcpus / _VCPUS_PER_CPU)
-    ram_mib = max(0.0, host_state.total_usable_ram_mb)
-    used_mib = max(0.0, ram_mib - host_state.free_ram_mb)
+    used_mib = max(0.0, host_state.total_usable_ram_mb - host_state.free_ram_mb)
+    # Saved rows may have none. With a ratio Nova promises more than there is.
+    ratio = getattr(host_state, 'ram_allocation_ratio', None) or 1.0
+    ram_mib = max(0.0, host_state.total_usable_ram_mb * ratio)
 
     def halves(total: float) -> list[float]:
         return [total / 2, total / 2]
@@ -42,7 +44,7 @@ def aggregates(host_state: HostStateLike) -> Aggregates:
         [int(used_mib // 2)] * 2,
         halves(0.0),
         halves(vcpus),
-        list(halves(CORES_PER_VCPU * vcpus)),
+        [*halves(CORES_PER_VCPU * vcpus)],  # a column that may lack values
         None,
         None,
         None,

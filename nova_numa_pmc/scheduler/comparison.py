@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 #: A utilisation that a smaller share of the hosts knows is not assumed of the others.
 _KNOWN_MIN_RATIO = 1 / 8
 _NO_HISTORY = 0, 0.0
-#: CPU, bandwidth, link: demand is assumed by Nova's counts.
+#: Parts that an assumed host counts as knowing: CPU, by Nova's counts; not bandwidth and link.
 _ASSUMED_HOST_KNOWS = True, False, False
-#: What a guest would meet where none of the CPUs is one that guests may use.
+#: What a guest would meet on a host without a CPU that guests may use.
 _NO_CPU = AddedLoss(math.inf, 0.0, 0.0, 1.0)
 _PLACEMENT_OPTIONS = model.PlacementOptions()
 
@@ -49,20 +49,20 @@ def compare(
 
     A host whose estimate is unknown counts as :mod:`assumed_host` has it.
     """
-    places = [_place(estimate) for estimate in estimates]
-    guest = _with_expected_demand(guest, estimates, places)
-    lines_per_core_sec = _expected_lines(guest, places)
-    losses = [
-        _loss(host_state, estimate, place, guest, lines_per_core_sec)
-        for host_state, estimate, place in zip(host_states, estimates, places)
+    measured = [_place(estimate) for estimate in estimates]
+    guest = _with_expected_demand(guest, estimates, measured)
+    lines_per_core_sec = _expected_lines(guest, measured)
+    places = [
+        place or _assumed_place(host_state, estimate, guest)
+        for host_state, estimate, place in zip(host_states, estimates, measured)
     ]
-    known = [place and _knows(place[0]) for place in places]
+    losses = [
+        added_loss(*place, guest, lines_per_core_sec) if place else _NO_CPU for place in places
+    ]
+    known = [place and _knows(place[0]) for place in measured]
     if len(set(known)) > 1:
         quartiles = _quartiles(known, losses)
-        for position, knows in enumerate(known):
-            place = places[position] or _assumed_place(
-                host_states[position], estimates[position], guest
-            )
+        for position, (place, knows) in enumerate(zip(places, known)):
             assumed = [
                 0.0 if is_known else quartile
                 for quartile, is_known in zip(quartiles, knows or _ASSUMED_HOST_KNOWS)
@@ -73,7 +73,7 @@ def compare(
 
 
 def _place(estimate: HostEstimate) -> _Place | None:
-    """Return a host and where the guest would go there, None: unknown, or it has no usable CPU."""
+    """Return a host and where the guest would go there; None: unknown, or no CPU for guests."""
     found, host = estimate[0], estimate[-1]  # by position: names cost as much as all else here
     if found is None or host is None or found[1][0] >= ranking.PRESSURE_MAX:
         return None
@@ -110,17 +110,6 @@ def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
 def _median(values: list[float]) -> float:
     """Return the lower median, which is always one of the values."""
     return sorted(values)[(len(values) - 1) // 2]
-
-
-def _loss(
-    host_state: HostStateLike,
-    estimate: HostEstimate,
-    place: _Place | None,
-    guest: ExpectedGuest,
-    lines_per_core_sec: float,
-) -> AddedLoss:
-    place = place or _assumed_place(host_state, estimate, guest)
-    return added_loss(*place, guest, lines_per_core_sec) if place else _NO_CPU
 
 
 def _assumed_place(

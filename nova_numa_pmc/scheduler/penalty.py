@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute the hosts' penalties from what guests would lose there.
 
-A penalty is a function of one host's figures: 0 where nothing would be lost, at most 1. Nova
-subtracts it, times the multiplier, from the host's weight. If it were normalised over the hosts,
-as Nova does with other weights, one host with odd values would decide for all.
+A penalty depends on the loss on its own host alone. Apart from jitter it is 0 where nothing would
+be lost, and it is at most 1. Nova subtracts it, times the multiplier, from the host's weight. If
+it were normalised over the hosts, as Nova does with other weights, one host with odd values would
+decide for all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class PenaltyOptions(Record):
     """How the operator wants losses to count; see ``conf/scheduler.py``.
 
     :param floor: loss up to which there is no penalty
-    :param jitter: from the floor on, this share of a penalty is :func:`random_part`
+    :param jitter: from the floor on, the weight of :func:`random_part` in a penalty; the loss
+        above the floor has the rest
     """
 
     floor: float = 0.0

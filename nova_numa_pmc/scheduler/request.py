@@ -43,7 +43,7 @@ class GuestRequest(Record):
     :param pinned: the extra specs by which Nova itself pins it; None: it does not. As the nodes
         that Nova will choose are unknown here, the guest is assumed to use all, and refusing hosts
         is left to NUMATopologyFilter
-    :param is_soft: it is of a server group of soft affinity or soft anti-affinity
+    :param is_soft: it belongs to a server group with soft affinity or soft anti-affinity
     :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
         has to find another
     """
@@ -83,7 +83,8 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         # Nova names the host to leave in each of its moves, and none for a new server.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
         group = _read_optional(spec, 'instance_group')
-        is_soft = group is not None and str(group.policy).startswith('soft-')
+        policy = group and _read_optional(group, 'policy')
+        is_soft = str(policy).startswith('soft-')
         return GuestRequest(
             guest,
             _read_optional(spec, 'instance_uuid'),

@@ -92,8 +92,8 @@ class HostDecision(Record):
     :param why: why the filter refuses it; empty: it passes
     :param pressure: highest utilisation of the nodes that the guest would use, None: unknown,
         refused, or no CPU there that guests may use
-    :param loss: what guests would lose there because of it, as a share of what it wants; assumed
-        where the pressure is unknown, None: refused
+    :param loss: what guests would lose there because of it, as a share of the CPU that it wants;
+        assumed where the pressure is unknown, None: refused, or the request was not understood
     :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
     :param share: what Nova adds to the host's weight, 0 or below; None: refused
     """
@@ -213,7 +213,7 @@ def decide(
             pressure=loss.pressure if _is_known(estimates[at], loss) else None,
             loss=loss.ratio,
             penalty=host_penalty,
-            share=0.0 - conf['weight_multiplier'] * host_penalty,
+            share=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
         )
     return decisions
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up the lines that shadow mode logged: what would have changed, and pressures later on."""
+"""Sum up the lines that shadow mode logged: what would have changed, and how hosts fared later."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ class ShadowDecision(Record):
 
     :param pressures: {host: the pressure that the guest would leave there}, of those that the
         line names and whose pressure is known
+    :param losses: what guests would lose on the two hosts because of the new one, as a share of
+        what it wants; None: the line does not say
     """
 
     taken_s: float
     chosen: str
     preferred: str
     pressures: dict[str, float]
+    losses: tuple[float | None, float | None] = (None, None)
 
     @property
     def changed(self) -> bool:
@@ -41,8 +44,8 @@ class ShadowDecision(Record):
         return self.chosen != self.preferred
 
 
-class MeanPressures(Record):
-    """Mean pressures of the chosen and the preferred host over this many decisions."""
+class PairedMeans(Record):
+    """Means of the chosen and the preferred host over this many decisions."""
 
     decisions: int
     chosen: float
@@ -52,7 +55,8 @@ class MeanPressures(Record):
 class ShadowSummary(Record):
     """Summary of a log.
 
-    :param then: of the decisions that would have changed
+    :param then: pressures, of the decisions that would have changed
+    :param loss: losses, likewise
     :param later: {seconds: of those of them whose hosts a line that much later shows}
     :param broken: lines that could not be read
     """
@@ -61,8 +65,9 @@ class ShadowSummary(Record):
     changed: int
     first_s: float
     last_s: float
-    then: MeanPressures | None
-    later: dict[int, MeanPressures]
+    then: PairedMeans | None
+    loss: PairedMeans | None
+    later: dict[int, PairedMeans]
     broken: int
 
 
@@ -91,7 +96,13 @@ def _decision(data: Any) -> ShadowDecision:
             for host in named
             if host['pressure'] is not None
         },
+        (_loss(data['chosen']), _loss(data['top'][0])),
     )
+
+
+def _loss(data: Any) -> float | None:
+    value = data.get('loss')
+    return None if value is None else checked.member('loss', checked.number, value, 1.0)
 
 
 def _name(data: Any) -> str:
@@ -136,6 +147,7 @@ def sum_up(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
             (decision.pressures.get(decision.chosen), decision.pressures.get(decision.preferred))
             for decision in changed
         ),
+        _means(decision.losses for decision in changed),
         {seconds: means for seconds, means in later.items() if means},
         broken,
     )
@@ -152,7 +164,7 @@ def _later_pressure(
     return pressures[at]
 
 
-def _means(pairs: Iterable[tuple[float | None, float | None]]) -> MeanPressures | None:
+def _means(pairs: Iterable[tuple[float | None, float | None]]) -> PairedMeans | None:
     known = [
         (chosen, preferred)
         for chosen, preferred in pairs
@@ -161,7 +173,7 @@ def _means(pairs: Iterable[tuple[float | None, float | None]]) -> MeanPressures 
     if not known:
         return None
     count = len(known)
-    return MeanPressures(
+    return PairedMeans(
         count,
         sum(chosen for chosen, _ in known) / count,
         sum(preferred for _, preferred in known) / count,

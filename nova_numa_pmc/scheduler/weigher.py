@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh hosts by the pressure that the new guest would leave on their nodes."""
+"""Weigh hosts by what guests would lose there because of the new one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
-    """Takes a penalty off the weight of hosts that the guest would leave under pressure."""
+    """Takes off each host's weight what guests would lose there because of the new one."""
 
     #: Fixed bounds keep Nova from normalising the weights to their range: otherwise a small
     #: difference between two hosts would count as much as saturation.
@@ -42,7 +42,7 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     def weight_multiplier(self, host_state: HostState) -> float:
         """Return a host's multiplier, as its aggregates may set it, negated for a penalty.
 
-        A negative one, NaN or infinity would attract guests to hosts under pressure or spoil all
+        A negative one, NaN or infinity would attract guests to where most is lost, or spoil all
         weights: it counts as 0. So does one that cannot be read, which weigh_objects() has logged.
         """
         try:
@@ -167,4 +167,4 @@ def _with_own_floor(
     if not host_state.aggregates:
         return options
     floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', options.floor)
-    return options._replace(floor=floor) if math.isfinite(floor) else options
+    return options._replace(floor=max(0.0, floor)) if math.isfinite(floor) else options

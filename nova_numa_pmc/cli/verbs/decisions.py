@@ -3,8 +3,8 @@
 
 With [numa_pmc] mode = shadow, nova-scheduler logs a line for each decision but decides as if the
 weigher were not there. This command reads these logs, on any machine, and shows how often another
-host would have been chosen. It also shows the pressure on both hosts at that time and, where later
-log lines have it, an hour and a day later.
+host would have been chosen. It also shows what guests would lose on both hosts because of the new
+one, and the pressure there at that time and, where later lines have it, an hour and a day later.
 
 examples:
   nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*
@@ -77,6 +77,7 @@ def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
     return {
         **summary._asdict(),
         'then': summary.then and summary.then._asdict(),
+        'loss': summary.loss and summary.loss._asdict(),
         'later': {str(seconds): means._asdict() for seconds, means in summary.later.items()},
     }
 
@@ -94,24 +95,30 @@ def render(summary: shadow_log.ShadowSummary) -> list[str]:
         % (summary.changed, 100 * summary.changed / summary.decisions),
     ]
     rows = [
-        (when, str(means.decisions), tables.number(means.chosen), tables.number(means.preferred))
-        for when, means in (
-            ('then', summary.then),
+        (
+            figure,
+            str(means.decisions),
+            tables.number(means.chosen, digits),
+            tables.number(means.preferred, digits),
+        )
+        for figure, digits, means in (
+            ('loss then', 4, summary.loss),
+            ('pressure then', 2, summary.then),
             *(
-                ('%d h later' % (seconds // 3600), means)
+                ('pressure %d h later' % (seconds // 3600), 2, means)
                 for seconds, means in summary.later.items()
             ),
         )
         if means
     ]
     if rows:
-        headings = ('pressure', 'decisions', 'chosen', 'would have been')
+        headings = ('figure', 'decisions', 'chosen', 'would have been')
         lines += [
             '',
             *tables.text(
                 tables.Table(
                     '',
-                    tuple((heading, heading == 'pressure') for heading in headings),
+                    tuple((heading, heading == 'figure') for heading in headings),
                     tuple(tuple(tables.Cell(text) for text in row) for row in rows),
                 )
             ),

@@ -2,9 +2,10 @@
 """Replay your own requests on your own hosts: what would the weigher change?
 
 Takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
-weigher and once without it, and shows which choices differ, and the pressure that each guest would
-find. Nova's weighers for free vCPUs, RAM, disk and instances being built are simulated; of its
-filters, only the check for room is. It runs on any machine and queries and changes nothing.
+weigher and once without it, and shows which choices differ, what pressure the guests would leave
+and what would be lost because of them. Nova's weighers for free vCPUs, RAM, disk and instances
+being built are simulated; of its filters, only the check for room is. It runs on any machine and
+queries and changes nothing.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -13,7 +14,7 @@ examples:
 
 requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
 object a line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
-guide's "What each decision was made of", with the columns memory_mb, stats, local_gb and
+guide's "What each decision was made of", with the additional columns stats, local_gb and
 local_gb_used.
 
 exit codes: 0 shown; 1 a problem; 64 usage error

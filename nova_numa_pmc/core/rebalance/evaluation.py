@@ -85,7 +85,7 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
 
 
 def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
-    """Return {identity: proposal} of the proposals of all sequences."""
+    """Return {key: proposal} of the proposals of all sequences."""
     proposals = {}
     for sequence in sequences:
         for proposal in sequence:

@@ -3,7 +3,8 @@
 
 It is the loss of :mod:`nova_numa_pmc.core.pressure` before it occurs: CPU demand that has to wait
 on the nodes that the guest would use, and cache lines that take longer because they come from
-another node or from busy memory. Where nothing waits and the guest fits on one node it is 0.
+another node or from busy memory. It is 0 where nothing waits, no memory is busy and the guest
+fits on one node.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     _Column = Sequence[float]
 
 
-#: This share of the demand of a node that a guest would use counts as if it were spread evenly
-#: over the host. At its start a guest meets the demand of its nodes; later, once its host has
-#: moved guests and others have come, that of the host. In ``make arena``, 0.4 to 0.8 lose equally.
+#: The weight of the host's demand and traffic, spread evenly over its nodes, in what counts as
+#: the others' on a node; the node's own have the rest. At its start a guest meets the demand of
+#: its nodes; later, once its host has moved guests and others have come, that of the host. In
+#: ``make arena``, 0.4 to 1 make less difference than seeds do.
 HOST_SHARE = 0.8
 #: Variance of a node's demand, relative to its mean [cores]: that of guests of six vCPUs that
 #: want a fifth of them, in bursts that their vCPUs have in common (assumed).
 VARIANCE_RATIO = 2.0
-#: The loss of a guest that wants less than this is compared as if it wanted as much [cores].
+#: What waits because of a guest is divided by what it wants, but at least by this [cores].
 DEMAND_MIN_CORES = 0.25
-#: Cache lines that a guest takes in a core-second where no host has measured any: 0.64 GB/s
-#: (assumed).
+#: Cache lines that a guest takes in a core-second, where no host has measured any (assumed):
+#: 0.64 GB.
 LINES_PER_CORE_SEC = 1e7
 _SQRT_2, _SQRT_2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
@@ -53,7 +55,8 @@ class AddedLoss(Record):
     """What a guest would meet on a host.
 
     :param cpu, bandwidth, link: highest utilisations of the nodes that it would use, with it
-    :param ratio: what the host's guests would lose because of it, of what it wants; 0 to 1
+    :param ratio: what the host's guests, it included, would lose because of it, as a share of the
+        CPU that it wants; 0 to 1
     """
 
     cpu: float
@@ -77,7 +80,7 @@ def added_loss(
     """Return what a guest would meet on a host.
 
     :param outcome: where it would go
-    :param lines_per_core_sec: cache lines that it takes
+    :param lines_per_core_sec: cache lines that it takes in a core-second
     :param assumed: utilisations of CPUs, bandwidth and link that are assumed at least
     """
     # Records and names cost as much as all else here, and this is run for each host.
@@ -87,14 +90,14 @@ def added_loss(
     cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpus, wanted, assumed[0])
     bytes_per_sec = wanted * lines_per_core_sec * LINE_BYTES
     bandwidth_ratio, latency_ns = _memory_part(
-        bandwidth, maximum, mems or range(len(cores)), bytes_per_sec, assumed[1]
+        bandwidth, maximum, mems or _with_memory(host), bytes_per_sec, assumed[1]
     )
     link_ratio = assumed[2]
     if link:
         link_ratio = max(link_ratio, *(link[at] for at in positions))
     # A guest that asks for all nodes, or whose nodes Nova chooses, is not compared by distance.
     if (len(cpus) > 1 or mems != cpus) and guest.policy != model.SPREAD:
-        latency_ns += _distance_ns(host, cpus, mems or range(len(cores)), link_ratio)
+        latency_ns += _distance_ns(host, cpus, mems or _with_memory(host), link_ratio)
     ratio = waiting_cores / (wanted if wanted > DEMAND_MIN_CORES else DEMAND_MIN_CORES)
     ratio += lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
     return tuple.__new__(
@@ -102,21 +105,31 @@ def added_loss(
     )
 
 
+def _with_memory(host: Aggregates) -> Sequence[int]:
+    """Return the domains that have memory, where it may lie anywhere."""
+    capacities = host.capacity_mib
+    return [at for at, mib in enumerate(capacities) if mib] or range(len(capacities))
+
+
 def waiting(demand_cores: float, capacity_cores: float) -> float:
-    """Return the demand that waits on average, E[max(0, D − C)], for a normal D [cores]."""
+    """Return the demand that waits on average [cores].
+
+    h(D, C) = E[max(0, x − C)], for a demand x that varies normally around D with variance 2·D.
+    """
     if demand_cores <= 0:
         return 0.0
     sigma = math.sqrt(VARIANCE_RATIO * demand_cores)
     excess = demand_cores - capacity_cores
     z = excess / sigma
     density = math.exp(-z * z / 2) / _SQRT_2PI
-    return sigma * density + excess * (0.5 + 0.5 * math.erf(z / _SQRT_2))
+    return sigma * density + excess * 0.5 * math.erfc(-z / _SQRT_2)
 
 
 def added_queueing(utilisation_ratio: float) -> float:
-    """Return how much longer one more access makes all of them, itself included.
+    """Return the queueing that one more access adds to all of them, its own included.
 
-    :returns: d(u·q)/du of the queueing q(u) of :func:`pressure.loaded_latency_ns`, in its units
+    :returns: d(u·q)/du, where q(u) = u/(1 − u), along its tangent above the knee, is what
+        :func:`pressure.loaded_latency_ns` multiplies by :data:`QUEUEING_FACTOR` and the latency
     """
     u = utilisation_ratio
     knee = min(u, QUEUEING_KNEE)
@@ -139,14 +152,15 @@ def _cpu_part(
             others += HOST_SHARE * (host_ratio * capacity - others)
             after = max(others + added, assumed * capacity)
             highest = max(highest, after / capacity)
-            waiting_cores += waiting(after, capacity) - waiting(after - added, capacity)
+            more = waiting(after, capacity) - waiting(after - added, capacity)
+            waiting_cores += max(0.0, more)  # a difference of rounding errors may be below 0
     return highest, waiting_cores
 
 
 def _memory_part(
     bandwidth: _Column, maximum: _Column, mems: Sequence[int], bytes_per_sec: float, assumed: float
 ) -> tuple[float, float]:
-    """Return (highest utilisation of the guest's memory, what each access costs there [ns])."""
+    """Return (highest utilisation of the guest's memory, queueing that an access adds [ns])."""
     if not maximum and not assumed:
         return 0.0, 0.0
     host_ratio = sum(bandwidth) / (sum(maximum) or 1.0)
@@ -165,9 +179,10 @@ def _memory_part(
 def _distance_ns(
     host: Aggregates, cpus: Sequence[int], mems: Sequence[int], link_ratio: float
 ) -> float:
-    """Return what an access costs more than a local one, of a guest on several nodes [ns].
+    """Return how much longer an access takes than a local one, with queueing on the link [ns].
 
-    By SLIT distances: its CPUs by the nodes' cores, its memory evenly.
+    By SLIT distances. The guest's accesses come from its nodes in proportion to their cores, and
+    go to its memory evenly.
     """
     used_cores = sum(host.cores[at] for at in cpus) or 1.0
     queueing = QUEUEING_FACTOR * added_queueing(link_ratio)
@@ -176,7 +191,7 @@ def _distance_ns(
         share, row = host.cores[at] / used_cores, host.distances[at]
         for memory in mems:
             if memory != at:
-                total += share * (row[memory] / row[at] - 1 + queueing)
+                total += share * (max(0.0, row[memory] / row[at] - 1) + queueing)
     return LOCAL_LATENCY_NS * total / len(mems)
 
 

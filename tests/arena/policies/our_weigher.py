@@ -160,7 +160,7 @@ def _added_waiting(demand, capacity, added, used):
     after = others + added
     more = _waiting(after[used], capacity[used]) - _waiting(others[used], capacity[used])
     found = np.zeros(used.shape)
-    found[used] = more
+    found[used] = np.maximum(0.0, more)
     return found.sum(1)
 
 
@@ -174,7 +174,7 @@ def _waiting(demand, capacity):
     sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
     excess = demand - capacity
     z = excess / sigma
-    below = 0.5 + 0.5 * np.fromiter(map(math.erf, z / math.sqrt(2)), float, len(z))
+    below = 0.5 * np.fromiter(map(math.erfc, -z / math.sqrt(2)), float, len(z))
     waits = sigma * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) + excess * below
     return np.where(demand > 0, waits, 0.0)
 

@@ -49,7 +49,7 @@ class SchedulerTest(unittest.TestCase):
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
-            # Half of what a guest adds to a saturated node waits; Nova's weighers make four.
+            # Half of what a guest adds to a saturated host waits; Nova's weighers make four.
             ('8.1', []),
             ('8', ['weigher-weak']),
             ('15\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),
@@ -74,7 +74,7 @@ class SchedulerTest(unittest.TestCase):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (found,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
-        self.assertIn('the penalty of a saturated node, which is 2.5', found.what)
+        self.assertIn('the penalty of a saturated host, which is 2.5', found.what)
         self.assertEqual('set it above 8', found.remedy)
         told = 'weight_multiplier = 8.1'
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + told))))

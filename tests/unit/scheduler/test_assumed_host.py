@@ -33,7 +33,13 @@ class AssumedHostTest(unittest.TestCase):
         self.assertEqual(sorted(found), found)
         self.assertGreater(found[-1], 0.99)
 
-    def test_a_third_of_a_core_is_wanted_for_each_vcpu(self):
+    def test_memory_may_be_promised_as_often_as_nova_lets_it(self):
+        state = host_state(used_mb=300_000)
+        self.assertGreater(loss(state).ratio, 0.05)
+        state.ram_allocation_ratio = 2.0
+        self.assertLess(loss(state).ratio, 0.001)
+
+    def test_three_tenths_of_a_core_are_wanted_for_each_vcpu(self):
         host = subject.aggregates(host_state(40))
         self.assertEqual([0.3 * 20] * 2, host.demand)
         self.assertEqual([0.625 * 32] * 2, host.cores)

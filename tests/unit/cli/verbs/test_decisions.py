@@ -35,7 +35,8 @@ class DecisionsTest(unittest.TestCase):
         self.assertEqual((0, ''), (code, err))
         self.assertIn('3 decisions', out)
         self.assertIn('would have been chosen in 2 (66.7 %)', out)
-        self.assertRegex(out, r'(?m)^24 h later +1 +0\.70 +0\.30$')
+        self.assertRegex(out, r'(?m)^pressure 24 h later +1 +0\.70 +0\.30$')
+        self.assertRegex(out, r'(?m)^loss then +2 +0\.0400 +0\.0100$')
 
     def test_decisions_from_the_input_are_json(self):
         with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):

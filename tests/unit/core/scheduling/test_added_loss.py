@@ -75,6 +75,16 @@ class AddedLossTest(unittest.TestCase):
         idle = node(0, cores=48.0, demand_cores=1.0)
         self.assertLess(added(idle, node(1, cores=48.0, demand_cores=1.0)).ratio, 1e-6)
 
+    def test_rounding_makes_no_loss_negative(self):
+        for hundredths in range(900, 1300):
+            nodes = [node(at, cores=48.0, demand_cores=hundredths / 100) for at in range(2)]
+            self.assertGreaterEqual(added(*nodes, cores=0.5).ratio, 0.0)
+
+    def test_an_odd_distance_makes_no_loss_negative(self):
+        nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
+        found = added(*nodes, outcome=on(0, 1), distances=((10, 1), (1, 10)))
+        self.assertGreaterEqual(found.ratio, 0.0)
+
     def test_half_of_what_a_guest_adds_waits_on_a_node_that_is_just_full(self):
         full = [node(at, cores=24.0, demand_cores=24.0) for at in range(2)]
         found = added(*full, cores=0.25)
