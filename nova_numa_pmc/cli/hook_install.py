@@ -40,8 +40,9 @@ def install(
     :param libvirt_version: assumed; None: that of the installed libvirt
     :param reload: have the running daemon look for hooks again
     :param force: install in spite of findings other than a failed trial
-    :raises hook_files.HookError: an old hook cannot be kept
+    :raises hook_files.HookError: no root, or an old hook cannot be kept
     """
+    _require_root(root)
     expected = hook_checks.expected_script(root)
     findings: list[Finding] = []
     notes: list[str] = []
@@ -85,6 +86,7 @@ def install(
 
 def remove(root: str) -> InstallResult:
     """Remove the hook; a running daemon need not be restarted."""
+    _require_root(root)
     return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
 
 
@@ -125,3 +127,8 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
         ]
     os.kill(daemon.pid, signal.SIGHUP)
     return ['signalled %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+
+
+def _require_root(root: str) -> None:
+    if hook_checks.is_own(root) and os.geteuid() != 0:
+        raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')
