@@ -130,5 +130,6 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
 
 
 def _require_root(root: str) -> None:
+    # The commands' common check is in a module that imports what a bare wheel lacks.
     if hook_checks.is_own(root) and os.geteuid() != 0:
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')
