@@ -52,6 +52,15 @@ def share(*pressures, cores=10.0):
     return -MULTIPLIER * cpu_loss(wanted, wanted.index(min(wanted)), 1.0, cores)
 
 
+def busy_memory(name, demand, *bandwidth_ratios):
+    """Make a host of which each node's cores are wanted alike, its bandwidth used so far."""
+    nodes = (
+        model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, demand, ratio * 1e10, 1e10)
+        for at, ratio in enumerate(bandwidth_ratios)
+    )
+    return host_state(name, nodes=tuple(nodes))
+
+
 def unknown(name, **fields):
     found = host_state(name, 0.1, 0.1, **fields)
     found.metrics = objects.MonitorMetricList(objects=[])
@@ -181,13 +190,7 @@ class WeigherTest(SchedulerTest):
     def test_guests_that_nova_pins_are_weighed_by_the_memory_of_all_nodes(self):
         spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
         hosts = [
-            host_state(
-                name,
-                nodes=tuple(
-                    model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, demand, ratio * 1e10, 1e10)
-                    for at, ratio in enumerate(ratios)
-                ),
-            )
+            busy_memory(name, demand, *ratios)
             for name, demand, ratios in (
                 ('idle node', 1.0, (0.0, 0.8)),
                 ('calm', 9.0, (0.3, 0.3)),
@@ -201,13 +204,7 @@ class WeigherTest(SchedulerTest):
     def test_a_guest_that_nova_pins_does_not_prefer_the_unknown_where_memory_is_busy(self):
         spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
         hosts = [
-            host_state(
-                name,
-                nodes=tuple(
-                    model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, 5.0, ratio * 1e10, 1e10)
-                    for at in range(2)
-                ),
-            )
+            busy_memory(name, 5.0, ratio, ratio)
             for name, ratio in (('calm', 0.3), ('busy', 0.5), ('full', 0.7), ('fuller', 0.71))
         ]
         order, found = self.weigh(unknown('x'), *hosts, spec=spec)
