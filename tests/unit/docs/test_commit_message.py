@@ -9,6 +9,8 @@ import unittest
 
 from tests.unit.docs.glossary import TOP
 
+BODY = '\n\nWhy.\n'
+
 
 def check(text):
     """Return (exit code, what is wrong) of a message as an editor leaves it."""
@@ -28,11 +30,12 @@ def check(text):
 class CommitMessageTest(unittest.TestCase):
     def test_a_commit_message_of_subject_and_body_passes(self):
         for text in (
-            'Bring remote memory home where no guest counts accesses\n',
+            'Bring remote memory home\n\nThere no guest counts accesses.\n',
+            'Rename bind to memory_fits\n',
             'Count each guest once\n\nThe sum was above the memory of the host. Both ended.\n',
-            'Seed the trace\n# a comment: ignored.\n',
+            'Seed the trace\n# a comment: ignored.\n\nRuns differed.\n',
             'Count\n\nWhy.\n# ------------------------ >8 ------------------------\ndiff --git\n',
-            'A' * 72,
+            'A' * 72 + '\n\nWhy.',
             'fixup! Count guests\n',
         ):
             with self.subTest(text=text):
@@ -42,12 +45,17 @@ class CommitMessageTest(unittest.TestCase):
         for text, fault in (
             ('', 'the subject is empty'),
             ('# only a comment\n', 'the subject is empty'),
-            ('A' * 73, 'the subject has 73 characters, above 72'),
-            ('count guests', 'the subject does not begin with a capital letter'),
-            ('Added a column', '"Added" is not an imperative'),
-            ('Adding a column', '"Adding" is not an imperative'),
-            ('Add a column.', 'the subject ends with a full stop'),
+            ('A' * 73 + BODY, 'the subject has 73 characters, above 72'),
+            ('count guests' + BODY, 'the subject does not begin with a capital letter'),
+            ('Added a column' + BODY, '"Added" is not an imperative'),
+            ('Adding a column' + BODY, '"Adding" is not an imperative'),
+            ('Add a column.' + BODY, 'the subject ends with a full stop'),
             ('Add a column\nof guests', 'the second line is not blank'),
         ):
             with self.subTest(text=text):
                 self.assertEqual((1, [fault]), check(text))
+
+    def test_a_commit_message_without_body_is_named_unless_it_moves_or_renames(self):
+        for text in ('Count each guest once\n', 'Count each guest once\n\n# Why?\n'):
+            with self.subTest(text=text):
+                self.assertEqual((1, ['there is no body: say why']), check(text))
