@@ -198,7 +198,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'why': decision.why,
         'pressure': decision.pressure,
         'loss': decision.loss,
-        'weight': decision.penalty if decision.passes else None,
+        'penalty': decision.penalty if decision.passes else None,
         'share': decision.share,
         'told': host_estimate.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
