@@ -39,9 +39,9 @@ def penalty(
     :param host, instance_uuid: for which jitter is drawn
     """
     floor, jitter = options
-    if loss.cpu == math.inf:
+    if loss.cpu_ratio == math.inf:
         return 1.0
-    exact = min(1.0, loss.ratio) - floor  # NaN counts as 1.0
+    exact = min(1.0, loss.loss_ratio) - floor  # NaN counts as 1.0
     if exact < 0.0:
         return 0.0
     if not jitter:

@@ -211,7 +211,7 @@ def decide(
         )
         decisions[at] = decisions[at]._replace(
             pressure=loss.pressure if _is_known(estimates[at], loss) else None,
-            loss=loss.ratio,
+            loss=loss.loss_ratio,
             penalty=host_penalty,
             share=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
         )

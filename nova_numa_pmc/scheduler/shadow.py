@@ -76,7 +76,7 @@ def _host_data(candidate: ShadowHost) -> dict[str, Any]:
         'share': round(candidate.share, 3),
         # JSON has no infinity: no CPU there that guests may use.
         'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
-        'loss': round(loss.ratio, 4),
+        'loss': round(loss.loss_ratio, 4),
         'age_s': None if age_s is None else round(age_s),
         'why': (candidate.estimate.unknown or '')[:40] if outcome is None else outcome.code,
     }

@@ -54,20 +54,21 @@ _SQRT_2, _SQRT_2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 class AddedLoss(Record):
     """What a guest would meet on a host.
 
-    :param cpu, bandwidth, link: highest utilisations of the nodes that it would use, with it
-    :param ratio: what the host's guests, it included, would lose because of it, as a share of the
+    :param cpu_ratio, bandwidth_ratio, link_ratio: highest utilisations of the nodes that it would
+        use, with it
+    :param loss_ratio: what the host's guests, it included, would lose because of it, as a share of the
         CPU that it wants; 0 to 1
     """
 
-    cpu: float
-    bandwidth: float
-    link: float
-    ratio: float
+    cpu_ratio: float
+    bandwidth_ratio: float
+    link_ratio: float
+    loss_ratio: float
 
     @property
     def pressure(self) -> float:
         """Return the highest of the utilisations."""
-        return max(self.cpu, self.bandwidth, self.link)
+        return max(self.cpu_ratio, self.bandwidth_ratio, self.link_ratio)
 
 
 def added_loss(
@@ -98,10 +99,11 @@ def added_loss(
     # A guest that asks for all nodes, or whose nodes Nova chooses, is not compared by distance.
     if (len(cpus) > 1 or mems != cpus) and guest.policy != model.SPREAD:
         latency_ns += _distance_ns(host, cpus, mems or _with_memory(host), link_ratio)
-    ratio = waiting_cores / (wanted if wanted > DEMAND_MIN_CORES else DEMAND_MIN_CORES)
-    ratio += lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
+    loss_ratio = waiting_cores / (wanted if wanted > DEMAND_MIN_CORES else DEMAND_MIN_CORES)
+    loss_ratio += lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
     return tuple.__new__(
-        AddedLoss, (cpu_ratio, bandwidth_ratio, link_ratio, ratio if ratio < 1.0 else 1.0)
+        AddedLoss,
+        (cpu_ratio, bandwidth_ratio, link_ratio, loss_ratio if loss_ratio < 1.0 else 1.0),
     )
 
 
@@ -132,7 +134,7 @@ def added_queueing(utilisation_ratio: float) -> float:
         :func:`pressure.loaded_latency_ns` multiplies by :data:`QUEUEING_FACTOR` and the latency
     """
     u = utilisation_ratio
-    knee = min(u, QUEUEING_KNEE)
+    knee = u if u < QUEUEING_KNEE else QUEUEING_KNEE
     slope = 1 / (1 - knee) ** 2
     return knee / (1 - knee) + (u - knee) * slope + u * slope
 
@@ -141,7 +143,7 @@ def _cpu_part(
     cores: _Column, demand: _Column, cpus: Sequence[int], wanted: float, assumed: float
 ) -> tuple[float, float]:
     """Return (highest utilisation of the guest's nodes, demand that waits because of it)."""
-    used_cores = sum([cores[at] for at in cpus]) or 1.0
+    used_cores = cores[cpus[0]] if len(cpus) == 1 else sum([cores[at] for at in cpus])
     host_ratio = sum(demand) / (sum(cores) or 1.0)
     highest = waiting_cores = 0.0
     for at in cpus:
@@ -149,11 +151,15 @@ def _cpu_part(
         if capacity:
             added = wanted * capacity / used_cores
             others = demand[at]
-            others += HOST_SHARE * (host_ratio * capacity - others)
-            after = max(others + added, assumed * capacity)
-            highest = max(highest, after / capacity)
+            after = others + HOST_SHARE * (host_ratio * capacity - others) + added
+            ratio = after / capacity
+            if ratio < assumed:
+                ratio, after = assumed, assumed * capacity
+            if ratio > highest:
+                highest = ratio
             more = waiting(after, capacity) - waiting(after - added, capacity)
-            waiting_cores += max(0.0, more)  # a difference of rounding errors may be below 0
+            if more > 0:  # a difference of rounding errors may be below
+                waiting_cores += more
     return highest, waiting_cores
 
 
@@ -170,8 +176,11 @@ def _memory_part(
         if maximum and maximum[at]:
             others = bandwidth[at]
             others += HOST_SHARE * (host_ratio * maximum[at] - others)
-            ratio = max(assumed, (others + bytes_per_sec / len(mems)) / maximum[at])
-        highest = max(highest, ratio)
+            ratio = (others + bytes_per_sec / len(mems)) / maximum[at]
+            if ratio < assumed:
+                ratio = assumed
+        if ratio > highest:
+            highest = ratio
         queueing += added_queueing(ratio)
     return highest, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(mems)
 

@@ -174,7 +174,7 @@ class OursTest(unittest.TestCase):
             )
             for host in range(len(seen.at))
         ]
-        return [each.ratio for each in comparison.compare(host_states, answers, question)]
+        return [each.loss_ratio for each in comparison.compare(host_states, answers, question)]
 
     def test_arrays_say_what_the_package_says(self):
         for name, columns in (

@@ -26,18 +26,18 @@ def loss(state, vcpus=4, memory_mb=8192):
 
 class AssumedHostTest(unittest.TestCase):
     def test_a_host_without_guests_costs_nothing(self):
-        self.assertLess(loss(host_state()).ratio, 0.001)
+        self.assertLess(loss(host_state()).loss_ratio, 0.001)
 
     def test_a_host_costs_more_the_more_is_promised_there(self):
-        found = [loss(host_state(vcpus)).ratio for vcpus in (0, 40, 80, 160, 2000)]
+        found = [loss(host_state(vcpus)).loss_ratio for vcpus in (0, 40, 80, 160, 2000)]
         self.assertEqual(sorted(found), found)
         self.assertGreater(found[-1], 0.99)
 
     def test_memory_may_be_promised_as_often_as_nova_lets_it(self):
         state = host_state(used_mb=300_000)
-        self.assertGreater(loss(state).ratio, 0.05)
+        self.assertGreater(loss(state).loss_ratio, 0.05)
         state.ram_allocation_ratio = 2.0
-        self.assertLess(loss(state).ratio, 0.001)
+        self.assertLess(loss(state).loss_ratio, 0.001)
 
     def test_three_tenths_of_a_core_are_wanted_for_each_vcpu(self):
         host = subject.aggregates(host_state(40))
@@ -46,8 +46,8 @@ class AssumedHostTest(unittest.TestCase):
 
     def test_a_guest_that_fits_on_no_half_loses_to_distance(self):
         large = loss(host_state(used_mb=131072), memory_mb=100_000)
-        self.assertGreater(large.ratio, 0.05)
-        self.assertLess(loss(host_state(used_mb=131072), memory_mb=60_000).ratio, 0.001)
+        self.assertGreater(large.loss_ratio, 0.05)
+        self.assertLess(loss(host_state(used_mb=131072), memory_mb=60_000).loss_ratio, 0.001)
 
     def test_counts_that_are_missing_or_odd_are_no_error(self):
         for state in (
@@ -56,4 +56,4 @@ class AssumedHostTest(unittest.TestCase):
             host_state(-3, -1),
             host_state(8, 2**40, 1, 1),
         ):
-            self.assertTrue(0.0 <= loss(state).ratio <= 1.0)
+            self.assertTrue(0.0 <= loss(state).loss_ratio <= 1.0)

@@ -104,8 +104,8 @@ def losses(*hosts, vcpus=2):
 
 def best(found):
     """List the positions of the hosts where least is lost."""
-    least = min(one.ratio for one in found)
-    return [at for at, one in enumerate(found) if one.ratio == least]
+    least = min(one.loss_ratio for one in found)
+    return [at for at, one in enumerate(found) if one.loss_ratio == least]
 
 
 class ComparingTest(unittest.TestCase):
@@ -116,14 +116,14 @@ class ComparingTest(unittest.TestCase):
         busier = [node(at, 0.4, 0.5, 5) for at in range(2)]
         found = losses(known, blind, known, busier)
         self.assertEqual(found[0], found[1])
-        self.assertLess(found[0].ratio, found[3].ratio)
-        self.assertGreater(found[1].ratio, losses(blind)[0].ratio)
+        self.assertLess(found[0].loss_ratio, found[3].loss_ratio)
+        self.assertGreater(found[1].loss_ratio, losses(blind)[0].loss_ratio)
 
     def test_a_host_without_a_maximum_is_not_better_for_that(self):
         known = node(0, 0.3, 0.9)
         found = losses([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
-        self.assertGreaterEqual(found[1].bandwidth, found[0].bandwidth)
-        self.assertGreaterEqual(found[1].ratio, found[0].ratio)
+        self.assertGreaterEqual(found[1].bandwidth_ratio, found[0].bandwidth_ratio)
+        self.assertGreaterEqual(found[1].loss_ratio, found[0].loss_ratio)
 
     def test_a_host_whose_cpus_are_not_measured_is_not_the_best_for_that(self):
         found = losses(
@@ -132,33 +132,33 @@ class ComparingTest(unittest.TestCase):
             [node(0, None), node(1, None)],
         )
         self.assertEqual([1], best(found))
-        self.assertEqual(0.8, found[2].cpu)
+        self.assertEqual(0.8, found[2].cpu_ratio)
 
     def test_a_host_without_links_is_not_better_for_that(self):
         linked = [node(at, 0.3, link=0.8) for at in range(2)]
         found = losses(linked, [node(0, 0.3), node(1, 0.3)])
         self.assertEqual(found[0], found[1])
-        self.assertEqual(0.8, found[1].link)
+        self.assertEqual(0.8, found[1].link_ratio)
         # Of a guest on both nodes lines go over the link.
         found = losses(linked, [node(0, 0.3), node(1, 0.3)], vcpus=12)
         self.assertEqual(found[0], found[1])
         calm = losses([node(at, 0.3, link=0.2) for at in range(2)], vcpus=12)
-        self.assertGreater(found[1].ratio, calm[0].ratio)
+        self.assertGreater(found[1].loss_ratio, calm[0].loss_ratio)
 
     def test_what_is_known_of_no_host_counts_for_none(self):
         found = losses([node(0, 0.3)], [node(0, 0.4)])
         self.assertEqual([(0.4, 0.0, 0.0), (0.5, 0.0, 0.0)], [one[:3] for one in found])
         self.assertEqual([0.4, 0.5], [one.pressure for one in found])
         for one, others in zip(found, (3.0, 4.0)):  # with the guest's one core, of ten
-            self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.ratio)
+            self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.loss_ratio)
 
     def test_a_host_without_a_usable_core_is_the_last(self):
         none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, threads=0) for at in range(2)]
         found = losses(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
-        self.assertEqual((math.inf, 1.0), (found[0].pressure, found[0].ratio))
+        self.assertEqual((math.inf, 1.0), (found[0].pressure, found[0].loss_ratio))
         for one in found[1:]:
             self.assertLess(one.pressure, math.inf)
-            self.assertLess(one.ratio, 1.0)
+            self.assertLess(one.loss_ratio, 1.0)
 
     def test_one_estimate_of_the_guest_for_all_hosts(self):
         # Bandwidth 0.5 on each; a core is worth 50, 10 and 2.5 GB/s on them.
@@ -166,8 +166,8 @@ class ComparingTest(unittest.TestCase):
         own, found = compared(*hosts)
         self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
         # The guest wants one core: 10 GB/s of the maximum of 100 on each of them.
-        self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu, 6) for one in found])
-        self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth, 6) for one in found])
+        self.assertEqual([0.2, 0.6, 2.1], [round(one.cpu_ratio, 6) for one in found])
+        self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in found])
 
     def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
         # Idle guests on the first host, busy ones on the second, none known on the third.
@@ -181,7 +181,7 @@ class ComparingTest(unittest.TestCase):
                 [0.375, 1.0, 0.7], [round(one.outcome.used[0], 6) for one in own]
             )  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
             # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
-            self.assertEqual([0.7] * 3, [round(one.cpu, 6) for one in found])
+            self.assertEqual([0.7] * 3, [round(one.cpu_ratio, 6) for one in found])
             self.assertEqual(1, len(set(found)))
 
     def test_a_guest_that_spans_is_compared_likewise(self):
@@ -189,8 +189,8 @@ class ComparingTest(unittest.TestCase):
         own, found = compared(*hosts, vcpus=12)
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
         # 6 cores of 20 GB/s each, half on each node.
-        self.assertEqual([1.1] * 3, [round(one.bandwidth, 6) for one in found])
-        self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu, 6) for one in found])
+        self.assertEqual([1.1] * 3, [round(one.bandwidth_ratio, 6) for one in found])
+        self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in found])
 
     def test_a_guest_rather_fits_on_one_node_than_spans_two(self):
         roomy, full = (
@@ -199,9 +199,9 @@ class ComparingTest(unittest.TestCase):
         )
         own, found = compared(nova_host(*roomy), nova_host(*full))
         self.assertEqual(['one_node', 'span'], [one.outcome.code for one in own])
-        self.assertLess(found[0].ratio, found[1].ratio)
+        self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
         # Its CPU demand alone would wait less where it is spread.
-        self.assertGreater(found[0].cpu, found[1].cpu)
+        self.assertGreater(found[0].cpu_ratio, found[1].cpu_ratio)
 
     def test_others_count_by_the_whole_host_and_a_fifth_the_nodes_used(self):
         for nodes, *expected in (
@@ -226,7 +226,7 @@ class ComparingTest(unittest.TestCase):
     def test_the_guest_itself_counts_in_full_on_its_node(self):
         nodes = [node(0, 0.4), node(1, 0.6)]
         (without,), (found,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
-        self.assertAlmostEqual(without.cpu + 0.2, found.cpu)  # two cores of ten
+        self.assertAlmostEqual(without.cpu_ratio + 0.2, found.cpu_ratio)  # two cores of ten
 
     def test_an_unknown_host_counts_by_novas_counts_as_neither_the_best_nor_the_worst(self):
         # A core is worth 2 GB/s on both.
@@ -236,13 +236,13 @@ class ComparingTest(unittest.TestCase):
         estimates, found = compared(idle, unknown_host(), busy)
         self.assertIsNone(estimates[1].outcome)
         # 16 vCPUs of 0.3 cores each, for each of which there is a core: 2.4 of 8 on each half.
-        self.assertAlmostEqual((2.4 + 1) / 8, found[1].cpu)
+        self.assertAlmostEqual((2.4 + 1) / 8, found[1].cpu_ratio)
         # Of memory, as much is used as on the busy host: 9 cores and the guest's one.
-        self.assertAlmostEqual(0.2, found[1].bandwidth)
+        self.assertAlmostEqual(0.2, found[1].bandwidth_ratio)
         expected = waits(3.4, 8) - waits(2.4, 8) + queueing_loss(0.2, 2000 * MB)
-        self.assertAlmostEqual(expected, found[1].ratio)
-        self.assertLess(found[0].ratio, found[1].ratio)
-        self.assertLess(found[1].ratio, found[2].ratio)
+        self.assertAlmostEqual(expected, found[1].loss_ratio)
+        self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
+        self.assertLess(found[1].loss_ratio, found[2].loss_ratio)
 
     def test_an_unknown_host_counts_for_no_quartile(self):
         known, blind, unknown = (
@@ -269,19 +269,19 @@ class ComparingTest(unittest.TestCase):
             estimates, found = compared(unknown, *known, extra_specs=pinned)
             self.assertIsNone(estimates[0].outcome)
             for one, ratio in zip(found, (0.5, *ratios)):  # the upper quartile of the four
-                self.assertAlmostEqual(ratio, one.bandwidth)
-                self.assertAlmostEqual(queueing_loss(ratio, 1000 * MB), one.ratio)
+                self.assertAlmostEqual(ratio, one.bandwidth_ratio)
+                self.assertAlmostEqual(queueing_loss(ratio, 1000 * MB), one.loss_ratio)
             self.assertEqual([1], best(found))
 
     def test_an_unknown_host_has_the_links_of_the_known_ones(self):
         known = [nova_host(*(node(at, 0.3, link=0.8) for at in range(2))) for _ in range(2)]
         _, alone = compared(unknown_host(), vcpus=16)
         _, (found, *_) = compared(unknown_host(), *known, vcpus=16)
-        self.assertEqual((0.0, 0.8), (alone[0].link, found.link))
+        self.assertEqual((0.0, 0.8), (alone[0].link_ratio, found.link_ratio))
         # Half of its lines go over a link, where they queue.
         free = 1 - 0.8
         longer_ns = 80 / 2 * 0.15 * (0.8 / free + 0.8 / free**2)
-        self.assertAlmostEqual(alone[0].ratio + 1e7 * longer_ns / 4 / 1e9, found.ratio)
+        self.assertAlmostEqual(alone[0].loss_ratio + 1e7 * longer_ns / 4 / 1e9, found.loss_ratio)
 
     def test_what_is_assumed_of_a_host_never_makes_it_better(self):
         # Of one that has too little memory for the guest on any node, lines go to all nodes.
@@ -294,8 +294,8 @@ class ComparingTest(unittest.TestCase):
             outcome = estimates[0].outcome
             self.assertEqual('cpus_only', outcome.code if outcome else 'cpus_only')
             _, (found, _) = compared(blind, linked)
-            self.assertGreaterEqual(found.link, 0.3)
-            self.assertGreaterEqual(found.ratio, alone.ratio)
+            self.assertGreaterEqual(found.link_ratio, 0.3)
+            self.assertGreaterEqual(found.loss_ratio, alone.loss_ratio)
 
     def test_no_host_of_odd_figures_decides_what_the_guest_is_expected_to_want(self):
         sound = [(20, 5.0)] * 4
@@ -344,13 +344,15 @@ class HidingTest(unittest.TestCase):
                 ]
             )
             theirs = max(self.part(part, hosts[at], used) for used in range(2))
-            self.assertGreaterEqual(getattr(after[at], part), least - ROUNDED)
+            self.assertGreaterEqual(getattr(after[at], part + '_ratio'), least - ROUNDED)
             if theirs < least - ROUNDED:
                 below += 1
-                self.assertGreaterEqual(after[at].ratio, before[at].ratio - ROUNDED)
+                self.assertGreaterEqual(after[at].loss_ratio, before[at].loss_ratio - ROUNDED)
             else:
                 above += 1
-                self.assertGreaterEqual(after[at].ratio, self.least_loss(part, least) - ROUNDED)
+                self.assertGreaterEqual(
+                    after[at].loss_ratio, self.least_loss(part, least) - ROUNDED
+                )
         self.assertGreater(min(below, above), CASES / 10)
 
     def part(self, part, nodes, used):

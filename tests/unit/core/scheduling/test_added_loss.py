@@ -73,47 +73,49 @@ class QueueingTest(unittest.TestCase):
 class AddedLossTest(unittest.TestCase):
     def test_nothing_is_lost_where_a_node_has_room(self):
         idle = node(0, cores=48.0, demand_cores=1.0)
-        self.assertLess(added(idle, node(1, cores=48.0, demand_cores=1.0)).ratio, 1e-6)
+        self.assertLess(added(idle, node(1, cores=48.0, demand_cores=1.0)).loss_ratio, 1e-6)
 
     def test_rounding_makes_no_loss_negative(self):
         for hundredths in range(900, 1300):
             nodes = [node(at, cores=48.0, demand_cores=hundredths / 100) for at in range(2)]
-            self.assertGreaterEqual(added(*nodes, cores=0.5).ratio, 0.0)
+            self.assertGreaterEqual(added(*nodes, cores=0.5).loss_ratio, 0.0)
 
     def test_an_odd_distance_makes_no_loss_negative(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         found = added(*nodes, outcome=on(0, 1), distances=((10, 1), (1, 10)))
-        self.assertGreaterEqual(found.ratio, 0.0)
+        self.assertGreaterEqual(found.loss_ratio, 0.0)
 
     def test_half_of_what_a_guest_adds_waits_on_a_node_that_is_just_full(self):
         full = [node(at, cores=24.0, demand_cores=24.0) for at in range(2)]
         found = added(*full, cores=0.25)
-        self.assertAlmostEqual(0.5, found.ratio, delta=0.07)
-        self.assertAlmostEqual(24.25 / 24, found.cpu)
+        self.assertAlmostEqual(0.5, found.loss_ratio, delta=0.07)
+        self.assertAlmostEqual(24.25 / 24, found.cpu_ratio)
 
     def test_nearly_all_waits_on_an_overloaded_node(self):
         over = [node(at, cores=4.0, demand_cores=40.0) for at in range(2)]
-        self.assertGreater(added(*over).ratio, 0.99)
+        self.assertGreater(added(*over).loss_ratio, 0.99)
 
     def test_most_of_a_nodes_demand_counts_as_if_spread_over_its_host(self):
         nodes = node(0, cores=10.0, demand_cores=8.0), node(1, cores=10.0, demand_cores=2.0)
-        self.assertAlmostEqual((0.2 * 8 + 0.8 * 5 + 2) / 10, added(*nodes).cpu)
-        self.assertAlmostEqual((0.2 * 2 + 0.8 * 5 + 2) / 10, added(*nodes, outcome=on(1)).cpu)
+        self.assertAlmostEqual((0.2 * 8 + 0.8 * 5 + 2) / 10, added(*nodes).cpu_ratio)
+        self.assertAlmostEqual(
+            (0.2 * 2 + 0.8 * 5 + 2) / 10, added(*nodes, outcome=on(1)).cpu_ratio
+        )
 
     def test_a_guest_on_two_nodes_loses_to_their_distance(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         found = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
         # Half of the lines take 80 ns longer, four at a time.
-        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.ratio, delta=1e-6)
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.loss_ratio, delta=1e-6)
         spread = added(
             *nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)), policy=model.SPREAD
         )
-        self.assertLess(spread.ratio, 1e-6)
+        self.assertLess(spread.loss_ratio, 1e-6)
 
     def test_memory_that_may_lie_anywhere_counts_as_spread(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         found = added(*nodes, outcome=on(0, mems=()), distances=((10, 20), (20, 10)))
-        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.ratio, delta=1e-6)
+        self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.loss_ratio, delta=1e-6)
 
     def test_busy_memory_makes_lines_wait(self):
         nodes = [
@@ -127,17 +129,19 @@ class AddedLossTest(unittest.TestCase):
             for at in range(2)
         ]
         found = added(*nodes)
-        self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, found.bandwidth)
-        expected = LINES * 0.15 * 80e-9 * subject.added_queueing(found.bandwidth) / 4
-        self.assertAlmostEqual(min(1.0, expected), found.ratio)
+        self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, found.bandwidth_ratio)
+        expected = LINES * 0.15 * 80e-9 * subject.added_queueing(found.bandwidth_ratio) / 4
+        self.assertAlmostEqual(min(1.0, expected), found.loss_ratio)
 
     def test_a_link_counts_where_lines_cross_it(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0, link_ratio=0.9) for at in range(2)]
-        self.assertEqual(0.9, added(*nodes).link)
-        self.assertLess(added(*nodes).ratio, 1e-6)
+        self.assertEqual(0.9, added(*nodes).link_ratio)
+        self.assertLess(added(*nodes).loss_ratio, 1e-6)
         idle = [each._replace(link_ratio=0.0) for each in nodes]
         both = on(0, 1)
-        self.assertGreater(added(*nodes, outcome=both).ratio, added(*idle, outcome=both).ratio)
+        self.assertGreater(
+            added(*nodes, outcome=both).loss_ratio, added(*idle, outcome=both).loss_ratio
+        )
 
     @settings(deadline=None)
     @given(hosts(), st.data(), st.floats(0, 20))
@@ -147,18 +151,18 @@ class AddedLossTest(unittest.TestCase):
         cpus = tuple(data.draw(st.lists(st.sampled_from(usable), min_size=1, unique=True)))
         mems = data.draw(st.sampled_from((cpus, ())))
         found = subject.added_loss(columns, on(*cpus, mems=mems), guest(cores), LINES)
-        self.assertTrue(0.0 <= found.ratio <= 1.0)
+        self.assertTrue(0.0 <= found.loss_ratio <= 1.0)
         self.assertGreaterEqual(found.pressure, 0.0)
         assumed = subject.added_loss(
             columns, on(*cpus, mems=mems), guest(cores), LINES, (0.5, 0.9, 0.9)
         )
-        self.assertGreaterEqual(assumed.ratio, found.ratio - 1e-9)
+        self.assertGreaterEqual(assumed.loss_ratio, found.loss_ratio - 1e-9)
         self.assertGreaterEqual(assumed.pressure, found.pressure)
 
     @given(demands, demands)
     def test_a_host_that_is_wanted_more_never_costs_less(self, one, other):
         low, high = (
-            added(*(node(at, cores=24.0, demand_cores=demand) for at in range(2))).ratio
+            added(*(node(at, cores=24.0, demand_cores=demand) for at in range(2))).loss_ratio
             for demand in sorted((one, other))
         )
         self.assertLessEqual(low, high + 1e-9)
