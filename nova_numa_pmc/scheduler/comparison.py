@@ -92,8 +92,11 @@ def _with_expected_demand(
 
 
 def _expected_lines(guest: ExpectedGuest, places: Sequence[_Place | None]) -> float:
-    """Return the cache lines that the guest is expected to take [per core-second]."""
-    rates = [place[0].rate for place in places if place and place[0].rate is not None]
+    """Return the cache lines that the guest is expected to take [per core-second].
+
+    A host without traffic has guests that have not begun to work, which tell nothing of others.
+    """
+    rates = [place[0].rate for place in places if place and place[0].rate]
     return guest.intensity * (_median(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
 
 

@@ -306,7 +306,7 @@ def usable(view):
 
 def estimate(rates, guests, sums, asked):
     """Return what the guest is expected to want and its lines, by all hosts' medians."""
-    rates = rates[~np.isnan(rates)]
+    rates = rates[rates > 0]
     lines = added_loss.LINES_PER_CORE_SEC
     if len(rates):
         lines = _median(rates) / losses_model.LINE_BYTES

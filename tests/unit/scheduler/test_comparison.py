@@ -228,6 +228,17 @@ class ComparingTest(unittest.TestCase):
         (without,), (found,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
         self.assertAlmostEqual(without.cpu_ratio + 0.2, found.cpu_ratio)  # two cores of ten
 
+    def test_hosts_without_traffic_tell_nothing_of_a_guests_lines(self):
+        # As if no host had measured any, not as if guests did without memory.
+        idle = [nova_host(*(node(at, 0.3, rate=0) for at in range(2))) for _ in range(3)]
+        busy = nova_host(*(node(at, 0.3, rate=4) for at in range(2)))
+        spread = unknown_host(free_ram_mb=1024)
+        (_, (unmeasured, *_)), (_, (among_idle, *_)), (_, (measured, *_)) = (
+            compared(spread, *known) for known in ([], idle, [*idle, busy])
+        )
+        self.assertAlmostEqual(unmeasured.loss_ratio, among_idle.loss_ratio, delta=0.01)
+        self.assertGreater(measured.loss_ratio, 2 * among_idle.loss_ratio)
+
     def test_an_unknown_host_counts_by_novas_counts_as_neither_the_best_nor_the_worst(self):
         # A core is worth 2 GB/s on both.
         idle, busy = (
