@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the records of a sample from the measurements of one interval.
 
-Pure. ``None`` is unknown; nodes are in ascending order of their ids.
+``None`` means unknown. Nodes are in ascending order of their ids.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 class NodeUse(Record):
     """Measurements of one node.
 
-    :param demand_cores: of the CPUs that guests may use
-    :param busy_cores: time for which its CPUs were busy, all of them [cores]
+    :param demand_cores: demand on the CPUs that guests may use
+    :param busy_cores: time for which the node's CPUs were busy, including CPUs that guests may
+        not use [cores]
     :param stolen_cores: time stolen from the CPUs that guests may use [cores]
-    :param incoming_per_sec: lines that its memory controllers read for other nodes
-    :param link_bytes_per_sec: sent to other sockets
+    :param incoming_per_sec: lines that the node's memory controllers read for other nodes
+    :param link_bytes_per_sec: bytes sent to other sockets
     """
 
     demand_cores: float | None = None
@@ -44,9 +45,10 @@ class NodeUse(Record):
 
 
 class CpuRates(Record):
-    """Rates on CPUs; None: unknown. ``share`` is the smallest share of time that one counted.
+    """Rates of the events of some CPUs; None if unknown.
 
-    The last two are counted on guests alone, in turns of their own: ``share`` is without them.
+    :param share: the smallest share of the time for which any of the counters counted, without
+        those of the last two fields, which are multiplexed separately and count only guests
     """
 
     local_per_sec: float | None
@@ -59,11 +61,12 @@ class CpuRates(Record):
 
 
 class NodeCapacities(Record):
-    """Capacities, bandwidths and latencies of a host's nodes; tuples by position.
+    """Capacities, bandwidths and latencies of a host's nodes, by position.
 
-    :param bandwidth_max, link_max: bytes per second, None in it: unknown
-    :param latencies_ns: unloaded latency, rows: from; None: unknown
-    :param mlp: misses that a core waits for together
+    :param bandwidth_max, link_max: maxima [bytes/s]; an item is None if it is unknown
+    :param latencies_ns: unloaded latencies, with a row for each node that accesses; None if they
+        are unknown
+    :param mlp: number of cache misses that a core waits for at the same time
     """
 
     capacity_cores: Sequence[float]
@@ -73,8 +76,8 @@ class NodeCapacities(Record):
     mlp: float
 
 
-#: The evidence of a guest that no source measured.
-_NOTHING = Evidence('', '')
+#: Evidence of a guest that no source has measured.
+_NO_EVIDENCE = Evidence('', '')
 
 
 def node_samples(
@@ -84,13 +87,15 @@ def node_samples(
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
 ) -> tuple[tuple[NodeSample, ...], Sequence[Sequence[float]] | None]:
-    """Return the nodes' samples, and which node reads whose memory; None: not counted.
+    """Return the samples of a host's nodes and the accesses from each node to each node's memory.
 
-    :param nodes: ascending
-    :param uses: of each
-    :param guests: the guests' samples, which show whose memory is reached
-    :param all_traffic: the accesses include prefetched and written lines, so that they give a
-        node's bandwidth where its memory controllers are not counted
+    :param nodes: in ascending order of their ids
+    :param uses: the measurements of each node
+    :param guests: samples of the guests, which show on which nodes they run and have memory
+    :param all_traffic: whether accesses include prefetched and written lines, so that they show
+        the bandwidth used on a node whose memory controllers are not counted
+    :returns: (samples, accesses per second with a row for each node's CPUs and a column for each
+        node's memory, or None if they are not counted)
     """
     traffic = _traffic(nodes, uses, guests)
     if all_traffic and traffic:
@@ -98,9 +103,9 @@ def node_samples(
             use
             if use.bandwidth_bytes_per_sec is not None
             else use._replace(
-                bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(row[at] for row in traffic)
+                bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(row[position] for row in traffic)
             )
-            for at, use in enumerate(uses)
+            for position, use in enumerate(uses)
         ]
     bandwidth_ratios = [
         rates.ratio(use.bandwidth_bytes_per_sec, maximum)
@@ -115,8 +120,8 @@ def node_samples(
         capacities.mlp,
     )
     samples = tuple(
-        _node_sample(at, node, use, capacities, bandwidth_ratio, loss)
-        for at, (node, use, bandwidth_ratio, loss) in enumerate(
+        _node_sample(position, node, use, capacities, bandwidth_ratio, loss)
+        for position, (node, use, bandwidth_ratio, loss) in enumerate(
             zip(nodes, uses, bandwidth_ratios, losses)
         )
     )
@@ -124,38 +129,35 @@ def node_samples(
 
 
 def _node_sample(
-    at: int,
+    position: int,
     node: Node,
     use: NodeUse,
     capacities: NodeCapacities,
     bandwidth_ratio: float | None,
     loss: pressure.Loss,
 ) -> NodeSample:
-    """Return one :class:`NodeSample`.
-
-    :param at: position of the node
-    """
-    pressed = pressure.node_pressure(
-        rates.ratio(use.demand_cores, capacities.capacity_cores[at]),
+    """Return the :class:`NodeSample` of the node at a position."""
+    utilisations = pressure.node_pressure(
+        rates.ratio(use.demand_cores, capacities.capacity_cores[position]),
         bandwidth_ratio,
-        rates.ratio(use.link_bytes_per_sec, capacities.link_max[at]),
+        rates.ratio(use.link_bytes_per_sec, capacities.link_max[position]),
     )
     threads = len(node.online_cpus or node.cpus)
-    busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
+    busy_ratio = None if use.busy_cores is None or not threads else use.busy_cores / threads
     return NodeSample(
         node.id,
-        capacities.capacity_cores[at],
+        capacities.capacity_cores[position],
         use.demand_cores,
-        pressed.cpu_ratio,
+        utilisations.cpu_ratio,
         use.bandwidth_bytes_per_sec,
-        capacities.bandwidth_max[at],
-        pressed.bandwidth_ratio,
-        pressed.link_ratio,
-        pressed.pressure,
+        capacities.bandwidth_max[position],
+        utilisations.bandwidth_ratio,
+        utilisations.link_ratio,
+        utilisations.pressure,
         use.local_per_sec,
         use.remote_per_sec,
         rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
-        *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
+        *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy_ratio),
         loss.waiting_cores,
         loss.distance_cores,
         use.io_miss_ratio,
@@ -169,40 +171,46 @@ def _node_sample(
 def counts_of_guests(
     guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], nodes: Sequence[int]
 ) -> dict[int, CpuRates]:
-    """Return {node id: :class:`CpuRates`}: what counted guests did, by where they ran.
+    """Return the rates of counted guests on each node, divided by where the guests ran.
 
-    The host's own work is not included. A node is absent if a guest ran there that was not
-    counted, or if it is unknown where some guest ran.
+    The host's own work is not included. A node is left out if a guest ran there whose events were
+    not counted; all nodes are left out if it is unknown where a guest ran.
 
-    :param evidence: by uuid
+    :param evidence: {uuid: evidence}
     :param nodes: ids of all nodes
+    :returns: {node id: :class:`CpuRates`}
     """
     sums: dict[int, list[float | None]] = {node: [0.0] * 4 for node in nodes}
-    unknown: set[int] = set()
+    unknown_nodes: set[int] = set()
     for running in guests:
-        known = evidence.get(running.guest.uuid)
-        ran = running.cores
-        if ran is None or not running.cores_by_node or known is None or known.basis != COUNTED:
-            if ran != 0:
-                unknown.update(running.cores_by_node or nodes)
+        guest_evidence = evidence.get(running.guest.uuid)
+        guest_cores = running.cores
+        if (
+            guest_cores is None
+            or not running.cores_by_node
+            or guest_evidence is None
+            or guest_evidence.basis != COUNTED
+        ):
+            if guest_cores != 0:
+                unknown_nodes.update(running.cores_by_node or nodes)
             continue
-        figures = (
-            known.local_per_sec,
-            known.remote_per_sec,
-            known.cycles_per_sec,
-            known.instructions_per_sec,
+        guest_rates = (
+            guest_evidence.local_per_sec,
+            guest_evidence.remote_per_sec,
+            guest_evidence.cycles_per_sec,
+            guest_evidence.instructions_per_sec,
         )
         for node, cores in running.cores_by_node.items():
-            for at, rate in enumerate(figures if cores else ()):
-                so_far = sums[node][at]
-                sums[node][at] = (
-                    None if rate is None or so_far is None else so_far + rate * cores / ran
+            for index, rate in enumerate(guest_rates if cores else ()):
+                total = sums[node][index]
+                sums[node][index] = (
+                    None if rate is None or total is None else total + rate * cores / guest_cores
                 )
     return (
         {
             node: CpuRates(local, remote, cycles, instructions, None)
             for node, (local, remote, cycles, instructions) in sums.items()
-            if node not in unknown and local is not None
+            if node not in unknown_nodes and local is not None
         }
         if guests
         else {}
@@ -212,43 +220,47 @@ def counts_of_guests(
 def _traffic(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
 ) -> Sequence[Sequence[float]] | None:
-    """Return each node's accesses by target node; None: those of a node are not counted."""
-    near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
-    far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
-    if len(near) < len(uses) or len(far) < len(uses):
+    """Return each node's accesses by target node; None if they are not counted on every node."""
+    local_rates = [use.local_per_sec for use in uses if use.local_per_sec is not None]
+    remote_rates = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
+    if len(local_rates) < len(uses) or len(remote_rates) < len(uses):
         return None
     position_of = {node.id: position for position, node in enumerate(nodes)}
-    seeds = []
+    guest_accesses = []
     for guest in guests:
-        remote, memory = ([0.0] * len(nodes) for _ in range(2))
-        ran = sum(cores for _, cores in guest.cores_by_node)
+        remote_by_position, bytes_by_position = ([0.0] * len(nodes) for _ in range(2))
+        guest_cores = sum(cores for _, cores in guest.cores_by_node)
         for node, cores in guest.cores_by_node:
-            if node in position_of and ran:
-                remote[position_of[node]] = (guest.remote_per_sec or 0.0) * cores / ran
+            if node in position_of and guest_cores:
+                remote_by_position[position_of[node]] = (
+                    (guest.remote_per_sec or 0.0) * cores / guest_cores
+                )
         for node, size in guest.bytes_by_node:
             if node in position_of:
-                memory[position_of[node]] = size
-        seeds.append((remote, memory))
+                bytes_by_position[position_of[node]] = size
+        guest_accesses.append((remote_by_position, bytes_by_position))
     incoming = [use.incoming_per_sec for use in uses]
-    return pressure.attribute(near, far, seeds, None if None in incoming else incoming)
+    return pressure.attribute(
+        local_rates, remote_rates, guest_accesses, None if None in incoming else incoming
+    )
 
 
 def guest_sample(
     running: RunningGuest, evidence: Evidence | None, devices: Iterable[tuple[str, int | None]]
 ) -> GuestSample:
-    """Return one :class:`GuestSample`.
+    """Return the :class:`GuestSample` of a guest.
 
-    :param evidence: what a source measured of the guest, None: no source did
-    :param devices: (address, node id or None)
+    :param evidence: what a source measured of the guest; None if no source did
+    :param devices: (address, node id) of its host devices; the id is None if it is unknown
     """
     guest, cores = running.guest, running.cores
-    known = evidence or _NOTHING
-    source, basis = (known.source, known.basis) if known.of_memory else ('', '')
-    busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
+    measured = evidence or _NO_EVIDENCE
+    source, basis = (measured.source, measured.basis) if measured.of_memory else ('', '')
+    busy_ratio = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
-        known.cycles_per_sec, known.instructions_per_sec, busy
+        measured.cycles_per_sec, measured.instructions_per_sec, busy_ratio
     )
-    # By position: names cost a fifth of a sample's time with hundreds of guests.
+    # Positional: with hundreds of guests, keyword arguments take a fifth of a sample's time.
     return GuestSample(
         guest.uuid,
         guest.name,
@@ -258,28 +270,28 @@ def guest_sample(
         running.waiting_cores,
         tuple(sorted(running.cores_by_node.items())),
         tuple(sorted(running.bytes_by_node.items())),
-        known.local_per_sec,
-        known.remote_per_sec,
-        known.remote_ratio,
-        known.bandwidth_bytes_per_sec,
+        measured.local_per_sec,
+        measured.remote_per_sec,
+        measured.remote_ratio,
+        measured.bandwidth_bytes_per_sec,
         cpi,
         reliable,
         rates.memory_intensity(
-            known.local_per_sec, known.remote_per_sec, known.instructions_per_sec
+            measured.local_per_sec, measured.remote_per_sec, measured.instructions_per_sec
         ),
-        known.counted_share,
+        measured.counted_share,
         tuple(
             DeviceSample(address, node, is_local(node, running.cores_by_node))
             for address, node in devices
         ),
-        known.remote_cache_per_sec,
-        rates.stalled_ratio(known.stalled_cycles_per_sec, known.cycles_per_sec),
+        measured.remote_cache_per_sec,
+        rates.stalled_ratio(measured.stalled_cycles_per_sec, measured.cycles_per_sec),
     )
 
 
 def is_local(node: int | None, cores_by_node: Mapping[int, float]) -> bool | None:
-    """Return whether a guest ran mostly on a device's node; None: unknown."""
-    ran = sum(cores_by_node.values())
-    if node is None or not ran:
+    """Return whether a guest ran mostly on a device's node; None if that is unknown."""
+    guest_cores = sum(cores_by_node.values())
+    if node is None or not guest_cores:
         return None
-    return cores_by_node.get(node, 0.0) > ran / 2
+    return cores_by_node.get(node, 0.0) > guest_cores / 2

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derive from caches and sockets which nodes share memory channels, and which are near.
 
-From the inside out: CPUs share an L3 cache, nodes share memory channels (a domain), domains a
-socket. SLIT distances alone do not show which nodes share channels: both sub-NUMA clusters, which
-have controllers of their own, and AMD's L3-as-NUMA, whose nodes have none, are 11 apart.
+From the inside out, CPUs share an L3 cache, nodes share memory channels (as a memory domain), and
+memory domains share a socket. SLIT distances do not show which nodes share memory channels: they
+are 11 both between sub-NUMA clusters, which have memory controllers of their own, and between the
+nodes of AMD's L3-as-NUMA, which have none.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from nova_numa_pmc.core.memory_domains import (
 
 #: Vendors whose CPUs can show L3 caches as nodes (``vendor_id`` of /proc/cpuinfo).
 _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
-#: The most nodes per socket that AMD makes by memory controllers (NPS4).
+#: AMD divides a socket by memory controllers into at most this many nodes (NPS4).
 _BY_CONTROLLERS_MAX = 4
 
 
 def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, ...]:
-    """Return the nodes that share memory channels, as in :class:`model.HostView`.
+    """Return the memory domains of a host's nodes, as in :class:`model.HostView`.
 
-    * An L3 cache that spans several nodes: sub-NUMA clustering, each with its own controllers.
-    * A node that spans several L3 caches: AMD's NPS, or one node a socket: its own.
-    * A node that is one L3 cache, on AMD, with more than four nodes on its socket: L3-as-NUMA;
-      the nodes of the socket share theirs.
-    * Else, and where caches or sockets are not known: its own.
+    * If an L3 cache spans several nodes, they are sub-NUMA clusters, and each node has memory
+      channels of its own.
+    * If a node spans several L3 caches (AMD's NPS, or one node per socket), it has memory channels
+      of its own.
+    * If more than four nodes of an AMD socket are one L3 cache each, they are L3-as-NUMA and share
+      the memory channels of the socket.
+    * Otherwise, and if caches or sockets are unknown, each node has memory channels of its own.
 
-    :param limits: whose ``domain_distance``, where not 0, takes precedence
+    :param limits: the placement options, of which ``domain_distance`` takes precedence unless it
+        is 0
     """
     if limits.domain_distance:
         return domains_from_distances(host.distances, limits.domain_distance)
@@ -44,10 +48,10 @@ def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, 
     ]
     return domains_from_labels(
         [
-            at
+            position
             if socket is None or sockets.count(socket) <= _BY_CONTROLLERS_MAX
             else ('socket', socket)
-            for at, socket in enumerate(sockets)
+            for position, socket in enumerate(sockets)
         ]
     )
 
@@ -57,28 +61,30 @@ def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:
 
 
 def distances(host: model.Topology) -> tuple[tuple[int, ...], ...]:
-    """Return SLIT distances in which no node of another socket is as near as one's own.
+    """Return SLIT distances that are longer between sockets than within a socket.
 
-    Firmware without a SLIT, or with a flat one, shows no difference. Two sockets of one node each
-    stay as they are.
+    Firmware without a SLIT, or with a flat one, shows no difference between the two. The distances
+    between sockets of one node each are returned as they are.
     """
-    far, sockets = host.distances, host.sockets
-    if len(far) != len(sockets) or any(len(row) != len(sockets) for row in far):
-        return far
+    slit, sockets = host.distances, host.sockets
+    if len(slit) != len(sockets) or any(len(row) != len(sockets) for row in slit):
+        return slit
     pairs = [
         (a, b)
         for a, socket in enumerate(sockets)
-        for b, other in enumerate(sockets)
-        if a != b and socket is not None and other is not None
+        for b, other_socket in enumerate(sockets)
+        if a != b and socket is not None and other_socket is not None
     ]
-    within = max((far[a][b] for a, b in pairs if sockets[a] == sockets[b]), default=0)
-    beyond = {(a, b) for a, b in pairs if sockets[a] != sockets[b] and far[a][b] <= within}
-    if not beyond:
-        return far
+    within_max = max((slit[a][b] for a, b in pairs if sockets[a] == sockets[b]), default=0)
+    too_near_pairs = {
+        (a, b) for a, b in pairs if sockets[a] != sockets[b] and slit[a][b] <= within_max
+    }
+    if not too_near_pairs:
+        return slit
     return tuple(
         tuple(
-            min(DISTANCE_MAX, within + 1) if (a, b) in beyond else distance
+            min(DISTANCE_MAX, within_max + 1) if (a, b) in too_near_pairs else distance
             for b, distance in enumerate(row)
         )
-        for a, row in enumerate(far)
+        for a, row in enumerate(slit)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest in one tick, and what a source knows of its execution and memory accesses."""
+"""Records of a guest in one tick, and of a source's evidence of its execution and accesses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 
 class ThreadTimes(Record):
-    """A thread's times so far.
+    """Cumulative times of a thread.
 
-    :param run_ns, wait_ns: on a CPU, and waiting for one, cumulative
-    :param cpu: where it ran last
-    :param since: its start time, which distinguishes two threads that had one id
+    :param run_ns: time on a CPU
+    :param wait_ns: time waiting for a CPU
+    :param cpu: the CPU that it ran on last
+    :param since: its start time, which distinguishes threads that have had the same id
     """
 
     run_ns: int
@@ -26,9 +27,10 @@ class ThreadTimes(Record):
 
 
 class Evidence(Record):
-    """Evidence of one guest by a source; fields as :class:`sample_records.GuestSample`.
+    """Evidence of one guest from a source, with fields as in :class:`sample_records.GuestSample`.
 
-    An idle guest has rates of 0 and no ratio. Without either, the evidence is of execution only.
+    An idle guest has rates of 0 and no ratio. If there are neither rates nor a ratio, the evidence
+    is of execution only.
     """
 
     source: str
@@ -45,19 +47,20 @@ class Evidence(Record):
 
     @property
     def of_memory(self) -> bool:
-        """Return whether it covers memory accesses."""
+        """Return whether the evidence covers memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 
 class RunningGuest(Record):
     """A guest in one tick.
 
-    :param threads: {tid: its times} of its vCPUs
-    :param cores, waiting_cores: of all its threads: vCPUs, emulator, I/O, vhost. None: unknown,
-        as in a first tick
-    :param cores_by_node: {node id: cores}; empty: unknown
-    :param bytes_by_node: {node id: bytes}; empty: unknown
-    :param waiting_by_cpu: {CPU: cores}, what its threads waited for there; empty: nothing
+    :param threads: {thread id: its times} of the vCPUs
+    :param cores, waiting_cores: CPU time that all threads of the guest (vCPUs, emulator, I/O,
+        vhost) used and waited for; None if unknown, as in a first tick
+    :param cores_by_node: {node id: cores that it used there}; empty if unknown
+    :param bytes_by_node: {node id: bytes of its memory there}; empty if unknown
+    :param waiting_by_cpu: {CPU: cores that its threads waited for there}; empty if they waited
+        nowhere
     """
 
     guest: Guest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host and a guest as the decision sees them: aggregates per node, shares per guest.
+"""Build the views of a host and a guest that decisions are based on.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import NodeSample
 
-#: Cores per vCPU of a guest without history, and how many guests that prior counts for.
+#: Assumed cores per vCPU of a guest without history, and the number of guests that this prior
+#: weighs as much as.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
-#: Steps of a core to which an estimate per vCPU is rounded, a power of two: sums of it are then
-#: the same in whatever order guests are charged.
+#: An estimate per vCPU is rounded to this many steps per core. It is a power of two, so that sums
+#: of estimates do not depend on the order in which guests are charged.
 _STEPS_PER_CORE = 64
-#: Extra specs of a flavor that influence a placement.
+#: Extra specs of a flavor that influence the placement of its guests.
 POLICY_KEY = model.EXTRA_SPEC_PREFIX + 'policy'
 INTENSITY_KEY = model.EXTRA_SPEC_PREFIX + 'memory_intensity'
-#: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
+#: Values of ``numa_pmc:memory_intensity``: bandwidth per core relative to the host's mean.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
-#: Its value for a flavor that has none.
+#: Memory intensity of a flavor that does not specify one.
 DEFAULT_INTENSITY = 'medium'
-#: A guest younger than this is charged its expected demand on top of the measurements [ns].
+#: A guest younger than this is charged its expected demand in addition to the measurements [ns].
 NOT_YET_MEASURED_NS = 120 * 10**9
-#: Traffic per core is not derived from less demand than this, as it would be noise [0.01 cores].
+#: Traffic per core is not derived from less demand than this, because it would be noise
+#: [0.01 cores].
 HUNDREDTHS_MIN = 50
 
 MIB, MB = 1 << 20, 10**6
 
 _UNMEASURED = model.NodeLoad()
-#: The least share of a capacity that stolen time leaves: without cores a node would count as
-#: memory only.
+#: The smallest share of its capacity that stolen time leaves to a node. Without any cores left, it
+#: would count as a node without CPUs.
 _CAPACITY_MIN_RATIO = 0.05
 
 
@@ -52,45 +54,47 @@ def view(
 ) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantise`.
 
-    Memory on one node counts there, over several as it was divided when promised; where
-    that is not recorded it fills what is left of them in proportion. A floating guest's
-    is spread over all nodes in proportion to their capacity. A node whose memory is not for
-    guests (:mod:`node_memory`) has none here. Huge pages count against
-    their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
+    Memory that is promised on one node counts there. Memory that is promised on several nodes
+    counts as it was divided when it was promised, or, if that was not recorded, in proportion to
+    what other promises leave of these nodes. The memory of a floating guest is spread over all
+    nodes in proportion to their capacity. A node whose memory is not for guests
+    (:mod:`node_memory`) counts as having none. Huge pages count only against their pools. A
+    guest's vCPUs are spread over its nodes in proportion to their cores.
 
-    :param loads: {node id: its measured load}; None, or a node that is absent: not measured
-    :param rotation: how many placements came before
-    :param now_ns: CLOCK_BOOTTIME; if given, guests younger than 120 s add their expected share
-        to the measured demand, which does not show them fully yet (an upper bound: taking the
-        larger of the two would need each guest's own measurement)
+    :param loads: {node id: its measured load}, without the nodes that were not measured; None if
+        none was
+    :param rotation: number of placements made before
+    :param now_ns: CLOCK_BOOTTIME; if it is given, the expected demand of guests younger than 120 s
+        is added to the measured demand, which does not fully include them yet. The sum is an upper
+        bound: taking the larger of the two would require each guest's own measurement
     """
     nodes = with_guest_memory(host.nodes, limits)
     promises = list(promises)
     cores = capacity_cores(host, limits)
-    capacity = [capacity_bytes(node, limits) for node in nodes]
-    promised, huge = _sum_promises(nodes, capacity, promises)
-    guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
+    capacities = [capacity_bytes(node, limits) for node in nodes]
+    promised_bytes, promised_huge_bytes = _sum_promises(nodes, capacities, promises)
+    guests, vcpus, young_vcpus = _count_guests(nodes, cores, promises, now_ns)
     views = []
-    for at, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         load = (loads or {}).get(node.id) or _UNMEASURED
-        demand = load.demand_cores
-        cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores or 0.0))
-        if demand is not None:
-            demand += PRIOR_CORES_PER_VCPU * young[at]
+        demand_cores = load.demand_cores
+        cores[position] = less_stolen(cores[position], _hundredths(load.stolen_cores or 0.0))
+        if demand_cores is not None:
+            demand_cores += PRIOR_CORES_PER_VCPU * young_vcpus[position]
         views.append(
             model.NodeView(
                 id=node.id,
-                cores=cores[at],
+                cores=cores[position],
                 threads=len(node.cpus),
-                capacity_bytes=capacity[at],
-                promised_bytes=promised[at],
-                guests=guests[at],
-                vcpus=vcpus[at],
-                demand_cores=demand,
+                capacity_bytes=capacities[position],
+                promised_bytes=promised_bytes[position],
+                guests=guests[position],
+                vcpus=vcpus[position],
+                demand_cores=demand_cores,
                 bandwidth_bytes_per_sec=load.bandwidth_bytes_per_sec,
                 bandwidth_max_bytes_per_sec=load.bandwidth_max_bytes_per_sec,
                 link_ratio=load.link_ratio,
-                huge_free_bytes=_huge_free(node, huge[at]),
+                huge_free_bytes=_huge_free(node, promised_huge_bytes[position]),
                 cpus=node.cpus,
             )
         )
@@ -107,7 +111,7 @@ def view(
 def with_guest_memory(
     nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
-    """Return the nodes, leaving out memory that is not for guests."""
+    """Return the nodes without memory that is not for guests."""
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
@@ -116,10 +120,11 @@ def with_guest_memory(
 
 
 def quantise(host_view: model.HostView) -> model.HostView:
-    """Round a host's view to the units of Nova's metrics, so that all callers decide alike.
+    """Round a host's view to the units of Nova's metrics, so that all readers decide alike.
 
-    The units are 0.01 cores, guests and vCPUs, whole MB/s and 0.001 of a link. Memory is in whole
-    MiB, as in Nova: promised memory is rounded up, capacity down.
+    The units are 0.01 for cores, guests and vCPUs, 1 MB/s for bandwidth and 0.001 for the
+    utilisation of a link. Memory is in whole MiB, as in Nova: promised memory is rounded up,
+    capacity down.
     """
     return host_view._replace(
         nodes=tuple(
@@ -154,14 +159,15 @@ def charge_since(
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
 ) -> model.HostView:
-    """Charge nodes for guests that came since the measurement; credit them for guests that left.
+    """Charge nodes for guests that arrived since the measurement, and credit those that left.
 
-    The charge is the expected demand of the vCPUs, and the host's mean traffic per core of it.
+    A guest is charged the expected demand of its vCPUs, and for each core of that the host's mean
+    traffic per core.
 
-    :param host_view: with the vCPUs that are promised now
-    :param counted: {node id: vCPUs of the guests that were measured}; a node that is not there
-        stays as it is
-    :param history: of all guests, None: none
+    :param host_view: a view with the vCPUs that are promised now
+    :param counted: {node id: vCPUs of the guests that were measured}; other nodes are returned
+        as they are
+    :param history: the demand history of all guests; None if there is none
     """
     cores_per_vcpu = expected_cores(1, history or model.DemandHistory())
     changes = {
@@ -192,7 +198,7 @@ def _add_change(amount: float | None, change: float) -> float | None:
 def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core of demand [bytes/core-second].
 
-    :returns: None where that is not known of each node, or too few cores are wanted
+    :returns: None if demand or traffic is unknown for a node, or if there is too little demand
     """
     return traffic_rate(
         [node.demand_cores for node in nodes if node.cores],
@@ -203,25 +209,30 @@ def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
 def traffic_rate(
     demands: Sequence[float | None], bandwidths: Sequence[float | None]
 ) -> float | None:
-    """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
+    """Return Σ bandwidth / Σ demand [bytes/core-second].
 
     :param demands: CPU demand of each node with CPUs [cores]
     :param bandwidths: DRAM traffic of each node with memory [bytes/s]
+    :returns: None if a value is unknown, or if the demand is below :data:`HUNDREDTHS_MIN`
     """
-    wanted = [value for value in demands if value is not None]
-    served = [value for value in bandwidths if value is not None]
-    if not wanted or not served or (len(wanted) < len(demands) or len(served) < len(bandwidths)):
+    known_demands = [value for value in demands if value is not None]
+    known_bandwidths = [value for value in bandwidths if value is not None]
+    if (
+        not known_demands
+        or not known_bandwidths
+        or (len(known_demands) < len(demands) or len(known_bandwidths) < len(bandwidths))
+    ):
         return None
-    # In whole hundredths: the sum must not depend on how nodes are merged into domains.
-    hundredths = round(100 * sum(wanted))
-    return 100 * sum(served) / hundredths if hundredths >= HUNDREDTHS_MIN else None
+    # In whole hundredths, so that the sum does not depend on how nodes are merged into domains.
+    hundredths = round(100 * sum(known_demands))
+    return 100 * sum(known_bandwidths) / hundredths if hundredths >= HUNDREDTHS_MIN else None
 
 
 def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
-    """Return a guest's expected traffic [bytes/s]; None: unknown.
+    """Return a guest's expected traffic [bytes/s]; None if the rate is unknown.
 
-    :param intensity: its traffic relative to the host's mean per core
-    :param rate: :func:`bytes_per_core_sec`
+    :param intensity: the guest's traffic per core relative to the host's mean
+    :param rate: the result of :func:`bytes_per_core_sec`
     """
     return None if rate is None else demand_cores * rate * intensity
 
@@ -232,17 +243,17 @@ def request(
     device_nodes: Iterable[int] = (),
     history: model.DemandHistory | None = None,
 ) -> model.Request:
-    """Turn a guest into a request.
+    """Return the request to place a guest.
 
-    The expected demand of an unmeasured guest is ĉ = :func:`expected_cores`; its expected traffic
-    is ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown values of a hint
-    are ignored.
+    The guest's expected demand is ĉ = :func:`expected_cores`, and its expected traffic is
+    ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Invalid values of an extra
+    spec are ignored.
 
-    :param device_nodes: node ids of its host devices
-    :param history: of the host's guests, None: there is none
+    :param device_nodes: node ids of the guest's host devices
+    :param history: the demand history of the host's guests; None if there is none
     """
     history = history or model.DemandHistory()
-    demand = expected_cores(guest.vcpus, history)
+    demand_cores = expected_cores(guest.vcpus, history)
     return model.Request(
         guest.vcpus_limit,
         guest.memory_bytes,
@@ -250,20 +261,20 @@ def request(
         guest.allowed_cpus,
         tuple(device_nodes),
         model.NONE if guest.override == model.IGNORE else policy_of(guest),
-        demand,
-        expected_traffic(demand, intensity_of(guest), history.bytes_per_core_sec),
+        demand_cores,
+        expected_traffic(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,
     )
 
 
 def policy_of(guest: model.Guest) -> str:
-    """Return the placement policy of a guest's flavor; an unknown one counts as not given."""
+    """Return the placement policy of a guest's flavor; an invalid one is ignored."""
     policy = dict(guest.extra_specs).get(POLICY_KEY)
     return policy if policy in model.POLICIES else model.AUTO
 
 
 def intensity_of(guest: model.Guest) -> float:
-    """Return a guest's bandwidth per core, relative to the host's mean, by its flavor."""
+    """Return a guest's bandwidth per core relative to the host's mean, as its flavor states it."""
     intensity = dict(guest.extra_specs).get(INTENSITY_KEY, '')
     return INTENSITY.get(intensity, INTENSITY[DEFAULT_INTENSITY])
 
@@ -273,7 +284,7 @@ def expected_cores(vcpus: int, history: model.DemandHistory) -> float:
 
     ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
 
-    :param history: the demand history; its weight equals the prior's at five guests
+    :param history: the demand history of N guests, which at N = 5 weighs as much as the prior
     """
     return vcpus * expected_per_vcpu(history.guests, history.cores_per_vcpu_sum)
 
@@ -294,42 +305,43 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
 
 
 def capacity_bytes(node: model.Node, limits: model.PlacementOptions) -> int:
-    """Return a node's promisable bytes in normal pages.
+    """Return the bytes of a node that may be promised in normal pages.
 
-    ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
+    They are ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
     """
-    pools = sum(pool.page_bytes * pool.total for pool in node.huge_pages)
-    usable = node.memory_bytes - pools - node.unreclaimable_bytes - limits.reserve_bytes
-    return max(0, int(limits.ram_ratio * usable))
+    huge_bytes = sum(pool.page_bytes * pool.total for pool in node.huge_pages)
+    usable_bytes = node.memory_bytes - huge_bytes - node.unreclaimable_bytes - limits.reserve_bytes
+    return max(0, int(limits.ram_ratio * usable_bytes))
 
 
 def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list[float]:
     """Return the capacity C_n of each node by position [cores].
 
-    It is the node's cores, plus s for each further usable SMT sibling.
-
-    A busy sibling adds far less than a core: with threads counted as cores, XAPI's guests lost
-    more CPU time than they gained by locality.
+    It is the number of the node's cores, plus s for each further usable SMT sibling. A busy
+    sibling adds far less than a core: when XAPI counted threads as cores, its guests lost more CPU
+    time than they gained by locality.
     """
-    position_of_cpu = {cpu: at for at, node in enumerate(host.nodes) for cpu in node.cpus}
+    position_of_cpu = {
+        cpu: position for position, node in enumerate(host.nodes) for cpu in node.cpus
+    }
     cores = [0.0] * len(host.nodes)
     for siblings in host.cores:
-        seen = set()
+        counted_positions = set()
         for cpu in siblings:
-            at = position_of_cpu.pop(cpu, None)
-            if at is not None:
-                cores[at] += limits.smt_ratio if at in seen else 1.0
-                seen.add(at)
-    for at in position_of_cpu.values():  # CPUs that no core names
-        cores[at] += 1.0
+            position = position_of_cpu.pop(cpu, None)
+            if position is not None:
+                cores[position] += limits.smt_ratio if position in counted_positions else 1.0
+                counted_positions.add(position)
+    for position in position_of_cpu.values():  # CPUs of which the core is unknown
+        cores[position] += 1.0
     return cores
 
 
 def less_stolen(cores: float, stolen_cores: float | None) -> float:
-    """Return a capacity less the stolen cores, at least :data:`_CAPACITY_MIN_RATIO` of it.
+    """Return a capacity less stolen cores, but at least :data:`_CAPACITY_MIN_RATIO` of it.
 
-    :param stolen_cores: taken by other guests of the host's own hypervisor; None: unknown, counts
-        as 0
+    :param stolen_cores: CPU time that went to other guests of the host's own hypervisor; None if
+        it is unknown, which counts as 0
     """
     return max(_CAPACITY_MIN_RATIO * cores, cores - (stolen_cores or 0.0))
 
@@ -337,79 +349,93 @@ def less_stolen(cores: float, stolen_cores: float | None) -> float:
 def _sum_promises(
     nodes: Sequence[model.Node], capacity: Sequence[int], promises: Sequence[model.Promise]
 ) -> tuple[list[int], list[dict[int, int]]]:
-    """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
-    normal = [0] * len(nodes)
-    huge: list[dict[int, int]] = [{} for _ in nodes]
-    several: list[tuple[tuple[int, ...], int]] = []
-    floating: list[tuple[tuple[int, ...], int]] = []
-    with_memory = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
+    """Sum up promised bytes by position.
+
+    :returns: (bytes in normal pages, {page size: bytes in huge pages})
+    """
+    normal_bytes = [0] * len(nodes)
+    huge_bytes: list[dict[int, int]] = [{} for _ in nodes]
+    spanning_promises: list[tuple[tuple[int, ...], int]] = []
+    floating_promises: list[tuple[tuple[int, ...], int]] = []
+    memory_positions = tuple(position for position, node in enumerate(nodes) if node.memory_bytes)
     for promise, homes in zip(
-        promises, _homes(nodes, [p.mem_nodes for p in promises], with_memory)
+        promises, _homes(nodes, [promise.mem_nodes for promise in promises], memory_positions)
     ):
-        recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
+        is_recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
         if promise.page_bytes:
-            _promise_huge(nodes, huge, homes, promise, promise.page_bytes, recorded)
-        elif recorded:
-            _add(normal, homes, promise.mem_bytes)
+            _add_huge_promise(nodes, huge_bytes, homes, promise, promise.page_bytes, is_recorded)
+        elif is_recorded:
+            _add(normal_bytes, homes, promise.mem_bytes)
         elif len(homes) == 1:
-            normal[homes[0]] += promise.memory_bytes
+            normal_bytes[homes[0]] += promise.memory_bytes
         else:
-            (several if promise.mem_nodes else floating).append((homes, promise.memory_bytes))
-    for homes, memory_bytes in several:
-        left = [max(0, capacity[at] - normal[at]) for at in homes]
-        if sum(left) < memory_bytes:
-            left = [capacity[at] for at in homes]
-        _add(normal, homes, split_bytes(memory_bytes, left))
-    for homes, memory_bytes in floating:
-        _add(normal, homes, split_bytes(memory_bytes, [capacity[at] for at in homes]))
-    return normal, huge
+            (spanning_promises if promise.mem_nodes else floating_promises).append(
+                (homes, promise.memory_bytes)
+            )
+    for homes, memory_bytes in spanning_promises:
+        left_bytes = [max(0, capacity[position] - normal_bytes[position]) for position in homes]
+        if sum(left_bytes) < memory_bytes:
+            left_bytes = [capacity[position] for position in homes]
+        _add(normal_bytes, homes, split_bytes(memory_bytes, left_bytes))
+    for homes, memory_bytes in floating_promises:
+        _add(
+            normal_bytes,
+            homes,
+            split_bytes(memory_bytes, [capacity[position] for position in homes]),
+        )
+    return normal_bytes, huge_bytes
 
 
-def _promise_huge(
+def _add_huge_promise(
     nodes: Sequence[model.Node],
-    huge: Sequence[dict[int, int]],
+    huge_bytes: Sequence[dict[int, int]],
     homes: tuple[int, ...],
     promise: model.Promise,
     page_bytes: int,
-    recorded: bool,
+    is_recorded: bool,
 ) -> None:
+    """Add a promise of huge pages to ``huge_bytes``."""
     shares = (
         promise.mem_bytes
-        if recorded
+        if is_recorded
         else split_bytes(
             promise.memory_bytes,
             [
                 sum(
                     pool.page_bytes * pool.total
-                    for pool in nodes[at].huge_pages
+                    for pool in nodes[position].huge_pages
                     if pool.page_bytes == page_bytes
                 )
-                for at in homes
+                for position in homes
             ],
         )
     )
-    for at, share in zip(homes, shares):
-        huge[at][page_bytes] = huge[at].get(page_bytes, 0) + share
+    for position, share in zip(homes, shares):
+        huge_bytes[position][page_bytes] = huge_bytes[position].get(page_bytes, 0) + share
 
 
 def _homes(
-    nodes: Sequence[model.Node],
-    wanted: Iterable[tuple[int, ...]],
-    everywhere: tuple[int, ...] = (),
+    nodes: Sequence[model.Node], node_ids: Iterable[tuple[int, ...]], default: tuple[int, ...] = ()
 ) -> list[tuple[int, ...]]:
-    """Turn tuples of node ids into positions; if none exists, ``everywhere`` or else all."""
-    position = {node.id: at for at, node in enumerate(nodes)}
-    everywhere = everywhere or tuple(range(len(nodes)))
-    return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
+    """Turn tuples of node ids into tuples of positions.
+
+    :param default: the positions for a tuple without ids that the host has; empty means all
+    """
+    position_of = {node.id: position for position, node in enumerate(nodes)}
+    default = default or tuple(range(len(nodes)))
+    return [
+        tuple(position_of[node] for node in ids if node in position_of) or default
+        for ids in node_ids
+    ]
 
 
 def _add(amounts: list[int], homes: tuple[int, ...], shares: Sequence[int]) -> None:
-    for at, share in zip(homes, shares):
-        amounts[at] += share
+    for position, share in zip(homes, shares):
+        amounts[position] += share
 
 
-def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """List (page_bytes, bytes free): free pages, less what promised guests have yet to take."""
+def _huge_free(node: model.Node, promised_bytes: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """List (page size, free bytes), without what promised guests have yet to take."""
     return tuple(
         (
             pool.page_bytes,
@@ -417,7 +443,7 @@ def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int
                 0,
                 min(
                     pool.page_bytes * pool.free,
-                    pool.page_bytes * pool.total - promised.get(pool.page_bytes, 0),
+                    pool.page_bytes * pool.total - promised_bytes.get(pool.page_bytes, 0),
                 ),
             ),
         )
@@ -425,41 +451,44 @@ def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int
     )
 
 
-def _vcpus(
+def _count_guests(
     nodes: Sequence[model.Node],
     cores: Sequence[float],
     promises: Sequence[model.Promise],
     now_ns: int | None,
 ) -> tuple[list[float], list[float], list[float]]:
-    """Count guests, vCPUs and young guests' vCPUs by position."""
-    guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
-    for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
-        shares = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
+    """Count guests, their vCPUs, and the vCPUs of young guests, by position."""
+    guests, vcpus, young_vcpus = ([0.0] * len(nodes) for _ in range(3))
+    for promise, homes in zip(
+        promises, _homes(nodes, [promise.cpu_nodes for promise in promises])
+    ):
+        shares = _shares([cores[position] for position in homes]) if len(homes) > 1 else [1.0]
         is_young = now_ns is not None and promise.since_ns > now_ns - NOT_YET_MEASURED_NS
-        for at, share in zip(homes, shares):
-            guests[at] += share
-            vcpus[at] += share * promise.vcpus
+        for position, share in zip(homes, shares):
+            guests[position] += share
+            vcpus[position] += share * promise.vcpus
             if is_young:
-                young[at] += share * promise.vcpus
-    return guests, vcpus, young
+                young_vcpus[position] += share * promise.vcpus
+    return guests, vcpus, young_vcpus
 
 
 def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:
-    """Divide whole bytes in proportion to whole weights; evenly when all are 0.
+    """Divide whole bytes in proportion to whole weights, or evenly if all weights are 0.
 
-    No share exceeds its weight as long as the amount fits: rounding must not overfill a node.
+    No share exceeds its weight unless the amount exceeds their sum, so that rounding does not
+    overfill a node.
     """
     if not sum(weights):
         weights = [1] * len(weights)
-    total, cumulated, given, shares = sum(weights), 0, 0, []
+    total_weight, cumulative_weight, distributed_bytes, shares = sum(weights), 0, 0, []
     for weight in weights:
-        cumulated += weight
-        shares.append(amount * cumulated // total - given)
-        given += shares[-1]
+        cumulative_weight += weight
+        shares.append(amount * cumulative_weight // total_weight - distributed_bytes)
+        distributed_bytes += shares[-1]
     return shares
 
 
 def _shares(weights: Sequence[float]) -> list[float]:
-    """Divide 1 in proportion to weights; evenly when all are 0."""
-    total = sum(weights)
-    return [weight / total if total else 1 / len(weights) for weight in weights]
+    """Return the share of each weight in their sum, or equal shares if all weights are 0."""
+    total_weight = sum(weights)
+    return [weight / total_weight if total_weight else 1 / len(weights) for weight in weights]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merge nodes that share their memory channels into memory domains.
 
-AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers;
-``core/cache_hierarchy.py`` finds out which nodes these are.
+With AMD's L3-as-NUMA, each L3 cache is a node, and several nodes are behind the same memory
+controllers; ``core/cache_hierarchy.py`` finds out which ones.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-#: The kernel's own; a distance is a byte of ACPI's SLIT.
+#: The kernel's defaults, and the highest value: a distance is a byte of ACPI's SLIT.
 LOCAL_DISTANCE, REMOTE_DISTANCE, DISTANCE_MAX = 10, 20, 255
-#: Nodes nearer than this were one domain in releases that knew distances only [SLIT units].
+#: Nodes nearer than this were one domain in releases that knew only distances [SLIT units].
 NEAR_DEFAULT = 12
 
 
 def distance(view: model.HostView, a: int, b: int) -> float:
-    """Return the SLIT distance between two positions; 10 or 20 if the firmware reports none."""
+    """Return the SLIT distance from position ``a`` to ``b``.
+
+    It is 10 (local) or 20 (remote) if the firmware does not report one.
+    """
     try:
         return view.distances[a][b]
     except IndexError:
@@ -32,34 +35,37 @@ def distance(view: model.HostView, a: int, b: int) -> float:
 
 
 def merge(view: model.HostView) -> tuple[model.HostView, tuple[tuple[int, ...], ...]]:
-    """Merge the nodes of each of the view's domains into one.
+    """Merge the nodes of each memory domain of a view into one.
 
-    :returns: (view, members): the view by domain, and for each domain the ascending
-        tuple of its positions in the view given
+    :returns: (view by domain, for each domain the ascending positions of its nodes in the view
+        given)
     """
     if not view.domains:
-        return view, tuple((at,) for at in range(len(view.nodes)))
+        return view, tuple((position,) for position in range(len(view.nodes)))
     groups = _groups(view.domains)
-    nodes = tuple(_sum([view.nodes[at] for at in group]) for group in groups)
+    nodes = tuple(_sum([view.nodes[position] for position in group]) for group in groups)
     distances = tuple(tuple(_mean_distance(view, a, b) for b in groups) for a in groups)
     return model.HostView(nodes, distances, view.rotation), groups
 
 
 def _groups(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     groups: dict[int, list[int]] = {}
-    for at, label in enumerate(labels):
-        groups.setdefault(label, []).append(at)
+    for position, label in enumerate(labels):
+        groups.setdefault(label, []).append(position)
     return tuple(map(tuple, groups.values()))
 
 
 def domains_from_labels(labels: Sequence[Hashable]) -> tuple[int, ...]:
-    """Turn labels, equal within a domain, into domains as in :class:`model.HostView`.
+    """Turn labels that are equal within a domain into domains as in :class:`model.HostView`.
 
-    :param labels: by position; () where each is its own
+    :param labels: the label of each position
+    :returns: () if each position is a domain of its own
     """
-    first: dict[Hashable, int] = {}
-    firsts = tuple(first.setdefault(label, at) for at, label in enumerate(labels))
-    return () if len(first) == len(firsts) else firsts
+    first_positions: dict[Hashable, int] = {}
+    domains = tuple(
+        first_positions.setdefault(label, position) for position, label in enumerate(labels)
+    )
+    return () if len(first_positions) == len(domains) else domains
 
 
 def domains_from_distances(
@@ -67,46 +73,45 @@ def domains_from_distances(
 ) -> tuple[int, ...]:
     """Return the domains of nodes that are connected by distances below a threshold.
 
-    :param distances: by position; what is not square is ignored
-    :param threshold: SLIT units
-    :returns: as in :class:`model.HostView`
+    :param distances: distances by position; a matrix that is not square is ignored
+    :param threshold: the distance from which on nodes are not connected [SLIT units]
+    :returns: domains as in :class:`model.HostView`
     """
     count = len(distances)
     if (
         threshold <= LOCAL_DISTANCE
         or any(len(row) != count for row in distances)
         or all(
-            min(row[:at] + row[at + 1 :], default=threshold) >= threshold
-            for at, row in enumerate(distances)
+            min(row[:position] + row[position + 1 :], default=threshold) >= threshold
+            for position, row in enumerate(distances)
         )
     ):
         return ()
     labels = list(range(count))
     for seed in range(count):
-        reached = [seed] if labels[seed] == seed else []
-        while reached:
-            at = reached.pop()
+        pending = [seed] if labels[seed] == seed else []
+        while pending:
+            position = pending.pop()
             for other in range(seed + 1, count):
                 if (
                     labels[other] == other
-                    and min(distances[at][other], distances[other][at]) < threshold
+                    and min(distances[position][other], distances[other][position]) < threshold
                 ):
                     labels[other] = seed
-                    reached.append(other)
+                    pending.append(other)
     return domains_from_labels(labels)
 
 
 def threshold(view: model.HostView) -> tuple[float, bool]:
-    """Return the distance below which nodes share a domain [SLIT units].
+    """Return a distance below which nodes share a domain, for readers that know only distances.
 
-    For readers that know distances only.
-
-    :returns: (distance, whether it yields the same domains; if not, it keeps all nodes apart)
+    :returns: (distance [SLIT units], whether it yields the view's domains). If no distance does,
+        the one returned keeps all nodes apart
     """
-    further = sorted({distance + 1 for row in view.distances for distance in row})
-    for below in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
-        if domains_from_distances(view.distances, below) == view.domains:
-            return below, True
+    greater_distances = sorted({distance + 1 for row in view.distances for distance in row})
+    for limit in (NEAR_DEFAULT, LOCAL_DISTANCE, *greater_distances):
+        if domains_from_distances(view.distances, limit) == view.domains:
+            return limit, True
     return LOCAL_DISTANCE, False
 
 
@@ -117,14 +122,14 @@ def _mean_distance(view: model.HostView, group: tuple[int, ...], other: tuple[in
 
 
 def _sum(nodes: list[model.NodeView]) -> model.NodeView:
-    """Sum up the nodes of a domain; a figure that one of them lacks is unknown."""
-    huge: dict[int, int] = {}
+    """Sum up the nodes of a domain; a figure that is unknown for one of them is unknown."""
+    huge_free_bytes: dict[int, int] = {}
     for node in nodes:
-        for page_bytes, free in node.huge_free_bytes:
-            huge[page_bytes] = huge.get(page_bytes, 0) + free
-    serving = [node for node in nodes if missing.has_memory(node)] or nodes
-    links = [node.link_ratio for node in nodes if node.link_ratio is not None]
-    cpus = [node.cpus for node in nodes if node.cpus is not None]
+        for page_bytes, free_bytes in node.huge_free_bytes:
+            huge_free_bytes[page_bytes] = huge_free_bytes.get(page_bytes, 0) + free_bytes
+    memory_nodes = [node for node in nodes if missing.has_memory(node)] or nodes
+    link_ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
+    cpu_sets = [node.cpus for node in nodes if node.cpus is not None]
     return model.NodeView(
         nodes[0].id,
         sum([node.cores for node in nodes]),
@@ -134,17 +139,17 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
         sum([node.guests for node in nodes]),
         sum([node.vcpus for node in nodes]),
         _total([node.demand_cores for node in nodes if node.cores]),
-        _total([node.bandwidth_bytes_per_sec for node in serving]),
-        _total([node.bandwidth_max_bytes_per_sec for node in serving]),
-        None if len(links) < len(nodes) else max(links),
-        tuple(sorted(huge.items())),
+        _total([node.bandwidth_bytes_per_sec for node in memory_nodes]),
+        _total([node.bandwidth_max_bytes_per_sec for node in memory_nodes]),
+        None if len(link_ratios) < len(nodes) else max(link_ratios),
+        tuple(sorted(huge_free_bytes.items())),
         None
-        if len(cpus) < len(nodes)
-        else frozenset(cpu for node_cpus in cpus for cpu in node_cpus),
+        if len(cpu_sets) < len(nodes)
+        else frozenset(cpu for node_cpus in cpu_sets for cpu in node_cpus),
     )
 
 
 def _total(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    # Hundredths of cores: of the same ones, the same sum in whichever order.
-    return None if len(known) < len(values) else round(sum(known), 6)
+    known_values = [value for value in values if value is not None]
+    # Rounded, so that the sum does not depend on the order: values are in hundredths of cores.
+    return None if len(known_values) < len(values) else round(sum(known_values), 6)

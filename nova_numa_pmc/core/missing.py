@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill in parts of pressure that only some nodes or hosts report.
 
-A host that reports less must not look better. A missing part is assumed to be the upper quartile
-of those that report it. Hiding a part then gains nothing at or below that quartile, and at most
-the distance to it above. If the part were left out for all, or assumed to be the mean, hosts that
-report nothing would win.
+A node or host must not look better because it reports less. A missing part is therefore assumed
+to be the upper quartile of the values that are reported. A node whose true value is at or below
+that quartile then gains nothing by not reporting it, and one above gains at most the difference.
+If the part were left out for all, or assumed to be the mean, those that report nothing would win.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
 
 
 def upper_quartile(values: Sequence[float]) -> float:
-    """Return the smallest value that at least three quarters of the values do not exceed.
+    """Return the smallest of the values that at least three quarters of them do not exceed.
 
-    It is always one of the values, never interpolated: of two or three it is the largest.
+    Nothing is interpolated: the upper quartile of two or three values is the largest of them.
 
-    :param values: not empty
+    :param values: at least one value
     """
     return sorted(values)[-(-3 * len(values) // 4) - 1]
 
 
 def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:
-    """Fill in the parts of pressure that are known of some of a host's nodes only.
+    """Fill in the parts of pressure that are known for only some of a host's nodes.
 
-    What no node knows stays unknown. A node without CPUs has no CPU pressure and one without
-    memory no bandwidth: that is not missing.
+    A part that is unknown for all nodes stays unknown. A node without CPUs has no CPU pressure,
+    and a node without memory has no bandwidth: these parts are not missing.
 
-    :returns: (nodes, tuple of the parts that were filled in)
+    :returns: (nodes, parts that were filled in)
     """
-    filled: tuple[str, ...] = ()
+    filled_parts: tuple[str, ...] = ()
     for part, fill in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
-        filled_in = fill(nodes)
-        if filled_in is not None:
-            nodes, filled = filled_in, (*filled, part)
-    return nodes, filled
+        filled_nodes = fill(nodes)
+        if filled_nodes is not None:
+            nodes, filled_parts = filled_nodes, (*filled_parts, part)
+    return nodes, filled_parts
 
 
 def has_memory(node: NodeView) -> bool:
-    """Return whether a node has memory, as far as its figures show."""
+    """Return whether a node's figures show that it has memory."""
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
 
@@ -61,38 +61,39 @@ def _with_demand(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     ]
     if not ratios or len(ratios) == sum(1 for node in nodes if node.cores):
         return None
-    assumed = upper_quartile(ratios)
+    assumed_ratio = upper_quartile(ratios)
     return tuple(
         node
         if node.demand_cores is not None or not node.cores
-        else node._replace(demand_cores=assumed * node.cores)
+        else node._replace(demand_cores=assumed_ratio * node.cores)
         for node in nodes
     )
 
 
 def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    known = [
+    known_pairs = [
         (node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec)
         for node in nodes
         if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
     ]
-    if not known or len(known) == sum(1 for node in nodes if has_memory(node)):
+    if not known_pairs or len(known_pairs) == sum(1 for node in nodes if has_memory(node)):
         return None
-    assumed = upper_quartile([served / maximum for served, maximum in known])
-    # The lowest, so that what a guest adds counts no less here than elsewhere.
-    lowest = min(maximum for _, maximum in known)
-    filled = []
+    assumed_ratio = upper_quartile([bandwidth / maximum for bandwidth, maximum in known_pairs])
+    # The lowest maximum, so that a guest's traffic weighs no less here than on another node.
+    lowest_maximum = min(maximum for _, maximum in known_pairs)
+    filled_nodes = []
     for node in nodes:
-        if has_memory(node) and not _knows_bandwidth(node):
-            maximum = node.bandwidth_max_bytes_per_sec or lowest
+        if has_memory(node) and not _is_bandwidth_known(node):
+            maximum = node.bandwidth_max_bytes_per_sec or lowest_maximum
             node = node._replace(
-                bandwidth_bytes_per_sec=assumed * maximum, bandwidth_max_bytes_per_sec=maximum
+                bandwidth_bytes_per_sec=assumed_ratio * maximum,
+                bandwidth_max_bytes_per_sec=maximum,
             )
-        filled.append(node)
-    return tuple(filled)
+        filled_nodes.append(node)
+    return tuple(filled_nodes)
 
 
-def _knows_bandwidth(node: NodeView) -> bool:
+def _is_bandwidth_known(node: NodeView) -> bool:
     return node.bandwidth_bytes_per_sec is not None and bool(node.bandwidth_max_bytes_per_sec)
 
 
@@ -100,8 +101,8 @@ def _with_link(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
     if not ratios or len(ratios) == len(nodes):
         return None
-    assumed = upper_quartile(ratios)
+    assumed_ratio = upper_quartile(ratios)
     return tuple(
-        node if node.link_ratio is not None else node._replace(link_ratio=assumed)
+        node if node.link_ratio is not None else node._replace(link_ratio=assumed_ratio)
         for node in nodes
     )

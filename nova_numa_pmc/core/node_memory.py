@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which nodes' memory is for guests.
+"""Decide which nodes have memory for guests.
 
-A node without CPUs may have a device's memory, or that of a slower tier: no guest is placed there
-and no promise is counted on it, unless the operator says so.
+The memory of a node without CPUs may belong to a device or to a slower tier. No guest is placed on
+such a node and no promise is counted there, unless the operator has configured it.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
 
 from nova_numa_pmc import model
 
-#: What a kind of memory is called.
+#: {kind of memory: its name in messages}
 IN_WORDS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
-#: The source of the operator's option.
+#: Source of the kind of a node's memory: the operator's option of this name.
 BY_OPTION = 'device_memory_nodes'
 
 
 def memory_of(node: model.Node, limits: model.PlacementOptions) -> model.NodeMemory:
-    """Return the kind of a node's memory, by the operator's options or else by the kernel.
+    """Return the kind of a node's memory, as the operator's options or else the kernel states it.
 
-    A node with CPUs always has memory of the host's own.
+    The memory of a node with CPUs is always the host's own.
     """
     if node.online_cpus or node.cpus or node.id in limits.guest_memory_nodes:
         return model.NodeMemory()
@@ -37,7 +37,7 @@ def is_for_guests(node: model.Node, limits: model.PlacementOptions) -> bool:
 def without_withheld(
     nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
-    """Return the nodes without the memory that :func:`list_withheld` lists."""
+    """Return the nodes without memory that is not for guests."""
     return tuple(
         node
         if is_for_guests(node, limits) or not node.memory_bytes
@@ -49,7 +49,7 @@ def without_withheld(
 def list_withheld(
     nodes: tuple[model.Node, ...], limits: model.PlacementOptions
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
-    """List (node, kind of its memory) of the nodes whose memory is not for guests."""
+    """List (node, kind of its memory) for each node whose memory is not for guests."""
     return tuple(
         (node, memory_of(node, limits))
         for node in nodes

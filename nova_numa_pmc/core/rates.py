@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn two readings of a counter and the time between them into increases and rates.
 
-Pure. ``None`` is unknown: the increase of a counter that did not run, went backwards or was
-reopened is unknown, not 0.
+``None`` means unknown: the increase of a counter that did not run, went backwards or was reopened
+is unknown, not 0.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 
 _WRAP, _HALF = 1 << 64, 1 << 63
-#: Below this share of a CPU its CPI says nothing: what little ran was mostly
-#: kernel housekeeping (eBay's KVM tuning deck, 2013).
+#: The CPI of a CPU that is busy for less than this share of the time says nothing: what little
+#: ran was mostly kernel housekeeping (eBay's KVM tuning deck, 2013).
 BUSY_MIN_RATIO = 0.05
 
 
 class CounterReading(Record):
-    """A counter as read: cumulative, unscaled.
+    """Cumulative, unscaled reading of a counter.
 
-    :param value: events since it was opened, modulo 2**64
-    :param enabled_ns: how long it was enabled: wall time for a CPU, run time for a thread or
-        control group
-    :param running_ns: how long it counted; less if the kernel had to multiplex counters
+    :param value: events since the counter was opened, modulo 2**64
+    :param enabled_ns: time for which it was enabled: wall time for a CPU, run time for a thread
+        or control group
+    :param running_ns: time for which it counted, which is less if the kernel had to multiplex
+        counters
     """
 
     value: int
@@ -36,10 +37,10 @@ class CounterReading(Record):
 
 
 class Delta(Record):
-    """Count of a counter between two readings.
+    """Increase of a counter between two readings.
 
-    :param value: events (float), scaled to the whole time
-    :param share: share of the enabled time for which it counted; 1.0: nothing was scaled
+    :param value: events, scaled to the whole time
+    :param share: share of the enabled time for which it counted; 1.0 if nothing was scaled
     """
 
     value: float
@@ -49,18 +50,18 @@ class Delta(Record):
 def difference(
     previous: CounterReading | None, current: CounterReading | None, idle_is_zero: bool = False
 ) -> Delta | None:
-    """Return a counter's increase between two readings, None: unknown.
+    """Return a counter's increase between two readings; None if it is unknown.
 
-    The value is scaled by enabled/running as perf does (perf_event_open(2),
-    *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; a step of more
-    than half of that is one that went backwards.
+    The value is scaled by enabled ÷ running time, as perf does (perf_event_open(2),
+    *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; an increase of more than half of
+    that means that the counter went backwards.
 
-    :param idle_is_zero: no enabled time means that nothing ran (a thread, a
-        control group), else that the counter is dead (a CPU went offline)
+    :param idle_is_zero: whether no enabled time means that nothing ran, as for a thread or a
+        control group; otherwise it means that the counter is dead, as when a CPU went offline
     """
     if previous is None or current is None:
         return None
-    # By position: names take longer, and a sample has thousands of counters.
+    # Unpacked, because attributes take longer and a sample has thousands of counters.
     value_before, enabled_before, running_before = previous
     value, enabled, running = current
     enabled -= enabled_before
@@ -80,22 +81,26 @@ def difference(
 
 
 def add(deltas: Iterable[Delta | None]) -> Delta | None:
-    """Return the sum of deltas with the smallest share; None when any is unknown or none given."""
-    known = []
+    """Return the sum of deltas with the smallest of their shares.
+
+    :returns: None if a delta is unknown or none is given
+    """
+    known_deltas = []
     for delta in deltas:
         if delta is None:
             return None
-        known.append(delta)
-    if not known:
+        known_deltas.append(delta)
+    if not known_deltas:
         return None
-    return Delta(sum(delta.value for delta in known), min(delta.share for delta in known))
+    return Delta(
+        sum(delta.value for delta in known_deltas), min(delta.share for delta in known_deltas)
+    )
 
 
 def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
-    """Return ``delta − other``, at least 0; None when either is unknown.
+    """Return ``delta − other``, but at least 0; None if either is unknown.
 
-    Two counters that ran at different times can differ by more than they
-    should, but a negative count is impossible.
+    A difference below 0 arises from counters that ran at different times.
     """
     if delta is None or other is None:
         return None
@@ -103,21 +108,21 @@ def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
 
 
 def per_sec(delta: Delta | None, elapsed_ns: float) -> float | None:
-    """Return events per second; None: unknown or no time has passed."""
+    """Return events per second; None if they are unknown or no time has passed."""
     if delta is None or elapsed_ns <= 0:
         return None
     return delta.value * 1e9 / elapsed_ns
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """Return ``part / whole``; None when either is unknown or the whole is 0."""
+    """Return ``part / whole``; None if either is unknown or the whole is 0."""
     if part is None or not whole:
         return None
     return part / whole
 
 
 def remote_ratio(local: float | None, remote: float | None) -> float | None:
-    """Return remote DRAM accesses over all DRAM accesses, 0 to 1; None: unknown or no access."""
+    """Return the remote share of DRAM accesses, 0 to 1; None if unknown or without accesses."""
     if local is None or remote is None:
         return None
     return ratio(remote, local + remote)
@@ -126,29 +131,30 @@ def remote_ratio(local: float | None, remote: float | None) -> float | None:
 def cycles_per_instruction(
     cycles: float | None, instructions: float | None, busy_ratio: float | None
 ) -> tuple[float | None, bool]:
-    """Return (CPI, whether it can be relied on).
+    """Return the cycles per instruction (CPI) and whether they are reliable.
 
-    :param busy_ratio: share of the time that its CPUs were busy; None: unknown.
-        Below :data:`BUSY_MIN_RATIO` the CPI is given but not to be relied on.
+    :param busy_ratio: share of the time for which the CPUs were busy; None if unknown. The CPI is
+        not reliable if this is unknown or below :data:`BUSY_MIN_RATIO`
+    :returns: (CPI, whether it is reliable); the CPI is None if it is unknown
     """
     cpi = ratio(cycles, instructions)
     return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= BUSY_MIN_RATIO
 
 
 def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:
-    """Return stalled cycles over all cycles, 0 to 1; None: unknown.
+    """Return the stalled share of all cycles, 0 to 1; None if unknown.
 
-    They were counted in turns, so the part can come out larger than the whole.
+    The counters are multiplexed, so that the quotient of their counts can exceed 1.
     """
-    share = ratio(stalled, cycles)
-    return None if share is None else min(1.0, share)
+    stalled_share = ratio(stalled, cycles)
+    return None if stalled_share is None else min(1.0, stalled_share)
 
 
 def memory_intensity(
     local: float | None, remote: float | None, instructions: float | None
 ) -> float | None:
-    """Return DRAM accesses per 1,000 instructions; None: unknown."""
+    """Return DRAM accesses per 1,000 instructions; None if unknown."""
     if local is None or remote is None:
         return None
-    share = ratio(local + remote, instructions)
-    return None if share is None else 1000 * share
+    per_instruction = ratio(local + remote, instructions)
+    return None if per_instruction is None else 1000 * per_instruction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive the DRAM traffic of guests from their accesses or their counted bytes."""
+"""Derive the DRAM traffic of guests from their counted accesses or bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def lines_per_sec(sample: GuestSample) -> float | None:
-    """Return a guest's DRAM accesses per second, from bytes if the source counts only those."""
+    """Return a guest's DRAM accesses per second; None if they are unknown.
+
+    They are derived from the traffic in bytes if the source counts only that.
+    """
     if sample.local_per_sec is not None and sample.remote_per_sec is not None:
         return sample.local_per_sec + sample.remote_per_sec
     if sample.bandwidth_bytes_per_sec is not None:
@@ -26,29 +29,31 @@ def lines_per_sec(sample: GuestSample) -> float | None:
 def bytes_per_line(
     samples: Sequence[GuestSample], nodes: Sequence[model.NodeView | NodeSample]
 ) -> float | None:
-    """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
+    """Return the host's DRAM traffic per counted access of its guests [bytes]; None if unknown.
 
-    Events of retired loads see neither prefetches nor stores, so that an access stands for
-    more than its 64 bytes; what the memory controllers served is shared out by accesses.
+    Events of retired loads count neither prefetches nor stores, so that a counted access stands
+    for more than its own 64 bytes. The traffic that the memory controllers served is therefore
+    divided over the counted accesses.
     """
     lines = sum(lines_per_sec(sample) or 0.0 for sample in samples)
-    served = [
+    bandwidths = [
         node.bandwidth_bytes_per_sec for node in nodes if node.bandwidth_bytes_per_sec is not None
     ]
-    return sum(served) / lines if lines and len(served) == len(nodes) else None
+    return sum(bandwidths) / lines if lines and len(bandwidths) == len(nodes) else None
 
 
 def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
-    """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
+    """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known."""
     line_bytes = bytes_per_line(samples, nodes)
     traffic_by_guest = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
     return {uuid: traffic for uuid, traffic in traffic_by_guest.items() if traffic is not None}
 
 
 def bytes_per_sec(sample: GuestSample, line_bytes: float | None) -> float | None:
-    """Return a guest's DRAM traffic: as counted, else by its accesses; None: unknown [bytes/s].
+    """Return a guest's DRAM traffic [bytes/s], as counted or else estimated from its accesses.
 
-    :param line_bytes: :func:`bytes_per_line`
+    :param line_bytes: the result of :func:`bytes_per_line`
+    :returns: None if the traffic is unknown
     """
     lines = lines_per_sec(sample)
     if sample.bandwidth_bytes_per_sec is not None or lines is None or line_bytes is None:

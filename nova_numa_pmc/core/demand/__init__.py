@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand of guests over minutes and over a day."""
+"""Histories and estimates of the demand of guests over minutes and over a day."""

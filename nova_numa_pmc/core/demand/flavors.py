@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand per vCPU of a flavor's guests, from the histories of present and past guests."""
+"""Derive the demand per vCPU of a flavor from the histories of its present and past guests."""
 
 from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.histories import FLAVOR_GUESTS_MAX, Histories
 
-#: Traffic per core-second is not derived from fewer cores: it would be noise.
+#: Traffic per core-second is not derived from less demand than this, because it would be noise.
 _CORES_MIN = 0.5
 
 
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
-    """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
+    """Return {flavor: (number of guests, sum of their cores per vCPU)}.
 
-    Guests that were not measured for long enough are left out.
+    The flavor None stands for all guests. Guests that were not measured for long enough do not
+    count.
     """
     sums = dict(histories.flavors)
     for history in histories.guests.values():
@@ -26,32 +27,33 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
 
 
 def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
-    """Return the demand history of a flavor, or of all guests where it has none.
+    """Return the demand history of a flavor, or that of all guests if the flavor has none.
 
-    :param flavor: its name, None: not reported
+    :param flavor: its name; None if it is not reported
     """
-    known = per_vcpu(histories)
-    cores = traffic = 0.0
+    sums_by_flavor = per_vcpu(histories)
+    cores_sum = traffic_sum = 0.0
     for history in histories.guests.values():
         if (
             history.is_representative
             and history.demand.day.mean is not None
             and history.traffic.day.mean is not None
         ):
-            cores += history.demand.day.mean
-            traffic += history.traffic.day.mean
+            cores_sum += history.demand.day.mean
+            traffic_sum += history.traffic.day.mean
     return model.DemandHistory(
-        *(known.get(flavor) or known.get(None, (0, 0.0))),
-        traffic / cores if cores >= _CORES_MIN else None,
+        *(sums_by_flavor.get(flavor) or sums_by_flavor.get(None, (0, 0.0))),
+        traffic_sum / cores_sum if cores_sum >= _CORES_MIN else None,
     )
 
 
 def of_all_guests(histories: Histories) -> model.DemandHistory:
-    """Return the demand history of all guests that decisions use, rounded as in Nova's metrics.
+    """Return the demand history of all guests, as decisions about new guests use it.
 
-    That is to whole guests and 0.01 cores. At most :data:`histories.FLAVOR_GUESTS_MAX` guests
-    count, so that one host does not decide for all. Flavors are left out: Nova's metrics have no
-    room for them, and the hook and the scheduler have to expect the same.
+    It is rounded to whole guests and 0.01 cores, as in Nova's metrics. At most
+    :data:`histories.FLAVOR_GUESTS_MAX` guests count, so that one host does not decide for all.
+    Flavors are not distinguished, because Nova's metrics have no room for them, and the hook and
+    the scheduler have to expect the same demand.
     """
     count, total = per_vcpu(histories).get(None, (0, 0.0))
     guests = min(FLAVOR_GUESTS_MAX, round(count))

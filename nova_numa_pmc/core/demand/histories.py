@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of the demand of each guest, and of all else on each node, over minutes and a day.
+"""Keep the demand of each guest, and of everything else on each node, over minutes and a day.
 
-Their clock counts measured time only: while the agent is stopped, nothing ages.
-A guest that is paused, or unknown in an interval, keeps what is known of it.
+The clock of these histories counts only time that was measured: while the agent is stopped,
+nothing ages. The history of a guest that is paused, or whose demand is unknown in an interval,
+stays as it is.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import GuestSample, Sample
 
-#: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
+#: The horizons: minutes, for a load that has changed, and a day, for one that lasts [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
-#: The least demand on a node within this time counts as sustained, whatever came before [s].
+#: The lowest demand on a node within this time counts as sustained, whatever it was before [s].
 SUSTAINED_S = 120.0
-#: No interval counts for longer than this, lest one figure outweigh everything before it [s].
+#: The most that an interval counts for, so that no single one outweighs everything before it [s].
 INTERVAL_MAX_S = 600.0
-#: A guest measured for less than this is still booting and not representative of its flavor [s].
+#: A guest that was measured for less than this may still be booting, and does not represent its
+#: flavor [s].
 KNOWN_S = 300.0
-#: How long guests that are gone are remembered, as they may come back [s]; how many at most.
+#: Time for which guests that are gone are remembered, because they may come back [s], and the most
+#: guests that are remembered.
 KEEP_S, GUESTS_MAX = 86400.0, 1024
-#: Most flavors kept of forgotten guests; most forgotten guests that count in one flavor.
+#: The most flavors of forgotten guests that are kept, and the most forgotten guests that count in
+#: one of them.
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
-#: Where the bins of quantiles begin.
+#: Ends of the first bin of quantiles of demand [cores] and traffic [bytes/s].
 CORES_UNIT, BYTES_UNIT = 0.01, 1e6
 
 
@@ -53,11 +57,11 @@ class Series:
         self.day.add(value, weights[1], index)
 
     def p95(self) -> tuple[float | None, float | None]:
-        """Return the 95th percentiles over minutes and over a day, None: unknown."""
+        """Return the 95th percentiles (over minutes, over a day); None if unknown."""
         return self.minutes.quantile(0.95, self.unit), self.day.quantile(0.95, self.unit)
 
     def figures(self) -> dict[str, dict[str, float | None]]:
-        """Return {horizon: {figure: value}}, plain data; {}: nothing was measured."""
+        """Return {horizon: {figure: value}} as plain data; empty if nothing was measured."""
         return (
             {}
             if self.day.mean is None
@@ -71,9 +75,9 @@ class Series:
 
 
 class UsageHistory:
-    """Demand of one guest, or of all else on one node.
+    """History of one guest, or of everything else on one node.
 
-    :ivar demand: CPU time that it ran and waited for [cores]
+    :ivar demand: CPU time that was used and waited for [cores]
     :ivar traffic: DRAM traffic [bytes/s]
     """
 
@@ -89,17 +93,17 @@ class UsageHistory:
 
 
 class GuestHistory(UsageHistory):
-    """Demand of one guest.
+    """History of one guest.
 
-    :ivar flavor: name of its flavor, None: not reported
-    :ivar vcpus: its vCPUs when it was last seen
-    :ivar seen_s: when it was last seen, by the clock of the histories [s]
+    :ivar flavor: name of its flavor; None if it is not reported
+    :ivar vcpus: number of its vCPUs when it was last seen
+    :ivar seen_s: time at which it was last seen, by the clock of the histories [s]
     :ivar measured_s: total time for which its demand was measured [s], without the time on CPUs of
         its own, which says nothing about guests that share theirs
-    :ivar ran: {node id: weight} of where it ran since it got its place, over minutes
+    :ivar ran: {node id: weight} of where it ran over minutes, since it was given its place
     """
 
-    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_place')
+    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_promised_place')
 
     def __init__(
         self,
@@ -114,16 +118,19 @@ class GuestHistory(UsageHistory):
         self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
         self.measured_s = measured_s
         self.ran: dict[int, float] = {}
-        self._place: tuple[int, tuple[int, ...]] | None = None
+        self._promised_place: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def is_representative(self) -> bool:
-        """Return whether it was measured for long enough to represent its flavor."""
+        """Return whether the guest was measured for long enough to represent its flavor."""
         return self.cores_per_vcpu is not None
 
     @property
     def cores_per_vcpu(self) -> float | None:
-        """Return the mean demand per vCPU over a day; None: not measured for long enough."""
+        """Return the mean demand per vCPU over a day [cores].
+
+        It is None if the guest was not measured for long enough.
+        """
         mean = self.demand.day.mean
         return (
             None
@@ -132,28 +139,30 @@ class GuestHistory(UsageHistory):
         )
 
     def take_place(self, promise: model.Promise | None) -> bool:
-        """Record its promised place; return whether the place has changed since the last call."""
-        moved = self._place is not None and self._place != _place(promise)
-        self._place = _place(promise)
+        """Record the promised place, and return whether it has changed since the last call."""
+        moved = self._promised_place is not None and self._promised_place != _promised_place(
+            promise
+        )
+        self._promised_place = _promised_place(promise)
         if moved:
             self.ran = {}
         return moved
 
     def ran_at(self, promise: model.Promise | None) -> dict[int, float]:
-        """Return ``ran``, {} if the guest's place has changed since."""
-        return self.ran if self._place == _place(promise) else {}
+        """Return ``ran``, or {} if it was recorded for a place other than the promised one."""
+        return self.ran if self._promised_place == _promised_place(promise) else {}
 
 
 class Histories:
-    """The histories of one host.
+    """Histories of one host.
 
     :ivar clock_s: total time for which the host was measured [s]
     :ivar guests: {uuid: history}, including guests that are gone
-    :ivar others: {node id: history} of all but guests
+    :ivar others: {node id: history of everything except guests}
     :ivar recent: (end of the interval by ``clock_s``, {node id: cores}, {node id: bytes/s}) of the
         last intervals, the newest last; not kept over a restart
-    :ivar flavors: {name: (guests, sum of their cores per vCPU)} of forgotten guests; the name
-        None: of all of them
+    :ivar flavors: {flavor: (number of guests, sum of their cores per vCPU)} of forgotten guests;
+        the flavor None stands for all of them
     """
 
     def __init__(self, clock_s: float = 0.0) -> None:
@@ -172,10 +181,10 @@ class Histories:
         guests: Mapping[str, model.Guest],
         promises: Mapping[str, model.Promise],
     ) -> None:
-        """Add one interval.
+        """Add the sample of an interval.
 
-        :param guests: by uuid, those that run
-        :param promises: by uuid
+        :param guests: {uuid: running guest}
+        :param promises: {uuid: promise}
         """
         seconds = min(sample.elapsed_s, INTERVAL_MAX_S)
         if not seconds > 0:
@@ -208,18 +217,19 @@ class Histories:
         while self.recent[1][0] <= self.clock_s - SUSTAINED_S:
             del self.recent[0]
         self._rescale()
-        self._forget()
+        self._forget_guests()
 
     def sustained_demand(self, node: int) -> tuple[float | None, float | None]:
-        """Return the least demand on a node in the last minutes: (cores, bytes/s).
+        """Return the lowest demand and traffic of a node in any interval of the last two minutes.
 
-        None: unknown in one of the intervals, or not measured for this long.
+        :returns: (cores, bytes/s), each None if it is unknown in one of the intervals, or if the
+            node has not been measured for that long
         """
         if self.recent[0][0] > self.clock_s - SUSTAINED_S:
             return None, None
         return (
-            _least([cores.get(node) for _, cores, _ in self.recent[1:]]),
-            _least([traffic.get(node) for _, _, traffic in self.recent[1:]]),
+            _minimum([cores.get(node) for _, cores, _ in self.recent[1:]]),
+            _minimum([traffic.get(node) for _, _, traffic in self.recent[1:]]),
         )
 
     def _feed_guest(
@@ -235,21 +245,21 @@ class Histories:
         if history is None:
             history = self.guests[sample.uuid] = GuestHistory()
         history.seen_s = self.clock_s
-        known = guest or promise
-        if known:
-            history.vcpus = known.vcpus
+        definition = guest or promise
+        if definition:
+            history.vcpus = definition.vcpus
         if guest and guest.flavor:
             history.flavor = guest.flavor
         moved = history.take_place(promise)
-        wanted = sample.demand_cores
-        if wanted is None or (guest and guest.state == 'paused'):
+        demand_cores = sample.demand_cores
+        if demand_cores is None or (guest and guest.state == 'paused'):
             return
         if loads_floating_pool(promise):
             history.measured_s += seconds
-        history.demand.add(wanted, weights)
+        history.demand.add(demand_cores, weights)
         if bytes_per_sec is not None:
             history.traffic.add(bytes_per_sec, weights)
-        if not moved:  # else it ran here for a part of the interval only
+        if not moved:  # a guest that moved was at its place for only a part of the interval
             for node, cores in sample.cores_by_node:
                 history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
 
@@ -264,19 +274,19 @@ class Histories:
                 if index == 0 and isinstance(history, GuestHistory):
                     history.ran = {node: weight * factor for node, weight in history.ran.items()}
 
-    def _forget(self) -> None:
-        """Forget guests that are gone for good, and add them to their flavors' sums."""
-        gone = sorted(
+    def _forget_guests(self) -> None:
+        """Forget guests that have been gone for long, after adding them to their flavors' sums."""
+        absent_guests = sorted(
             (history.seen_s, uuid)
             for uuid, history in self.guests.items()
             if history.seen_s < self.clock_s
         )
-        over = len(self.guests) - GUESTS_MAX
-        for rank, (seen_s, uuid) in enumerate(gone):
-            if rank < over or seen_s < self.clock_s - KEEP_S:
-                self._sum_up(self.guests.pop(uuid))
+        excess_count = len(self.guests) - GUESTS_MAX
+        for rank, (seen_s, uuid) in enumerate(absent_guests):
+            if rank < excess_count or seen_s < self.clock_s - KEEP_S:
+                self._add_to_flavors(self.guests.pop(uuid))
 
-    def _sum_up(self, history: GuestHistory) -> None:
+    def _add_to_flavors(self, history: GuestHistory) -> None:
         cores_per_vcpu = history.cores_per_vcpu
         if cores_per_vcpu is None:
             return
@@ -288,56 +298,66 @@ class Histories:
             del self.flavors[next(name for name in self.flavors if name is not None)]
 
 
-def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
+def _promised_place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
     return promise and (promise.since_ns, promise.cpu_nodes)
 
 
 def loads_floating_pool(promise: model.Promise | None) -> bool:
-    """Return whether a guest loads the floating pool, rather than CPUs of its own."""
+    """Return whether a guest loads the floating pool rather than CPUs of its own."""
     return promise is None or promise.vcpus > 0
 
 
 def others_of(
     sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
-    """Return (node id, cores, bytes/s) of the load that was not the guests' in an interval.
+    """Return the load on each node that was not the guests' in an interval.
 
-    It is the load of the node less that of the guests. None: unknown; unknown for all nodes if it
-    is unknown where a guest ran, or what its traffic was. A guest whose CPU time is unknown counts
-    among the others.
+    It is the load on the node less that of the guests. Demand is unknown for all nodes if it is
+    unknown where a guest ran; traffic, if a guest's traffic or the place of its memory is unknown.
+    The demand of a guest whose CPU time is unknown remains in that of the others.
+
+    :returns: (node id, cores, bytes/s), the last two None if unknown
     """
-    cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
-    served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    guest_cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    guest_traffic: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     for guest in sample.guests:
         if not loads_floating_pool(promises.get(guest.uuid)):
             continue
-        wanted, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
-        ran = sum(part for _, part in guest.cores_by_node)
-        if wanted and not ran:
-            cores = None
-        if cores is not None and wanted and ran:
-            for node, part in guest.cores_by_node:
-                cores[node] = cores.get(node, 0.0) + wanted * part / ran
+        demand_cores, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
+        ran_cores = sum(node_cores for _, node_cores in guest.cores_by_node)
+        if demand_cores and not ran_cores:
+            guest_cores = None
+        if guest_cores is not None and demand_cores and ran_cores:
+            for node, node_cores in guest.cores_by_node:
+                guest_cores[node] = (
+                    guest_cores.get(node, 0.0) + demand_cores * node_cores / ran_cores
+                )
         resident_bytes = sum(size for _, size in guest.bytes_by_node)
         if bytes_per_sec is None or (bytes_per_sec and not resident_bytes):
-            served = None
-        if served is not None and bytes_per_sec is not None and resident_bytes:
+            guest_traffic = None
+        if guest_traffic is not None and bytes_per_sec is not None and resident_bytes:
             for node, size in guest.bytes_by_node:
-                served[node] = served.get(node, 0.0) + bytes_per_sec * size / resident_bytes
+                guest_traffic[node] = (
+                    guest_traffic.get(node, 0.0) + bytes_per_sec * size / resident_bytes
+                )
     return [
         (
             node.id,
-            _rest(node.demand_cores, cores, node.id),
-            _rest(node.bandwidth_bytes_per_sec, served, node.id),
+            _remainder(node.demand_cores, guest_cores, node.id),
+            _remainder(node.bandwidth_bytes_per_sec, guest_traffic, node.id),
         )
         for node in sample.nodes
     ]
 
 
-def _least(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return None if len(known) < len(values) else min(known)
+def _minimum(values: list[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return None if len(known_values) < len(values) else min(known_values)
 
 
-def _rest(total: float | None, taken: Mapping[int, float] | None, node: int) -> float | None:
-    return None if total is None or taken is None else max(0.0, total - taken[node])
+def _remainder(
+    total: float | None, used_by_guests: Mapping[int, float] | None, node: int
+) -> float | None:
+    return (
+        None if total is None or used_by_guests is None else max(0.0, total - used_by_guests[node])
+    )

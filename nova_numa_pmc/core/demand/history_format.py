@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn histories into plain data and back, for a file that outlasts a reboot.
+"""Convert histories to plain data and back, for a file that outlasts a reboot.
 
-Where guests ran is left out: the first intervals show it again.
+The data do not include where guests ran, which the first intervals show again.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
 
 MAJOR, MINOR = 1, 0
 _NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
-#: Beyond any real demand, traffic, variance or time; a file that says more is damaged.
+#: A value above any real demand, traffic, variance or time: a file with a higher one is damaged.
 _AMOUNT_MAX = 1e30
 
 
 def to_data(histories: Histories) -> dict[str, Any]:
-    """Return histories as plain data; of too many guests only those seen last are kept."""
+    """Return histories as plain data, with at most the :data:`GUESTS_MAX` guests seen last."""
     scales = histories.minutes.scale, histories.day.scale
-    latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
+    latest_guests = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
     return {
         'schema': '%d.%d' % (MAJOR, MINOR),
-        'clock_s': _brief(histories.clock_s),
+        'clock_s': _rounded(histories.clock_s),
         'guests': {
             uuid: dict(
                 _series_data(history, scales),
                 flavor=history.flavor,
                 vcpus=history.vcpus,
-                seen_s=_brief(history.seen_s),
-                measured_s=_brief(history.measured_s),
+                seen_s=_rounded(history.seen_s),
+                measured_s=_rounded(history.measured_s),
             )
-            for uuid, history in latest
+            for uuid, history in latest_guests
         },
         'others': {
             '%d' % node: _series_data(history, scales)
             for node, history in histories.others.items()
         },
         'flavors': [
-            [name, _brief(count), _brief(total)]
+            [name, _rounded(count), _rounded(total)]
             for name, (count, total) in histories.flavors.items()
         ],
     }
 
 
 def from_data(data: Any) -> Histories:
-    """Return the histories in plain data.
+    """Return the histories that plain data describes.
 
-    :raises ValueError: it is damaged, or a later major version wrote it
+    :raises ValueError: the data is damaged, or was written by a later major version
     """
     try:
         major = data['schema'].partition('.')[0]
@@ -76,12 +76,12 @@ def from_data(data: Any) -> Histories:
                 int(checked.number(fields['vcpus'], _VCPUS_MAX)),
                 min(histories.clock_s, _amount(fields['seen_s'])),
                 _amount(fields['measured_s']),
-                *_series(fields),
+                *_series_from_data(fields),
             )
         for node, fields in checked.mapping(data['others'], _NODES_MAX).items():
             if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
-            histories.others[int(node)] = UsageHistory(*_series(fields))
+            histories.others[int(node)] = UsageHistory(*_series_from_data(fields))
         for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):
             if checked.number(count, FLAVOR_GUESTS_MAX) > 0:
                 histories.flavors[None if name is None else _text(name)] = count, _amount(total)
@@ -95,42 +95,43 @@ def _series_data(
 ) -> dict[str, list[list[float]]]:
     return {
         name: [
-            _stream(stream, scale) for stream, scale in zip((series.minutes, series.day), scales)
+            _stream_data(stream, scale)
+            for stream, scale in zip((series.minutes, series.day), scales)
         ]
         for name, series in (('demand', history.demand), ('traffic', history.traffic))
     }
 
 
-def _stream(stream: Stream, scale: float) -> list[float]:
-    """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …].
+def _stream_data(stream: Stream, scale: float) -> list[float]:
+    """Return a stream as a list [weight in seconds, mean, variance, bin, share, bin, share …].
 
-    []: nothing was observed, or only so long ago that it has no weight left.
+    The list is empty if nothing was observed, or only so long ago that no weight is left of it.
     """
-    weight, mean, variance = _brief(stream.weight / scale), stream.mean, stream.variance
+    weight, mean, variance = _rounded(stream.weight / scale), stream.mean, stream.variance
     if not weight or mean is None or variance is None:
         return []
     return [
         weight,
-        _brief(mean),
-        _brief(variance),
-        *(part for index, share in stream.bins() for part in (index, _brief(share))),
+        _rounded(mean),
+        _rounded(variance),
+        *(part for index, share in stream.bins() for part in (index, _rounded(share))),
     ]
 
 
-def _brief(value: float) -> float:
+def _rounded(value: float) -> float:
     return float('%.5g' % value)
 
 
-def _series(data: Any) -> tuple[Series, Series]:
+def _series_from_data(data: Any) -> tuple[Series, Series]:
     demand, traffic = (
-        Series(unit, *(_to_stream(values) for values in checked.sequence(data[name], 2, 2)))
+        Series(unit, *(_stream_from_data(values) for values in checked.sequence(data[name], 2, 2)))
         for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))
     )
     return demand, traffic
 
 
-def _to_stream(values: Any) -> Stream:
-    """Return the :class:`Stream` that :func:`_stream` has written, in the scale 1."""
+def _stream_from_data(values: Any) -> Stream:
+    """Return the :class:`Stream` of a list from :func:`_stream_data`, at a scale of 1."""
     if not checked.sequence(values, 3 + 2 * BIN_COUNT):
         return Stream()
     weight, mean, variance = map(_amount, values[:3])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand for the nodes of a host over the longer horizon.
+"""Compute the demand on the nodes of a host over the longer horizon.
 
-It sums the histories of the guests there and of everything else, so that a guest's demand
-moves with the guest. Placements and choices of hosts use it; moves use the last interval.
+It is the sum of the histories of the guests that are there and of everything else, so that a
+guest's demand moves with the guest. It decides about new guests and hosts, while moves of running
+guests are decided by the last interval.
 """
 
 from __future__ import annotations
@@ -37,21 +38,26 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import GuestSample, PoolSample, Sample
 
-    #: Demand or traffic that a guest is charged with.
+    #: Demand or traffic that a guest is charged.
     Amount: TypeAlias = 'Series | ExpectedDemand'
 
-#: The mean over minutes counts where it exceeds the day's by more than this many standard errors.
+#: The mean over minutes counts if it exceeds that over a day by more than this number of standard
+#: errors.
 SIGNIFICANT_ERRORS = 2.0
-#: Assumed length of a burst, to estimate by how much a mean over minutes may differ from the day's
-#: by chance [s].
+#: Assumed length of a burst, to estimate by how much the mean over minutes may differ from that
+#: over a day by chance [s].
 _BURST_S = 60.0
-#: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
-#: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
+#: Variance of the mean over minutes ÷ variance of the intervals. With a correlation of
+#: exp(-t / burst) and weights of exp(-t / horizon), it is burst / (burst + horizon).
 _MEAN_VARIANCE_RATIO = _BURST_S / (_BURST_S + MINUTES_S)
 
 
 class DemandSum:
-    """A sum of demands: their means over minutes and over a day, and the day's variance."""
+    """A sum of demands.
+
+    :ivar minutes, day: sum of their means over minutes and over a day
+    :ivar variance: sum of their variances over a day
+    """
 
     __slots__ = ('minutes', 'day', 'variance')
 
@@ -59,7 +65,10 @@ class DemandSum:
         self.minutes = self.day = self.variance = 0.0
 
     def add(self, series: Series, share: float) -> None:
-        """Add a share of a series; the day's mean replaces a missing mean over minutes."""
+        """Add a share of a series.
+
+        If its mean over minutes is unknown, it is taken to be that over a day.
+        """
         day = series.day.mean or 0.0
         minutes = series.minutes.mean
         self.minutes += share * (day if minutes is None else minutes)
@@ -72,27 +81,28 @@ class DemandSum:
         self.day += amount
 
     def add_charge(self, amount: Amount, share: float) -> None:
-        """Add a share of a guest's charge: of a series or of :class:`ExpectedDemand`."""
+        """Add a share of the amount that a guest is charged."""
         if isinstance(amount, ExpectedDemand):
             self.add_constant(share * amount.charged)
         else:
             self.add(amount, share)
 
     def lasting(self) -> float:
-        """Return the mean over the day, or the mean over minutes less its error if that is higher.
+        """Return the mean over a day, or that over minutes less its error if this is higher.
 
-        A load that has appeared counts within minutes. One that has vanished counts for up to a
-        day, as it may come back.
+        A load that has appeared counts within minutes. A load that has disappeared counts for up
+        to a day, because it may come back.
         """
-        chance = SIGNIFICANT_ERRORS * math.sqrt(self.variance * _MEAN_VARIANCE_RATIO)
-        return self.day + max(0.0, self.minutes - self.day - chance)
+        chance_error = SIGNIFICANT_ERRORS * math.sqrt(self.variance * _MEAN_VARIANCE_RATIO)
+        return self.day + max(0.0, self.minutes - self.day - chance_error)
 
 
 class Charge:
-    """Demand that one guest counts for, by node.
+    """What a guest is charged, and on which nodes.
 
-    :ivar traffic: None: unknown
-    :ivar cpus, mems: {node id: share}
+    :ivar demand: its demand for CPU time
+    :ivar traffic: its DRAM traffic; None if unknown
+    :ivar cpus, mems: {node id: share of its demand, or of its traffic}
     """
 
     __slots__ = ('demand', 'traffic', 'cpus', 'mems')
@@ -107,40 +117,43 @@ class Charge:
         self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
 
 
-def _compose(
+def _compose_demand(
     measured: float | None,
     sustained: float | None,
     others: Series,
     parts: Sequence[tuple[Amount | None, float]],
 ) -> float | None:
-    """Return a node's demand: that of its guests and of the rest; None: nothing was measured.
+    """Compose the demand on a node over the longer horizon from that of its guests and the rest.
 
-    The rest counts over minutes, as it comes and goes with the host's own work.
+    The rest counts by its mean over minutes, because it comes and goes with the host's own work.
 
-    :param measured: the demand in the interval; None: unknown
-    :param sustained: a lower bound of the result; None: unknown
-    :param others: the history of all but guests
-    :param parts: (amount, share of it on this node) of each guest; amount None: unknown
+    :param measured: the demand in the interval; None if unknown, and then the result is, too
+    :param sustained: a lower bound of the result; None if unknown
+    :param others: the history of everything except guests
+    :param parts: (amount, share of it on this node) of each guest; the amount is None if unknown
     """
     if measured is None:
         return None
-    known = [(amount, share) for amount, share in parts if amount is not None]
-    if others.minutes.mean is None or others.day.mean is None or len(known) < len(parts):
+    known_parts = [(amount, share) for amount, share in parts if amount is not None]
+    if others.minutes.mean is None or others.day.mean is None or len(known_parts) < len(parts):
         return measured + sum(
-            share * amount.excess for amount, share in known if isinstance(amount, ExpectedDemand)
+            share * amount.excess
+            for amount, share in known_parts
+            if isinstance(amount, ExpectedDemand)
         )
     total = DemandSum()
     total.add_constant(others.minutes.mean)
-    for amount, share in known:
+    for amount, share in known_parts:
         if share:
             total.add_charge(amount, share)
     return max(total.lasting(), sustained or 0.0)
 
 
 class ExpectedDemand:
-    """The charge of a young guest: the larger of its expected and its measured demand.
+    """Demand or traffic that a young guest is charged.
 
-    :ivar charged: the larger of the two; ``excess``: how much of it exceeds the measured demand
+    :ivar charged: the larger of its expected and its measured demand
+    :ivar excess: the part of this that exceeds its measured demand
     """
 
     __slots__ = ('charged', 'excess')
@@ -151,7 +164,7 @@ class ExpectedDemand:
 
 
 class LastingDemand:
-    """Composes the demand on a host's nodes from the charges of its guests."""
+    """Demand on a host's nodes over the longer horizon, composed of the charges of its guests."""
 
     def __init__(
         self,
@@ -163,11 +176,11 @@ class LastingDemand:
         limits: model.PlacementOptions,
         now_ns: int,
     ) -> None:
-        """Prepare for an interval.
+        """Prepare to compose the demand at the end of an interval.
 
-        :param histories: fed with this sample
-        :param guests: by uuid, those that run
-        :param promises: by uuid
+        :param histories: histories to which the sample has been added
+        :param guests: {uuid: running guest}
+        :param promises: {uuid: promise}
         :param now_ns: CLOCK_BOOTTIME
         """
         self._sample, self._host = sample, host
@@ -180,10 +193,11 @@ class LastingDemand:
     def node_loads(self) -> dict[int, model.NodeLoad]:
         """Return {node id: load} over the longer horizon.
 
-        A figure that is unknown in the interval stays unknown. Where the guests' part of it is
-        unknown (the source in use does not report their traffic), the interval's figure is taken,
-        plus what young guests are expected to add. A figure is never below what was sustained in
-        the last minutes: a load that has come and stays counts, however short its history.
+        A figure that is unknown in the interval stays unknown. If the guests' part of a figure is
+        unknown, because the source in use does not report their traffic, the figure of the
+        interval is used, plus what young guests are expected to add. Otherwise a figure is at
+        least what was sustained in the last minutes, so that a sustained load counts in full,
+        however short its history is.
         """
         charges = self._guest_charges()
         loads = {}
@@ -191,13 +205,13 @@ class LastingDemand:
             others = self._histories.others.get(node.id) or UsageHistory()
             cores, bytes_per_sec = self._histories.sustained_demand(node.id)
             loads[node.id] = model.NodeLoad(
-                _compose(
+                _compose_demand(
                     node.demand_cores,
                     cores,
                     others.demand,
                     [(charge.demand, charge.cpus.get(node.id, 0.0)) for charge in charges],
                 ),
-                _compose(
+                _compose_demand(
                     node.bandwidth_bytes_per_sec,
                     bytes_per_sec,
                     others.traffic,
@@ -210,38 +224,44 @@ class LastingDemand:
         return loads
 
     def pool_demands(self) -> tuple[PoolSample, ...]:
-        """Return the demand of the pools other than the floating one over the longer horizon.
+        """Return the demand on the pools other than the floating pool over the longer horizon.
 
-        In a pool's demand the histories of the guests whose pool it is stand for what they wanted
-        in the interval; the rest, which others of the host's guests may share, is the interval's.
+        It is the demand in the interval, in which the demand of the pool's own guests is replaced
+        by that of their histories. Other guests of the host may use the pool's CPUs, too; their
+        demand is that of the interval.
 
-        :returns: as in the sample
+        :returns: the sample's pools with this demand
         """
         if not self._sample.pools:
             return ()
-        usable = frozenset[int]().union(*map(pools.usable, self._host.nodes))
-        composed = []
+        usable_cpus = frozenset[int]().union(*map(pools.usable, self._host.nodes))
+        pool_samples = []
         for pool in self._sample.pools:
-            members = [
+            member_uuids = [
                 uuid
                 for uuid, guest in self._guests.items()
                 if guest.allowed_cpus is not None
                 and not guest.placed_by
-                and guest.allowed_cpus & usable == frozenset(pool.cpus)
+                and guest.allowed_cpus & usable_cpus == frozenset(pool.cpus)
             ]
-            more = self._beyond_the_interval(members)
-            composed.append(
+            excess_by_node = self._excess_over_interval(member_uuids)
+            pool_samples.append(
                 pool._replace(
                     demand_by_node=tuple(
-                        (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
+                        (
+                            node,
+                            None
+                            if cores is None
+                            else max(0.0, cores + excess_by_node.get(node, 0.0)),
+                        )
                         for node, cores in pool.demand_by_node
                     )
                 )
             )
-        return tuple(composed)
+        return tuple(pool_samples)
 
     def _guest_charges(self) -> list[Charge]:
-        """Return each guest's charge."""
+        """Return the charges of all guests that load the floating pool."""
         charges = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
@@ -251,10 +271,13 @@ class LastingDemand:
                     charges.append(charge)
         return charges
 
-    def _beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
-        """Return {node id: cores} by which guests' histories exceed the interval's demand."""
+    def _excess_over_interval(self, uuids: Iterable[str]) -> dict[int, float]:
+        """Return by how much guests' demand by their histories exceeds that in the interval.
+
+        :returns: {node id: cores}, negative if it is lower
+        """
         sums: dict[int, DemandSum] = {}
-        now: dict[int, float] = {}
+        interval_cores: dict[int, float] = {}
         for uuid in sorted(uuids):
             sample = self._samples.get(uuid)
             charge = self._guest_charge(uuid, self._promises.get(uuid), sample)
@@ -262,17 +285,22 @@ class LastingDemand:
                 continue
             for node, share in charge.cpus.items():
                 sums.setdefault(node, DemandSum()).add_charge(charge.demand, share)
-            wanted = sample.demand_cores if sample else None
-            if sample is None or not wanted:
+            demand_cores = sample.demand_cores if sample else None
+            if sample is None or not demand_cores:
                 continue
-            ran = sum(cores for _, cores in sample.cores_by_node)
-            for node, cores in sample.cores_by_node if ran else ():
-                now[node] = now.get(node, 0.0) + wanted * cores / ran
-        return {node: total.lasting() - now.get(node, 0.0) for node, total in sums.items()}
+            guest_cores = sum(cores for _, cores in sample.cores_by_node)
+            for node, cores in sample.cores_by_node if guest_cores else ():
+                interval_cores[node] = (
+                    interval_cores.get(node, 0.0) + demand_cores * cores / guest_cores
+                )
+        return {
+            node: total.lasting() - interval_cores.get(node, 0.0) for node, total in sums.items()
+        }
 
     def _guest_charge(
         self, uuid: str, promise: model.Promise | None, sample: GuestSample | None
     ) -> Charge | None:
+        """Return a guest's charge; None if its demand is unknown."""
         history = self._histories.guests.get(uuid)
         demand: Amount
         traffic: Amount | None
@@ -281,12 +309,12 @@ class LastingDemand:
         ):
             demand, traffic = self._expected_demand(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
-            return None  # it could not be measured: its demand is within that of the others
+            return None  # what it uses is part of the history of everything else
         else:
             demand, traffic = history.demand, history.traffic
             if traffic.day.mean is None:
                 traffic = None
-        cpus = self._where(
+        cpus = self._shares_by_node(
             promise and promise.cpu_nodes, history.ran_at(promise) if history else None
         )
         resident_bytes = sum(size for _, size in sample.bytes_by_node) if sample else 0
@@ -294,7 +322,7 @@ class LastingDemand:
             mems = {node: size / resident_bytes for node, size in sample.bytes_by_node}
         else:
             mems = (
-                self._where(promise and promise.mem_nodes)
+                self._shares_by_node(promise and promise.mem_nodes)
                 if promise and promise.mem_nodes
                 else cpus
             )
@@ -303,34 +331,48 @@ class LastingDemand:
     def _expected_demand(
         self, uuid: str, promise: model.Promise, history: GuestHistory | None
     ) -> tuple[ExpectedDemand, ExpectedDemand]:
-        """Return a young guest's charges (demand, traffic), from its own history if it has one."""
+        """Return (demand, traffic) that a young guest is charged.
+
+        They are those of its own history if it was measured for long enough, and otherwise
+        expected from the histories of its flavor.
+        """
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
         if flavor not in self._flavors:
             self._flavors[flavor] = flavors.of_flavor(self._histories, flavor)
-        known = self._flavors[flavor]
-        cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
+        demand_history = self._flavors[flavor]
+        cores = expected_cores(guest.vcpus if guest else promise.vcpus, demand_history)
         bytes_per_sec = 0.0
-        if known.bytes_per_core_sec is not None:
+        if demand_history.bytes_per_core_sec is not None:
             intensity = intensity_of(guest) if guest else INTENSITY[DEFAULT_INTENSITY]
-            bytes_per_sec = cores * known.bytes_per_core_sec * intensity
-        measured = wanted = None
+            bytes_per_sec = cores * demand_history.bytes_per_core_sec * intensity
+        measured_cores = measured_traffic = None
         if history is not None:
-            measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
+            measured_cores, measured_traffic = (
+                history.demand.minutes.mean,
+                history.traffic.minutes.mean,
+            )
             if history.measured_s >= KNOWN_S and history.demand.day.mean is not None:
                 cores = history.demand.day.mean
                 bytes_per_sec = (
                     bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
                 )
-        return ExpectedDemand(cores, measured), ExpectedDemand(bytes_per_sec, wanted)
+        return ExpectedDemand(cores, measured_cores), ExpectedDemand(
+            bytes_per_sec, measured_traffic
+        )
 
-    def _where(
-        self, nodes: Iterable[int] | None, ran: Mapping[int, float] | None = None
+    def _shares_by_node(
+        self, nodes: Iterable[int] | None, run_weights: Mapping[int, float] | None = None
     ) -> dict[int, float]:
-        """Return {node id: share}: where the guest ran, else the promised nodes by their cores."""
+        """Return {node id: share} by where a guest ran, or else by the cores of its nodes.
+
+        :param nodes: ids of the promised nodes; all nodes of the host are used if it has none of
+            them
+        :param run_weights: {node id: weight} of where the guest ran; None or all 0 if unknown
+        """
         weights = (
-            ran
-            if ran and sum(ran.values()) > 0
+            run_weights
+            if run_weights and sum(run_weights.values()) > 0
             else {node: self._cores[node] for node in nodes or () if node in self._cores}
         )
         total = sum((weights or self._cores).values())

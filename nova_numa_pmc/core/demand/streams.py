@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean, variance and quantiles of a quantity over a horizon, in bounded memory.
+"""Compute the mean, variance and quantiles of a quantity over a horizon, in bounded memory.
 
-An observation of age t weighs exp(-t / horizon). Instead of reducing the old weights, the
-new ones are increased, so that adding an observation takes constant time: G. Cormode,
-V. Shkapenyuk, D. Srivastava, B. Xu, "Forward decay", ICDE 2009.
+An observation of age t has the weight exp(-t / horizon). Instead of reducing the weights of old
+observations, those of new ones are increased, so that adding an observation takes constant time:
+G. Cormode, V. Shkapenyuk, D. Srivastava, B. Xu, "Forward decay", ICDE 2009.
 
 Mean and variance: D. H. D. West, "Updating mean and variance estimates", CACM 22(9), 1979.
 Quantiles: bins that grow geometrically, as in C. Masson, J. E. Rim, H. K. Lee, "DDSketch",
@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import math
 
-#: Relative error of a quantile, above the unit of its series.
+#: Relative error of a quantile that is above the unit of its series.
 RELATIVE_ERROR = 0.1
-#: Bins of one series; with the unit 0.01 the last one ends at 3,000.
+#: Number of bins of a stream. With a unit of 0.01, the last bin ends at 3,000.
 BIN_COUNT = 64
 _GROWTH = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GROWTH = math.log(_GROWTH)
-#: Weights are scaled back before they come near the largest float.
+#: Weights are scaled down once the scale has reached this, well below the largest float.
 _SCALE_MAX = 1e100
-#: Bins with a smaller part of a stream's weight are forgotten when it is scaled or written.
+#: A bin with a smaller share of its stream's weight is dropped when the stream is scaled or
+#: written.
 _WEIGHT_MIN_RATIO = 1e-4
 
 
 class Horizon:
-    """The weight of a new observation relative to earlier ones of the same horizon.
+    """The weight of a new observation relative to that of earlier ones over the same horizon.
 
-    :ivar horizon_s: after this time an observation weighs 1/e of a new one [s]
-    :ivar scale: weight of one second of new observation
+    :ivar horizon_s: age at which the weight of an observation is 1/e of that of a new one [s]
+    :ivar scale: weight of one second of a new observation
     """
 
     __slots__ = ('horizon_s', 'scale')
@@ -39,18 +40,18 @@ class Horizon:
         self.horizon_s, self.scale = horizon_s, 1.0
 
     def advance(self, seconds: float) -> float:
-        """Advance the time; return the weight of an observation over that time.
+        """Advance the time, and return the weight of an observation over the time that passed.
 
-        It is the integral of the weights of its moments, so that an interval that is cut in
-        two weighs as much as the whole.
+        It is the integral of the weights of all moments, so that the two parts of an interval
+        together weigh as much as the whole.
 
-        :param seconds: at most a hundred horizons
+        :param seconds: time that passed, at most a hundred horizons
         """
         self.scale *= math.exp(seconds / self.horizon_s)
         return -math.expm1(-seconds / self.horizon_s) * self.horizon_s * self.scale
 
     def overflow(self) -> float | None:
-        """Return the factor by which all weights are to be scaled now, None: not yet."""
+        """Return the factor by which to scale all weights now; None if none is needed yet."""
         if self.scale < _SCALE_MAX:
             return None
         factor, self.scale = 1.0 / self.scale, 1.0
@@ -58,10 +59,10 @@ class Horizon:
 
 
 class Stream:
-    """One quantity over one horizon.
+    """Statistics of one quantity over one horizon.
 
-    :ivar weight: of all observations, in the horizon's scale
-    :ivar mean: None: nothing was observed
+    :ivar weight: total weight of the observations, in the horizon's scale
+    :ivar mean: mean of the observations; None if there are none
     """
 
     __slots__ = ('weight', 'mean', '_squares', '_bins')
@@ -79,7 +80,7 @@ class Stream:
     def add(self, value: float, weight: float, index: int) -> None:
         """Add an observation.
 
-        :param index: the bin of the value, from :func:`bin_of`
+        :param index: the bin of the value, as :func:`bin_of` returns it
         """
         if self.mean is None:
             self.mean = value
@@ -91,31 +92,31 @@ class Stream:
 
     @property
     def variance(self) -> float | None:
-        """Return the variance of the observations by weight, None: there are none."""
+        """Return the weighted variance of the observations; None if there are none."""
         return max(0.0, self._squares) / self.weight if self.weight else None
 
     def quantile(self, share: float, unit: float) -> float | None:
-        """Return the value that this share of the time does not exceed; None: unknown.
+        """Return the value that is not exceeded for a share of the time; None if it is unknown.
 
-        Its error is at most :data:`RELATIVE_ERROR` of it, or the unit if that is more; a value
-        beyond the last bin is returned as the end of that bin.
+        Its error is at most :data:`RELATIVE_ERROR` of the value, or the unit if that is more.
+        Values above the last bin count as in that bin.
 
-        :param share: 0.95 for the 95th percentile
-        :param unit: as given to :func:`bin_of`
+        :param share: the share, such as 0.95 for the 95th percentile
+        :param unit: the unit that was given to :func:`bin_of`
         """
         if not self._bins:
             return None
-        left = share * math.fsum(self._bins.values()) * (1 - 1e-12)
+        left_weight = share * math.fsum(self._bins.values()) * (1 - 1e-12)
         for index in sorted(self._bins):
-            left -= self._bins[index]
-            if left <= 0:
+            left_weight -= self._bins[index]
+            if left_weight <= 0:
                 break
         return _middle(index) * unit
 
     def rescale(self, factor: float) -> None:
-        """Multiply all weights; forget bins that have hardly any left."""
+        """Multiply all weights by a factor, and drop bins that have hardly any weight left."""
         self.weight *= factor
-        if not self.weight:  # it was observed so long ago that its weight has underflowed
+        if not self.weight:  # the last observation is so old that its weight has underflowed
             self.mean, self._squares, self._bins = None, 0.0, {}
             return
         self._squares *= factor
@@ -126,7 +127,7 @@ class Stream:
         }
 
     def bins(self) -> list[tuple[int, float]]:
-        """Return (bin, share of the weight), by bin, without those that have hardly any."""
+        """Return (bin, share of the weight) in order, without bins that have hardly any weight."""
         return [
             (index, weight / self.weight)
             for index, weight in sorted(self._bins.items())
@@ -135,12 +136,15 @@ class Stream:
 
 
 def bin_of(value: float, unit: float) -> int:
-    """Return the bin of a value that is not negative: 0 up to the unit, then geometrically."""
+    """Return the index of the bin of a value that is not negative.
+
+    The first bin ends at the unit; the others grow geometrically.
+    """
     if value <= unit:
         return 0
     return min(BIN_COUNT - 1, math.ceil(math.log(value / unit) / _LOG_GROWTH - 1e-9))
 
 
 def _middle(index: int) -> float:
-    """Return a value that is within the relative error of every value in a bin."""
+    """Return the value that is within the relative error of every value in a bin, in units."""
     return 2 * _GROWTH**index / (_GROWTH + 1) if index else 0.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places a guest could have: one node, a set of nodes, CPUs only.
+"""List the places that a guest could have: one node, a set of nodes, or only CPUs.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class Candidate:
-    """A place: positions of the CPUs and of the memory (empty: anywhere), and whether to bind."""
+    """A place that is considered for a guest.
+
+    :ivar cpus: positions of the nodes of its CPUs
+    :ivar mems: positions of the nodes of its memory; empty if that may be anywhere
+    :ivar memory_fits: whether the nodes have room for the memory, so that it can be bound to them
+    """
 
     __slots__ = ('cpus', 'mems', 'memory_fits')
 
@@ -26,10 +31,10 @@ class Candidate:
 
 
 class PlacementInput:
-    """Input of a decision: a host by memory domain, a request, and the resources it finds there.
+    """Input of a decision: a host by memory domain, a request, and the resources for it.
 
-    :ivar threads: number of CPUs that the guest may use, by position
-    :ivar free_bytes: bytes left to promise of the guest's kind of memory, by position
+    :ivar threads: by position, the number of CPUs that the guest may use
+    :ivar free_bytes: by position, the bytes that may still be promised of the guest's page size
     :ivar devices: positions of the guest's devices
     """
 
@@ -44,18 +49,18 @@ class PlacementInput:
     ) -> None:
         """Collect the input.
 
-        :param merged, members: from :func:`memory_domains.merge`
-        :param host_view: the view by node
+        :param merged, members: the result of :func:`memory_domains.merge`
+        :param host_view: the view by node, which was merged
         """
         self.view, self.request = merged, request
-        self.threads = _threads(merged, request)
+        self.threads = _allowed_threads(merged, request)
         self.free_bytes = free_bytes(merged.nodes, request)
         device_nodes = request.device_nodes
         self.devices = (
             tuple(
-                at
-                for at, group in enumerate(members)
-                for member in group
+                position
+                for position, domain_members in enumerate(members)
+                for member in domain_members
                 if host_view.nodes[member].id in device_nodes
             )
             if device_nodes
@@ -63,23 +68,23 @@ class PlacementInput:
         )
 
     def distance(self, a: int, b: int) -> float:
-        """Read the SLIT distance between two positions."""
+        """Return the SLIT distance from position ``a`` to ``b``."""
         return memory_domains.distance(self.view, a, b)
 
 
-def _threads(view: model.HostView, request: model.Request) -> list[int]:
-    """Count the threads that the guest may use on each node."""
-    allowed = request.allowed_cpus
+def _allowed_threads(view: model.HostView, request: model.Request) -> list[int]:
+    """Count the CPUs that the guest may use on each node."""
+    allowed_cpus = request.allowed_cpus
     return [
         node.threads
         if node.cpus is None
-        else len(node.cpus if allowed is None else node.cpus & allowed)
+        else len(node.cpus if allowed_cpus is None else node.cpus & allowed_cpus)
         for node in view.nodes
     ]
 
 
 def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
-    """Return the bytes left to promise on each node, of the guest's kind of memory."""
+    """Return the bytes that may still be promised on each node, of the guest's page size."""
     if request.page_bytes is None:
         return [node.capacity_bytes - node.promised_bytes for node in nodes]
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
@@ -90,12 +95,12 @@ def kinds_of_place(
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) for each kind of place, the best kind first.
 
-    :param costs: returns the costs by position, for :func:`node_sets.smallest` to choose by
-        where many sets of positions hold the guest
+    :param costs: a function that returns the cost of each position, by which
+        :func:`node_sets.smallest` chooses if many sets of positions hold the guest
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield 'spread', _everywhere(inputs)
+        yield 'spread', _all_nodes(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
     yield 'one_node', _single_nodes(inputs, bandwidth)
@@ -105,8 +110,8 @@ def kinds_of_place(
     yield (
         'cpus_only',
         [
-            Candidate((at,), (), False)
-            for at, threads in enumerate(inputs.threads)
+            Candidate((position,), (), False)
+            for position, threads in enumerate(inputs.threads)
             if threads >= vcpus
         ],
     )
@@ -114,8 +119,8 @@ def kinds_of_place(
         yield (
             'cpus_only',
             [
-                Candidate(chosen, (), False)
-                for chosen in node_sets.smallest(
+                Candidate(positions, (), False)
+                for positions in node_sets.smallest(
                     [(threads,) for threads in inputs.threads],
                     (vcpus,),
                     inputs.distance,
@@ -125,54 +130,60 @@ def kinds_of_place(
         )
 
 
-def _everywhere(inputs: PlacementInput) -> list[Candidate]:
-    cpus = tuple(at for at, threads in enumerate(inputs.threads) if threads)
-    fits = sum(max(0, inputs.free_bytes[at]) for at in cpus) >= inputs.request.memory_bytes
-    return [Candidate(cpus, cpus if fits else (), fits)]
+def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
+    cpus = tuple(position for position, threads in enumerate(inputs.threads) if threads)
+    memory_fits = (
+        sum(max(0, inputs.free_bytes[position]) for position in cpus)
+        >= inputs.request.memory_bytes
+    )
+    return [Candidate(cpus, cpus if memory_fits else (), memory_fits)]
 
 
-def _maxima(inputs: PlacementInput) -> list[float | None]:
-    """List each position's maximum bandwidth for the guest [bytes/s]; None: unknown.
+def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
+    """List the maximum bandwidth of each position's memory [bytes/s]; None if it is unknown.
 
-    It is 0 where there is no such memory for guests: on a node with CPUs only, and on a node whose
-    memory is withheld from guests, whatever its bandwidth.
+    It is 0 for a node that has no memory of the guest's page size for guests: a node with only
+    CPUs, or one whose memory is withheld from guests, whatever its bandwidth.
     """
-    huge = inputs.request.page_bytes is not None
+    needs_huge_pages = inputs.request.page_bytes is not None
     return [
         node.bandwidth_max_bytes_per_sec
-        if (node.huge_free_bytes if huge else node.capacity_bytes)
+        if (node.huge_free_bytes if needs_huge_pages else node.capacity_bytes)
         else 0.0
         for node in inputs.view.nodes
     ]
 
 
 def _bandwidth_need(inputs: PlacementInput) -> float | None:
-    """Return the bandwidth that a place must have [bytes/s]; None: unknown, so no constraint.
+    """Return the bandwidth that a place must have [bytes/s]; None if there is no constraint.
 
-    A guest that alone exceeds a node's maximum runs better over several nodes than on one. No more
-    is required than the host has for guests.
+    A guest that exceeds a node's maximum by itself runs better on several nodes than on one. The
+    need is at most what the host has for guests. There is no constraint if the guest's traffic or
+    a node's maximum is unknown.
     """
-    wanted = inputs.request.bandwidth_bytes_per_sec
-    if wanted is None:
+    guest_bandwidth = inputs.request.bandwidth_bytes_per_sec
+    if guest_bandwidth is None:
         return None
-    maxima = [maximum for maximum in _maxima(inputs) if maximum is not None]
-    return None if len(maxima) < len(inputs.view.nodes) else min(wanted, sum(maxima))
+    maxima = [maximum for maximum in _bandwidth_maxima(inputs) if maximum is not None]
+    return None if len(maxima) < len(inputs.view.nodes) else min(guest_bandwidth, sum(maxima))
 
 
-def _single_nodes(inputs: PlacementInput, bandwidth: float | None) -> list[Candidate]:
+def _single_nodes(inputs: PlacementInput, bandwidth_min: float | None) -> list[Candidate]:
     vcpus, memory_bytes = max(1, inputs.request.vcpus), inputs.request.memory_bytes
     places = []
-    for at, node in enumerate(inputs.view.nodes):
-        if inputs.threads[at] < vcpus:
+    for position, node in enumerate(inputs.view.nodes):
+        if inputs.threads[position] < vcpus:
             continue
-        home: int | None = at
-        if inputs.free_bytes[at] < memory_bytes:
-            # First touch on a node without memory falls back to the nearest node that has some.
-            home = _nearest_memory(inputs, at) if is_memoryless(node) else None
-        if home is not None and not (
-            bandwidth and (inputs.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
+        memory_position: int | None = position
+        if inputs.free_bytes[position] < memory_bytes:
+            # If a node has no memory, first touch falls back to the nearest node that has some.
+            memory_position = _nearest_memory(inputs, position) if is_memoryless(node) else None
+        if memory_position is not None and not (
+            bandwidth_min
+            and (inputs.view.nodes[memory_position].bandwidth_max_bytes_per_sec or 0.0)
+            < bandwidth_min
         ):
-            places.append(Candidate((at,), (home,), home == at))
+            places.append(Candidate((position,), (memory_position,), memory_position == position))
     return places
 
 
@@ -181,15 +192,18 @@ def is_memoryless(node: model.NodeView) -> bool:
     return not node.capacity_bytes and not node.huge_free_bytes
 
 
-def _nearest_memory(inputs: PlacementInput, at: int) -> int | None:
-    """Find where a guest on a CPU-only node would have its memory; None: it does not fit."""
-    with_memory = [
+def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
+    """Find the position where a guest on a node without memory would have its own.
+
+    :returns: None if the memory does not fit there
+    """
+    memory_positions = [
         other for other, node in enumerate(inputs.view.nodes) if not is_memoryless(node)
     ]
     nearest = min(
-        with_memory,
+        memory_positions,
         default=None,
-        key=lambda other: (inputs.distance(at, other), -inputs.free_bytes[other]),
+        key=lambda other: (inputs.distance(position, other), -inputs.free_bytes[other]),
     )
     if nearest is None or inputs.free_bytes[nearest] < inputs.request.memory_bytes:
         return None
@@ -197,22 +211,28 @@ def _nearest_memory(inputs: PlacementInput, at: int) -> int | None:
 
 
 def _spans(
-    inputs: PlacementInput, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
+    inputs: PlacementInput, bandwidth_min: float | None, costs: Sequence[node_sets.Cost] | None
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (threads, max(0, free)) for threads, free in zip(inputs.threads, inputs.free_bytes)
+        (threads, max(0, free_bytes))
+        for threads, free_bytes in zip(inputs.threads, inputs.free_bytes)
     ]
     need: tuple[float, ...] = (max(1, inputs.request.vcpus), inputs.request.memory_bytes)
-    if bandwidth:
-        room = [(*kinds, maximum or 0.0) for kinds, maximum in zip(room, _maxima(inputs))]
-        need += (bandwidth,)
+    if bandwidth_min:
+        room = [
+            (*amounts, maximum or 0.0) for amounts, maximum in zip(room, _bandwidth_maxima(inputs))
+        ]
+        need += (bandwidth_min,)
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
-    for chosen in node_sets.smallest(room, need, inputs.distance, costs):
-        cpus = tuple(at for at in chosen if inputs.threads[at])
-        mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
-        # Sets that differ only in nodes with neither CPUs nor memory for it are the same place.
+    for positions in node_sets.smallest(room, need, inputs.distance, costs):
+        cpus = tuple(position for position in positions if inputs.threads[position])
+        mems = tuple(position for position in positions if not is_memoryless(nodes[position]))
+        # Sets that differ only in nodes with neither CPUs nor memory for the guest are one place.
         places.setdefault(
-            (cpus, mems), Candidate(cpus, mems, not any(is_memoryless(nodes[at]) for at in chosen))
+            (cpus, mems),
+            Candidate(
+                cpus, mems, not any(is_memoryless(nodes[position]) for position in positions)
+            ),
         )
     return list(places.values())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render a placement's reasons as text, only where they are shown.
+"""Render the reasons of a placement as text, which is done only where they are shown.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _WORDS = {
 
 
 def explain(placement: Placement) -> str:
-    """Return one line on where a guest goes and why.
+    """Return one line that states where a guest is placed and why.
 
-    :returns: a line without its end, e.g. ``node 1: fits on one node; pressure 0.25 …``
+    :returns: a line without a newline, such as ``node 1: fits on one node; pressure 0.25 …``
     """
     texts = [_reason_text(reason) for reason in placement.reasons]
     if not placement.nodes:
@@ -54,10 +54,10 @@ def explain(placement: Placement) -> str:
 
 
 def _reason_text(reason: Reason) -> str:
-    words = _WORDS.get(reason.code, reason.code)
+    text = _WORDS.get(reason.code, reason.code)
     for name, value in reason.values:
-        words = words.replace('{%s}' % name, _value(name, value))
-    return words
+        text = text.replace('{%s}' % name, _value(name, value))
+    return text
 
 
 def _comparison(values: Mapping[str, Any]) -> list[str]:
@@ -77,7 +77,8 @@ def _comparison(values: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def _value(name: str, value: Any) -> str:  # as model.Reason has it
+def _value(name: str, value: Any) -> str:
+    """Render a value of a :class:`model.Reason`."""
     if name.endswith('_bytes'):
         return '%.0f MiB' % (value / MIB)
     if isinstance(value, float):

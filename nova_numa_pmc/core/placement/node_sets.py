@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the smallest sets of nodes that together hold a guest too large for one node.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    #: Between two positions.
+    #: Function that returns the distance between two positions.
     Distances = Callable[[int, int], float]
     #: Sort key of a position.
     Cost = tuple[float, ...]
+    #: Set of positions, in ascending order.
     Set = tuple[int, ...]
 
-#: Up to this many sets of one size are enumerated; beyond that a search finds some of them.
+#: The most sets of one size that are enumerated. If there are more, a search finds some of them.
 ENUMERATED_MAX = 300
-#: At most this many sets are returned, the cheapest ones.
+#: The most sets that are returned. If there are more, the cheapest are.
 RETURNED_MAX = 72
-#: About this many neighbourhoods are searched, those of the first positions.
+#: No neighbourhoods of further positions are searched once there are this many.
 _NEIGHBOURHOODS_MAX = 32
-#: Weights of the first of two resources when the roomiest nodes are searched for.
+#: Weights of the first of two resources by which the roomiest nodes are searched for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
@@ -36,165 +37,182 @@ def smallest(
     distances: Distances,
     costs: Sequence[Cost] | None = None,
 ) -> list[Set]:
-    """List the smallest sets of positions whose summed room covers the need.
+    """List the smallest sets of positions whose room together covers the need.
 
-    Exact while a size has at most 300 sets (any host of up to 10 nodes, or pairs on 25).
-    On larger hosts one set is searched for in each neighbourhood, such as a socket or the whole
-    host, and one more among the roomiest nodes. The search takes the nodes up to the lowest cost
-    that suffices, chooses the roomiest of these by a blend of resources, and exchanges them for
-    cheaper ones as long as the set still holds the guest.
+    The list is complete if there are at most 300 sets of that size, as on any host of up to 10
+    nodes, or for pairs of 25 nodes. On larger hosts, one set is searched for in each
+    neighbourhood, such as a socket or the whole host. The search takes the nodes up to the lowest
+    cost that suffices, chooses the roomiest of these by a blend of resources, and exchanges them
+    for cheaper ones as long as the set still holds the guest.
 
-    :param room: per position, what it has of each resource
-    :param need: what is wanted of each resource; all ≥ 0
-    :param distances: ``distances(a, b)`` between two positions
-    :param costs: sort keys of the positions, the lowest is the best; None: all are equal
-    :returns: ascending tuples, all of one size; empty: even all do not suffice
+    :param room: by position, the available amount of each resource
+    :param need: the required amount of each resource, at least 0
+    :param distances: a function that returns the distance between two positions
+    :param costs: the sort key of each position, of which the lowest is the best; None if all are
+        equal
+    :returns: ascending tuples, all of the same size; empty if all positions together do not
+        suffice
     """
-    everywhere = tuple(range(len(room)))
+    all_positions = tuple(range(len(room)))
     costs = costs or [(0,)] * len(room)
-    if not everywhere or not _covers(room, need, everywhere):
+    if not all_positions or not _covers(room, need, all_positions):
         return []
     for size in range(_least_size(room, need), len(room) + 1):
         if comb(len(room), size) > ENUMERATED_MAX:
             return _find_sets(_Search(room, need, costs), distances, size)
-        sets = [chosen for chosen in combinations(everywhere, size) if _covers(room, need, chosen)]
+        sets = [
+            positions
+            for positions in combinations(all_positions, size)
+            if _covers(room, need, positions)
+        ]
         if sets:
             return sets if len(sets) <= RETURNED_MAX else _cheapest(sets, costs, distances)
     return []
 
 
 def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
-    """Keep the sets of lowest cost, and among equals of nearest positions; preserve the order."""
+    """Return the cheapest sets, of equals those with the nearest positions, in the given order."""
 
-    def key(chosen: Set) -> tuple[list[float], float, list[Cost]]:
-        own = sorted([costs[at] for at in chosen], reverse=True)
+    def sort_key(positions: Set) -> tuple[list[float], float, list[Cost]]:
+        own_costs = sorted([costs[position] for position in positions], reverse=True)
         return (
-            [cost[0] for cost in own],
-            sum([distances(a, b) for a, b in combinations(chosen, 2)]),
-            own,
+            [cost[0] for cost in own_costs],
+            sum([distances(a, b) for a, b in combinations(positions, 2)]),
+            own_costs,
         )
 
-    kept = set(sorted(sets, key=key)[:RETURNED_MAX])
-    return [chosen for chosen in sets if chosen in kept]
+    kept_sets = set(sorted(sets, key=sort_key)[:RETURNED_MAX])
+    return [positions for positions in sets if positions in kept_sets]
 
 
 def _covers(
-    room: Sequence[tuple[float, ...]], need: tuple[float, ...], chosen: Sequence[int]
+    room: Sequence[tuple[float, ...]], need: tuple[float, ...], positions: Sequence[int]
 ) -> bool:
-    for kind, wanted in enumerate(need):
-        if sum([room[at][kind] for at in chosen]) < wanted:
+    for resource, required in enumerate(need):
+        if sum([room[position][resource] for position in positions]) < required:
             return False
     return True
 
 
 def _least_size(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
-    """Bound the size from below: each resource alone, taken from its roomiest nodes."""
-    least = 1
-    for kind, wanted in enumerate(need):
-        left = wanted
-        for count, has in enumerate(sorted((amounts[kind] for amounts in room), reverse=True), 1):
-            left -= has
-            if left <= 0:
-                least = max(least, count)
+    """Return the smallest size at which each resource, considered by itself, could suffice."""
+    size_min = 1
+    for resource, required in enumerate(need):
+        uncovered = required
+        for count, amount in enumerate(
+            sorted((amounts[resource] for amounts in room), reverse=True), 1
+        ):
+            uncovered -= amount
+            if uncovered <= 0:
+                size_min = max(size_min, count)
                 break
-    return least
+    return size_min
 
 
-def _find_sets(search: _Search, distances: Distances, least: int) -> list[Set]:
-    """Find sets of the fewest positions that suffice, looking in neighbourhoods."""
-    everywhere = list(range(len(search.room)))
-    for size in range(least, len(everywhere) + 1):
+def _find_sets(search: _Search, distances: Distances, size_min: int) -> list[Set]:
+    """Search neighbourhoods for sets of the fewest positions that suffice."""
+    all_positions = list(range(len(search.room)))
+    for size in range(size_min, len(all_positions) + 1):
         sets = set()
-        if search.roomiest(everywhere, size):
-            for positions in _neighbourhoods(len(everywhere), distances):
-                chosen = search.best(positions, size)
-                if chosen:
-                    sets.add(chosen)
+        if search.roomiest(all_positions, size):
+            for positions in _neighbourhoods(len(all_positions), distances):
+                node_set = search.best(positions, size)
+                if node_set:
+                    sets.add(node_set)
         if sets:
             return sorted(sets)
-    return [tuple(everywhere)]
+    return [tuple(all_positions)]
 
 
 def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]]:
-    """Return, for each position and distance, the positions within it; and all positions."""
+    """Return the set of all positions, and for each seed those within each distance of it."""
     neighbourhoods = {frozenset(range(count)): None}
     for seed in range(count):
-        apart = [distances(seed, at) for at in range(count)]
-        for radius in sorted({*apart} - {max(apart)}):
-            near = frozenset(at for at in range(count) if apart[at] <= radius)
-            if len(near) > 1:
-                neighbourhoods[near] = None
+        seed_distances = [distances(seed, position) for position in range(count)]
+        for radius in sorted({*seed_distances} - {max(seed_distances)}):
+            neighbourhood = frozenset(
+                position for position in range(count) if seed_distances[position] <= radius
+            )
+            if len(neighbourhood) > 1:
+                neighbourhoods[neighbourhood] = None
         if len(neighbourhoods) >= _NEIGHBOURHOODS_MAX:
             break
     return neighbourhoods
 
 
 class _Search:
-    """Searches sets of positions by their room, as a share of the need, and by their cost."""
+    """Search for sets of positions by their room, as a share of the need, and their cost."""
 
     __slots__ = ('room', 'need', 'costs', 'values')
 
     def __init__(
         self, room: Sequence[tuple[float, ...]], need: tuple[float, ...], costs: Sequence[Cost]
     ) -> None:
-        kinds = [kind for kind, wanted in enumerate(need) if wanted]
+        resources = [resource for resource, required in enumerate(need) if required]
         self.room, self.need, self.costs = room, need, costs
-        ratios = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
-        if len(kinds) == 2:
+        ratios = [
+            [min(1.0, amounts[resource] / need[resource]) for resource in resources]
+            for amounts in room
+        ]
+        if len(resources) == 2:
             self.values = [
-                [blend * one + (1 - blend) * other for one, other in ratios] for blend in _BLENDS
+                [blend * first + (1 - blend) * second for first, second in ratios]
+                for blend in _BLENDS
             ]
         else:
-            self.values = [[sum(of_node) for of_node in ratios]] + [
-                [of_node[at] for of_node in ratios] for at in range(len(kinds))
+            self.values = [[sum(node_ratios) for node_ratios in ratios]] + [
+                [node_ratios[index] for node_ratios in ratios] for index in range(len(resources))
             ]
 
     def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
-        """Return a set of these positions that holds the guest; None: none was found."""
+        """Return a set of ``size`` positions that holds the guest; None if none is found."""
         for values in self.values:
-            chosen = sorted(positions, key=values.__getitem__, reverse=True)[:size]
-            if _covers(self.room, self.need, chosen):
-                return chosen
+            selection = sorted(positions, key=values.__getitem__, reverse=True)[:size]
+            if _covers(self.room, self.need, selection):
+                return selection
         return None
 
     def best(self, positions: Iterable[int], size: int) -> Set | None:
-        """Return the cheapest set found among some positions; None: none suffices."""
+        """Return the cheapest set of ``size`` positions that is found; None if none suffices."""
         costs = self.costs
-        ordered = sorted(positions, key=costs.__getitem__)
-        levels = [
-            at
-            for at in range(size, len(ordered) + 1)
-            if at == len(ordered) or costs[ordered[at]][0] != costs[ordered[at - 1]][0]
+        by_cost = sorted(positions, key=costs.__getitem__)
+        level_sizes = [
+            count
+            for count in range(size, len(by_cost) + 1)
+            if count == len(by_cost) or costs[by_cost[count]][0] != costs[by_cost[count - 1]][0]
         ]
-        low, high = 0, len(levels) - 1
-        widest = None if high < 0 else self.roomiest(ordered, size)
-        if not widest:
+        low, high = 0, len(level_sizes) - 1
+        fallback = None if high < 0 else self.roomiest(by_cost, size)
+        if not fallback:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.roomiest(ordered[: levels[middle]], size):
+            if self.roomiest(by_cost[: level_sizes[middle]], size):
                 high = middle
             else:
                 low = middle + 1
-        allowed = ordered[: levels[low]]
-        return self._exchange(self.roomiest(allowed, size) or widest, allowed)
+        allowed = by_cost[: level_sizes[low]]
+        return self._exchange(self.roomiest(allowed, size) or fallback, allowed)
 
-    def _exchange(self, chosen: list[int], allowed: list[int]) -> Set:
-        """Exchange the costliest positions for the cheapest with which the set still suffices."""
-        kept = set(chosen)
-        for costly in sorted(chosen, key=self.costs.__getitem__, reverse=True):
-            rest = [at for at in kept if at != costly]
-            missing = [
-                wanted - sum([self.room[at][kind] for at in rest])
-                for kind, wanted in enumerate(self.need)
+    def _exchange(self, selection: list[int], allowed: list[int]) -> Set:
+        """Exchange each position, costliest first, for the cheapest one that still suffices."""
+        kept_positions = set(selection)
+        for costly_position in sorted(selection, key=self.costs.__getitem__, reverse=True):
+            other_positions = [
+                position for position in kept_positions if position != costly_position
             ]
-            for cheaper in allowed:
-                if self.costs[cheaper] >= self.costs[costly]:
+            shortfalls = [
+                required - sum([self.room[position][resource] for position in other_positions])
+                for resource, required in enumerate(self.need)
+            ]
+            for cheaper_position in allowed:
+                if self.costs[cheaper_position] >= self.costs[costly_position]:
                     break
-                if cheaper not in kept and all(
-                    has >= wanted for has, wanted in zip(self.room[cheaper], missing)
+                if cheaper_position not in kept_positions and all(
+                    amount >= required
+                    for amount, required in zip(self.room[cheaper_position], shortfalls)
                 ):
-                    kept.remove(costly)
-                    kept.add(cheaper)
+                    kept_positions.remove(costly_position)
+                    kept_positions.add(cheaper_position)
                     break
-        return tuple(sorted(kept))
+        return tuple(sorted(kept_positions))

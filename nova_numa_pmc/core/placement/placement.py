@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which nodes of a host a guest's CPUs and memory belong on: the one decision.
+"""Decide on which nodes of a host a guest's CPUs and memory are placed.
 
-The hook, the agent for the starts that it finishes, and ``explain`` ask :func:`place`. For the
-weigher and the filter, :mod:`outcome` comes to the same places, by :func:`decide_place` or
-faster. The rebalancer decides by what guests lose (:mod:`planner`). Imported by the libvirt hook
-at every guest start: light modules only.
+The hook, the agent (for the guest starts that it completes) and ``explain`` call :func:`place`.
+For the weigher and the filter, :mod:`outcome` arrives at the same places, either through
+:func:`decide_place` or by a faster way. The rebalancer decides by what guests lose
+(:mod:`planner`).
+
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def with_traffic_rate(
 ) -> model.DemandHistory:
     """Return a demand history with the traffic rate of its host.
 
-    :param history: of the host's guests; None: there is none
+    :param history: the demand history of the host's guests; None if there is none
     """
     merged, _ = memory_domains.merge(host_view)
     return (history or model.DemandHistory())._replace(
@@ -42,29 +44,33 @@ def place(
 ) -> model.Placement:
     """Decide where a guest belongs.
 
-    One node if the guest fits, else the smallest and closest set of nodes, else CPUs
-    only with memory left unbound, else nothing. It fits when the nodes have a thread for
-    each vCPU and what is left to promise covers its memory; other guests' vCPUs are
-    pressure, not a limit. Among feasible candidates, compared in this order
+    A guest is placed on one node if it fits there, otherwise on the smallest and closest set of
+    nodes that holds it. If there is none, only its CPUs are placed and its memory is left unbound;
+    if that is not possible either, the guest is left alone. It fits if the nodes have a CPU for
+    each vCPU and their memory that may still be promised covers the guest's; the vCPUs of other
+    guests count as pressure and are not a limit. Candidates that fit are compared in this order
     (:data:`ranking.KEY_FIELDS`):
 
-    1. the pressures that it leaves on the candidate's own nodes, highest first, at
-       least ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. The other
-       nodes do not enter: for single nodes the order is the same as that of the whole
-       host's sorted pressures, but rounding those would let a calm node's step outweigh
-       the guest's own
-    2. distance of memory and devices from the CPUs, SLIT units beyond local
-    3. the same pressures without the floor, in the same steps: measurement noise must
-       not tip equal guests to one side
-    4. vCPUs per core, 5. promised memory per capacity, 6. guests, 7. rotation
+    1. The pressures that the guest would leave on the candidate's nodes, highest first, at least
+       ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. Other nodes do not
+       count. For single nodes, sorting by the pressures of the whole host would give the same
+       order, except that, if they are rounded, a step on a calm node could outweigh the guest's
+       own.
+    2. The distance of memory and devices from the CPUs, in SLIT units beyond local.
+    3. The same pressures without the floor, in the same steps, so that measurement noise does not
+       send all of several equal guests to one node.
+    4. vCPUs per core
+    5. Promised memory per capacity
+    6. Guests
+    7. Rotation
 
-    Pressure is the highest of CPU wanted per capacity, bandwidth per maximum and link
-    utilisation; a part that some nodes do not know is taken as the upper quartile of those
-    that do (:mod:`missing`). Demand that is measured nowhere is taken as 0.5 cores per
-    promised vCPU.
+    Pressure is the highest of CPU demand per capacity, bandwidth per maximum and link utilisation.
+    A part that is unknown for some nodes is assumed to be the upper quartile of the others
+    (:mod:`missing`). If demand is measured on no node, it is assumed to be 0.5 cores per promised
+    vCPU.
 
-    :param host_view: from :func:`host_view.view` or from Nova's metrics
-    :returns: no nodes: leave the guest alone
+    :param host_view: a view from :func:`host_view.view` or from Nova's metrics
+    :returns: a placement, which has no nodes if the guest is left alone
     """
     if request.placed_by:
         return _leave_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
@@ -72,18 +78,18 @@ def place(
         return _leave_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
-    decided = decide_place(inputs, limits)
-    if not decided.ranks:
-        return _leave_alone(decided.reason)
-    return _placement(host_view, members, inputs, decided)
+    decision = decide_place(inputs, limits)
+    if not decision.ranks:
+        return _leave_alone(decision.reason)
+    return _placement(host_view, members, inputs, decision)
 
 
 class PlaceDecision:
-    """The kind of place that was decided on, and the order of its candidates.
+    """The kind of place that was decided on, and its candidates in order.
 
-    :ivar reason: only the verdict's code if there are ``ranks``
-    :ivar ranks: best first; empty: nowhere
-    :ivar assumed: the parts of pressure that some nodes do not know (:mod:`missing`)
+    :ivar reason: why the guest is left alone, or, if there are ``ranks``, the code of the kind
+    :ivar ranks: the candidates, best first; empty if the guest is left alone
+    :ivar assumed: parts of pressure that are assumed for some nodes (:mod:`missing`)
     """
 
     __slots__ = ('reason', 'ranks', 'assumed')
@@ -95,7 +101,7 @@ class PlaceDecision:
 
 
 def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
-    """Order the places that a guest could have."""
+    """Decide on the kind of place for a guest, and order its candidates."""
     request = inputs.request
     if sum(inputs.threads) < max(1, request.vcpus):
         return PlaceDecision(
@@ -114,13 +120,14 @@ def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> Plac
 
 
 def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> model.Promise:
-    """Record what a host promises to a guest with a placement.
+    """Return what a host promises to a guest with a placement.
 
     :param now_ns: CLOCK_BOOTTIME
-    :returns: where we placed it, or where others pinned it, or floating
+    :returns: a promise of where we placed the guest or where others pinned it, or else of a
+        floating guest
     """
     if guest.placed_by:
-        # What numatune does not bind is allocated where the vCPUs run.
+        # Memory that <numatune> does not bind is allocated where the vCPUs run.
         cpu_nodes, mem_nodes = guest.cpu_nodes, guest.mem_nodes or guest.cpu_nodes
         origin = model.PINNED
     else:
@@ -148,28 +155,36 @@ def _placement(
     host_view: model.HostView,
     members: Sequence[tuple[int, ...]],
     inputs: PlacementInput,
-    decided: PlaceDecision,
+    decision: PlaceDecision,
 ) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
-    best, code = decided.ranks[0].candidate, decided.reason.code
+    candidate, code = decision.ranks[0].candidate, decision.reason.code
 
-    def ids(positions: tuple[int, ...]) -> tuple[int, ...]:
+    def ids_of(positions: tuple[int, ...]) -> tuple[int, ...]:
         if len(positions) == 1 and len(members[positions[0]]) == 1:
             return (host_view.nodes[members[positions[0]][0]].id,)
         return tuple(
-            sorted({host_view.nodes[member].id for at in positions for member in members[at]})
+            sorted(
+                {
+                    host_view.nodes[member].id
+                    for position in positions
+                    for member in members[position]
+                }
+            )
         )
 
-    nodes = ids(
-        best.cpus + best.mems if best.memory_fits and best.mems != best.cpus else best.cpus
+    nodes = ids_of(
+        candidate.cpus + candidate.mems
+        if candidate.memory_fits and candidate.mems != candidate.cpus
+        else candidate.cpus
     )
-    # A node without memory has none to be bound to: cgroup v1 and older v2 refuse it.
-    without = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
-    mem_nodes = tuple(node for node in ids(best.mems) if node not in without)
+    # cgroup v1 and older v2 refuse to bind memory to a node that has none.
+    memoryless_ids = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
+    mem_nodes = tuple(node for node in ids_of(candidate.mems) if node not in memoryless_ids)
     return model.Placement(
         nodes,
-        _cpus(inputs, best),
-        (_verdict(code, decided.ranks, ids), *_remarks(inputs, code, decided.assumed)),
+        _cpus(inputs, candidate),
+        (_verdict(code, decision.ranks, ids_of), *_remarks(inputs, code, decision.assumed)),
         mem_nodes,
         _division(host_view, inputs.request, mem_nodes) if len(mem_nodes) > 1 else (),
     )
@@ -178,21 +193,23 @@ def _placement(
 def _division(
     host_view: model.HostView, request: model.Request, mem_nodes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Divide a spanning guest's memory in proportion to what its nodes have left.
+    """Divide the memory of a guest on several nodes in proportion to what these have left.
 
-    The division is recorded with the promise. If it were computed anew each time, two guests
-    with overlapping nodes could seem to overfill one of them once a third guest has gone.
+    The division is recorded with the promise. If it were computed again each time, two guests with
+    overlapping nodes could seem to overfill one of them once a third guest has gone.
     """
-    free = candidates.free_bytes(
+    free_bytes = candidates.free_bytes(
         [node for node in host_view.nodes if node.id in mem_nodes], request
     )
-    return tuple(split_bytes(request.memory_bytes, [max(0, left) for left in free]))
+    return tuple(
+        split_bytes(request.memory_bytes, [max(0, node_bytes) for node_bytes in free_bytes])
+    )
 
 
 def _verdict(
-    code: str, ranks: Sequence[Rank], ids: Callable[[tuple[int, ...]], tuple[int, ...]]
+    code: str, ranks: Sequence[Rank], ids_of: Callable[[tuple[int, ...]], tuple[int, ...]]
 ) -> model.Reason:
-    """Return why the best candidate won, and over which."""
+    """Return the reason why the best candidate is preferred to the second."""
     best = ranks[0]
     values: tuple[tuple[str, object], ...] = (
         ('pressure', best.pressure),
@@ -204,33 +221,35 @@ def _verdict(
         field = next(
             (
                 field
-                for field, ours, theirs in zip(KEY_FIELDS, best.key, second.key)
-                if ours != theirs
+                for field, best_value, second_value in zip(KEY_FIELDS, best.key, second.key)
+                if best_value != second_value
             ),
             KEY_FIELDS[-1],
         )
         values += (
             ('decided_by', field),
-            ('instead_of', ids(second.candidate.cpus)),
+            ('instead_of', ids_of(second.candidate.cpus)),
             ('instead_pressure', second.pressure),
         )
     return model.Reason(code, values)
 
 
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
-    sets = [
-        cpus for cpus in (inputs.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
+    cpu_sets = [
+        cpus
+        for cpus in (inputs.view.nodes[position].cpus for position in candidate.cpus)
+        if cpus is not None
     ]
-    if len(sets) < len(candidate.cpus):
+    if len(cpu_sets) < len(candidate.cpus):
         return None
-    cpus = frozenset().union(*sets)
+    cpus = frozenset().union(*cpu_sets)
     return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus
 
 
 def _remarks(
     inputs: PlacementInput, code: str, assumed: tuple[str, ...]
 ) -> tuple[model.Reason, ...]:
-    """Return remarks on what the decision had to do without."""
+    """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):
         remarks += (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bound what a guest is promised by what its host could give.
+"""Limit what a guest is promised to what its host could give.
 
-``<maxMemory>`` is address space for memory that may be plugged, and some set it to as much as
-the guest's CPU can address. If that much were promised, the guest would leave nothing of the
-host to the others.
+``<maxMemory>`` is address space for memory that may be plugged, and may be set to as much as the
+guest's CPU can address. If that much were promised, no memory of the host would be left for other
+guests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def promisable_bytes(
     page_bytes: int | None = None,
     node_ids: tuple[int, ...] = (),
 ) -> int:
-    """Return the largest promise that a host could make to one guest, alone on it [bytes].
+    """Return the most memory that a host could promise to a guest if it were alone [bytes].
 
-    What the kernel cannot reclaim counts as if it could: it changes all the time, and promises
-    would change with it.
+    Memory that the kernel cannot reclaim counts as if it could: its amount changes all the time,
+    and promises would change with it.
 
-    :param page_bytes: of the guest's huge pages, None: normal pages
-    :param node_ids: to which others have bound its memory; empty: any
+    :param page_bytes: size of the guest's huge pages; None for normal pages
+    :param node_ids: ids of the nodes that others have bound its memory to; empty for any nodes
     """
-    named = tuple(node for node in host.nodes if node.id in node_ids)
-    nodes = named or with_guest_memory(host.nodes, limits)
+    bound_nodes = tuple(node for node in host.nodes if node.id in node_ids)
+    nodes = bound_nodes or with_guest_memory(host.nodes, limits)
     if page_bytes is None:
         return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits) for node in nodes)
     return sum(
@@ -41,11 +41,11 @@ def promisable_bytes(
 def limit_memory(
     guest: model.Guest, host: model.Topology, limits: model.PlacementOptions
 ) -> tuple[model.Guest, tuple[str, ...]]:
-    """Return the guest, its memory limited to what its host could promise, and any problem.
+    """Limit the memory of a guest to what its host could promise.
 
-    Memory that could never be plugged on this host does not count: only what the guest has now
-    does, as far as the host could give it. Where the host has no huge pages of its size, the
-    guest is left as it is, and QEMU reports it.
+    If the guest could grow beyond that, only the memory that it has now counts, up to what the
+    host could give. If the host has no huge pages of the guest's page size, the guest is returned
+    as it is, and QEMU reports the error.
 
     :returns: (guest, problems)
     """
@@ -54,12 +54,17 @@ def limit_memory(
     )
     if guest.memory_bytes <= maximum_bytes or not maximum_bytes:
         return guest, ()
-    has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
-    promised = min(has, maximum_bytes)
-    words = 'it may grow to %d MiB, but the host has at most %d MiB: %d MiB are promised, %s' % (
-        guest.memory_bytes >> 20,
-        maximum_bytes >> 20,
-        promised >> 20,
-        'what it has now' if promised == has else 'all of that',
+    present_bytes = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
+    promised_bytes = min(present_bytes, maximum_bytes)
+    problem = (
+        'it may grow to %d MiB, but the host has at most %d MiB: it is promised %d MiB, %s'
+        % (
+            guest.memory_bytes >> 20,
+            maximum_bytes >> 20,
+            promised_bytes >> 20,
+            'the memory that it has now'
+            if promised_bytes == present_bytes
+            else 'all that the host has',
+        )
     )
-    return guest._replace(memory_bytes=promised), (words,)
+    return guest._replace(memory_bytes=promised_bytes), (problem,)

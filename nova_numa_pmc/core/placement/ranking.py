@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a guest's candidate places.
+"""Rank the candidates for a guest's place.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import NodeView, PlacementOptions, Request
 
-    #: Parallel to :data:`KEY_FIELDS`. A set of nodes has lists in it: the two kinds do not
-    #: compare.
+    #: Sort key of a candidate, parallel to :data:`KEY_FIELDS`. It has lists for a set of nodes,
+    #: and cannot be compared with the key of a single node.
     Key = tuple[Any, ...]
 
-#: Fields of the sort key of candidates, in order; the lowest key wins.
+#: Fields of a candidate's sort key, in order. The candidate with the lowest key is the best.
 KEY_FIELDS = (
     'pressure above the floor',
     'distance',
@@ -33,12 +33,12 @@ KEY_FIELDS = (
     'guests',
     'rotation',
 )
-#: A pressure beyond any real one, but small enough to count in steps.
+#: A pressure above any real one, but small enough to be counted in steps.
 PRESSURE_MAX = 1e6
 
 
 class Rank:
-    """A candidate, its highest pressure, and the key that it is compared by."""
+    """A candidate with its highest pressure and its sort key."""
 
     __slots__ = ('candidate', 'pressure', 'key')
 
@@ -51,19 +51,21 @@ def rank_candidates(
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
-    :returns: (the ranks, best first; the parts of pressure that are
-        assumed on some nodes, see :mod:`missing`)
+    :returns: (ranks, best first; parts of pressure that are assumed for some nodes, see
+        :mod:`missing`)
     """
     nodes, assumed = missing.fill_in(inputs.view.nodes)
-    single = all(len(candidate.cpus) == 1 and len(candidate.mems) < 2 for candidate in candidates)
-    rank = _rank_single if single else _rank_set
+    are_single_nodes = all(
+        len(candidate.cpus) == 1 and len(candidate.mems) < 2 for candidate in candidates
+    )
+    rank = _rank_single if are_single_nodes else _rank_set
     ranks = [rank(inputs, candidate, nodes, limits) for candidate in candidates]
     ranks.sort(key=lambda rank: rank.key)
     return ranks, assumed
 
 
 def costs(inputs: PlacementInput, limits: PlacementOptions) -> list[tuple[float, float]]:
-    """Return (steps of pressure above the floor, pressure) per position, without the guest."""
+    """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
     nodes, _ = missing.fill_in(inputs.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
     return [
@@ -77,12 +79,12 @@ def _rank_single(
     nodes: Sequence[NodeView],
     limits: PlacementOptions,
 ) -> Rank:
-    """Rank a single node: the key of a set of one, without lists because it is the usual case."""
-    view, request, at = inputs.view, inputs.request, candidate.cpus[0]
-    node = nodes[at]
+    """Rank a single node, which is the usual case, by a key without lists."""
+    view, request, position = inputs.view, inputs.request, candidate.cpus[0]
+    node = nodes[position]
     mems = candidate.mems or candidate.cpus
-    pressure = _pressure(node, _demand(request), 0 if mems[0] != at else _traffic(request))
-    if mems[0] != at:
+    pressure = _pressure(node, _demand(request), 0 if mems[0] != position else _traffic(request))
+    if mems[0] != position:
         pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(request)))
     cores = node.cores or 1.0
     return Rank(
@@ -95,7 +97,7 @@ def _rank_single(
             round((node.vcpus + request.vcpus) / cores, 9),
             _promised_ratio(inputs, mems),
             round(node.guests, 9),
-            (at - view.rotation) % len(view.nodes),
+            (position - view.rotation) % len(view.nodes),
         ),
     )
 
@@ -103,10 +105,10 @@ def _rank_single(
 def pressures_with(
     inputs: PlacementInput, candidate: Candidate
 ) -> tuple[list[float], list[float]]:
-    """Return the pressures with the guest placed.
+    """Return the pressures of a host's nodes with the guest placed.
 
-    :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
-        first)
+    :returns: (pressures of the candidate's nodes, pressures of the other nodes), each with the
+        highest first
     """
     nodes, _ = missing.fill_in(inputs.view.nodes)
     return (
@@ -114,8 +116,8 @@ def pressures_with(
         sorted(
             (
                 _pressure(node, 0, 0)
-                for at, node in enumerate(nodes)
-                if at not in candidate.cpus + (candidate.mems or candidate.cpus)
+                for position, node in enumerate(nodes)
+                if position not in candidate.cpus + (candidate.mems or candidate.cpus)
             ),
             reverse=True,
         ),
@@ -125,36 +127,36 @@ def pressures_with(
 def _pressures_left(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]
 ) -> list[float]:
-    """List the pressures that a guest leaves on a candidate's nodes, highest first."""
+    """List the pressures that the guest would leave on a candidate's nodes, highest first."""
     mems = candidate.mems or candidate.cpus
-    cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
+    cores = sum(nodes[position].cores for position in candidate.cpus) or 1.0
     return sorted(
         (
             _pressure(
-                nodes[at],
-                _demand(inputs.request) * (nodes[at].cores / cores)
-                if at in candidate.cpus
+                nodes[position],
+                _demand(inputs.request) * (nodes[position].cores / cores)
+                if position in candidate.cpus
                 else None,
-                _traffic(inputs.request) / len(mems) if at in mems else 0,
+                _traffic(inputs.request) / len(mems) if position in mems else 0,
             )
-            for at in {*candidate.cpus, *mems}
+            for position in {*candidate.cpus, *mems}
         ),
         reverse=True,
     )
 
 
-def _crowd(inputs: PlacementInput, candidate: Candidate) -> list[float]:
-    """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
+def _vcpus_per_core(inputs: PlacementInput, candidate: Candidate) -> list[float]:
+    """List the vCPUs per core of a candidate's nodes with the guest, highest first."""
     nodes = inputs.view.nodes
-    cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
+    cores = sum(nodes[position].cores for position in candidate.cpus) or 1.0
     return sorted(
         (
             round(
-                (nodes[at].vcpus + inputs.request.vcpus * (nodes[at].cores / cores))
-                / (nodes[at].cores or 1.0),
+                (nodes[position].vcpus + inputs.request.vcpus * (nodes[position].cores / cores))
+                / (nodes[position].cores or 1.0),
                 9,
             )
-            for at in candidate.cpus
+            for position in candidate.cpus
         ),
         reverse=True,
     )
@@ -175,11 +177,11 @@ def _rank_set(
             [steps(max(pressure, limits.pressure_floor), limits) for pressure in pressures],
             _distance(inputs, candidate),
             [steps(pressure, limits) for pressure in pressures],
-            _crowd(inputs, candidate),
+            _vcpus_per_core(inputs, candidate),
             _promised_ratio(inputs, mems),
-            round(sum(nodes[at].guests for at in candidate.cpus), 9),
+            round(sum(nodes[position].guests for position in candidate.cpus), 9),
             [
-                sorted((at - view.rotation) % len(nodes) for at in positions)
+                sorted((position - view.rotation) % len(nodes) for position in positions)
                 for positions in (candidate.cpus, candidate.mems)
             ],
         ),
@@ -197,18 +199,22 @@ def _traffic(request: Request) -> float:
 
 
 def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
-    """Take the highest utilisation of a node with a guest's charge on it.
+    """Return the highest utilisation of a node with a guest's demand and traffic on it.
 
-    :param cores: the guest's demand on the node's CPUs; None: it does not use them, and they
-        do not count
+    :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them, so
+        that their utilisation does not count
     """
     return max(parts(node, cores, bytes_per_sec))
 
 
 def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
-    """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
+    """Return a node's utilisations with a guest's demand and traffic on it.
 
-    :param node: a node after :func:`missing.fill_in`: each part is known of all nodes or of none
+    :param node: a node as :func:`missing.fill_in` returns it, so that each part is known for all
+        nodes or for none
+    :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them
+    :param bytes_per_sec: the guest's traffic to the node's memory
+    :returns: (CPU, bandwidth, link), each 0.0 if it is unknown; CPU also if ``cores`` is None
     """
     cpu = bandwidth = 0.0
     if node.cores and cores is not None:
@@ -224,12 +230,13 @@ def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[fl
 
 
 def steps(pressure: float, limits: PlacementOptions) -> float:
-    """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
+    """Return a pressure in steps: whole steps up to 1, above it with the pressure in thousandths.
 
-    Above 1 a whole step would hide too much: on 16 cores it is 0.8 cores that wait, and a guest
-    could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from becoming 14.99.
+    Above 1, whole steps would hide too much: on 16 cores, a step is 0.8 cores of waiting, and a
+    guest could be placed where a move would pay at once. Adding 1e-9 keeps 0.75 / 0.05 from
+    becoming 14.99.
     """
-    pressure = min(PRESSURE_MAX, pressure)  # NaN too: it compares as false
+    pressure = min(PRESSURE_MAX, pressure)  # replaces NaN, too: comparisons with it are false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
     if pressure > 1:
@@ -238,24 +245,26 @@ def steps(pressure: float, limits: PlacementOptions) -> float:
 
 
 def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
-    """Return the mean distance of memory plus that of devices [SLIT units beyond local]."""
+    """Return the mean distance of memory plus that of devices, in SLIT units beyond local."""
     if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not inputs.devices:
         return 0
-    far = 0.0
+    total = 0.0
     for targets in (candidate.mems, inputs.devices):
         if targets:
-            far += sum(
-                inputs.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus for to in targets
+            total += sum(
+                inputs.distance(position, target) - LOCAL_DISTANCE
+                for position in candidate.cpus
+                for target in targets
             ) / (len(targets) * len(candidate.cpus))
-    return round(far, 6)
+    return round(total, 6)
 
 
 def _promised_ratio(inputs: PlacementInput, positions: tuple[int, ...]) -> float:
-    """Return the promised share of the nodes' capacity, with the guest on them."""
+    """Return the share of the nodes' memory capacity that is promised, with the guest on them."""
     memory_bytes = inputs.request.memory_bytes
     if inputs.request.page_bytes is not None:
-        promised, capacity = 0, sum(inputs.free_bytes[at] for at in positions)
+        promised, capacity = 0, sum(inputs.free_bytes[position] for position in positions)
     else:
-        promised = sum(inputs.view.nodes[at].promised_bytes for at in positions)
-        capacity = sum(inputs.view.nodes[at].capacity_bytes for at in positions)
+        promised = sum(inputs.view.nodes[position].promised_bytes for position in positions)
+        capacity = sum(inputs.view.nodes[position].capacity_bytes for position in positions)
     return round((promised + memory_bytes) / capacity, 6) if capacity else float('inf')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a guest may be held or moved; each reason against it has a code and a text."""
+"""Decide whether a guest may be held or moved; any reason against that has a code and a text."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Codes that are used by name.
+#: Codes that other code refers to.
 UNKNOWN = 'unknown'
-PLACED_BY_OTHERS = 'pinned'  # older than its text, and so is 'kept' below
-#: Code for a guest that the command did not name; it says nothing about the guest itself.
+PLACED_BY_OTHERS = 'pinned'  # this code is older than its text, and so is 'kept' below
+#: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
 _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
 
 
 class _Case(Record):
-    """A guest with its promise, as in :func:`why_not`."""
+    """A guest to which rules are applied, with the arguments of :func:`why_not`."""
 
     guest: model.Guest
     promise: model.Promise = _NO_PROMISE
@@ -32,10 +32,10 @@ class _Case(Record):
 
 
 class Rule(Record):
-    """Why a guest is left alone.
+    """A rule by which a guest is left alone.
 
-    :param applies: returns whether the rule applies to a guest
-    :param text: the reason, as text
+    :param applies: a function that returns whether the rule applies to a case
+    :param text: the reason as text
     """
 
     code: str
@@ -43,15 +43,15 @@ class Rule(Record):
     text: str
 
 
-#: Rules that apply even to a planned or requested move: the operator has overridden the guest, or
-#: libvirt is working on it.
+#: Rules that apply even to a planned or requested move: there is an override for the guest, or
+#: libvirt is working on it, or it does not run.
 RULES_ALWAYS = (
     Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
     Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
     Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
     Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
 )
-#: All rules; the first that applies is reported.
+#: All rules. The first one that applies is reported.
 RULES = (
     *RULES_ALWAYS,
     Rule(
@@ -59,7 +59,7 @@ RULES = (
         lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
         'its CPUs are outside the floating pool',
     ),
-    Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt here'),
+    Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt on this host'),
     Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
     Rule(
         PLACED_BY_OTHERS,
@@ -76,7 +76,7 @@ RULES = (
         lambda case: policy_of(case.guest) == model.SPREAD,
         'its flavor requires spreading',
     ),
-    # VFIO, SEV, mlock.
+    # Because of VFIO, SEV or mlock.
     Rule(
         'locked',
         lambda case: case.guest.locked or case.guest.pci_devices,
@@ -98,34 +98,36 @@ def why_not(
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> str:
-    """Return the code of the reason not to touch a guest; empty: there is none.
+    """Return the code of the reason not to touch a guest; empty if there is none.
 
-    :param guest: the guest by its XML, None: that is not known
-    :param promise: the guest's, None: it has none
-    :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
-    :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the measured interval; None: the
+    :param guest: the guest as its XML defines it; None if that is not known
+    :param promise: its promise; None if it has none
+    :param host: a host whose nodes' ``cpus`` are those of the floating pool; None if the guest's
+        pool does not matter
+    :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the measured interval; None if the
         guest's age does not matter
     """
     if guest is None:
         return UNKNOWN
-    known = _NO_PROMISE if promise is None else promise
-    return _first_reason(RULES, _Case(guest, known, host, measured_since_ns))
+    known_promise = _NO_PROMISE if promise is None else promise
+    return _first_reason(RULES, _Case(guest, known_promise, host, measured_since_ns))
 
 
 def why_not_now(guest: model.Guest) -> str:
-    """Return the code of the reason not to touch a guest even if planned; empty: there is none."""
+    """Return the code of the reason not to make a planned move of a guest; empty if none."""
     return _first_reason(RULES_ALWAYS, _Case(guest))
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
     """Return whether the CPUs of an unpinned guest are all in the floating pool.
 
-    The rebalancer weighs the floating pool only, and leaves other guests where they are.
+    The rebalancer considers only the floating pool, and leaves other guests where they are. A
+    guest that others have placed counts as being in the pool.
     """
-    own = guest.allowed_cpus
-    if guest.placed_by or own is None:
+    allowed_cpus = guest.allowed_cpus
+    if guest.placed_by or allowed_cpus is None:
         return True
-    return not any(pools.usable(node) & own - node.cpus for node in host.nodes)
+    return not any(pools.usable(node) & allowed_cpus - node.cpus for node in host.nodes)
 
 
 def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:
@@ -133,9 +135,9 @@ def _first_reason(rules: tuple[Rule, ...], case: _Case) -> str:
 
 
 def _is_new(case: _Case) -> bool:
-    """Return whether a guest got its place since the measured interval began.
+    """Return whether a guest was given its place after the measured interval began.
 
-    The measurements do not show it at its place yet: it was placed by them.
+    The measurements then do not show the guest at its place for the whole interval.
     """
     began_ns = case.measured_since_ns
     return began_ns is not None and case.promise.since_ns > began_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluate a proposal: its gain, its cost and its sort order."""
+"""Evaluate proposals: compute their gain, their cost and their sort order."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.proposals import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
-    #: Of each guest: its uuid and where it goes, as positions, and in one order whichever guest
-    #: comes first. A RegretKey has node ids: it holds across ticks.
+    #: For each guest, its uuid and its new place in positions, in an order that does not depend on
+    #: that of the proposal. A RegretKey has node ids instead, because it is kept between ticks.
     ProposalKey = tuple[tuple[str, tuple[int, ...], int | None], ...]
 
-#: A widened guest is assumed to lose at least this share of its running time on other nodes than
-#: its home, as it allocates new memory where it runs.
+#: A widened guest is assumed to lose at least this share of the time that it runs on nodes other
+#: than its home, because it allocates new memory where it runs.
 AWAY_RATIO = 0.02
-#: Guests that may use several nodes absorb bursts there up to this share of their demand (assumed;
-#: simulated with a half, a quarter and an eighth).
+#: Guests that may use several nodes absorb bursts on these up to this share of their demand
+#: (assumed; simulated with a half, a quarter and an eighth).
 TAKEN_UP_RATIO = 0.25
 
 
 class MoveCandidate:
     """A proposal with its gain and cost.
 
-    :ivar proposal: of each guest, its model and where it goes
+    :ivar proposal: for each guest, its model and its new place
     :ivar kind: one of :data:`plan_records.KINDS`
-    :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
-    :ivar fresh: whether the gain is up to date with the moves applied to the model
+    :ivar gain: its gain [cores]
+    :ivar cost, regret: its cost and its regret so far [core-seconds]
+    :ivar bytes: memory to be moved
+    :ivar fresh: whether the gain includes the effect of all moves applied to the host model
     """
 
     __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
@@ -45,7 +47,7 @@ class MoveCandidate:
         self.cost = sum([host_model.cost(guest, place) for guest, place in proposal])
         self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
         self.regret, self.fresh = 0.0, True
-        # Among equals the emptiest target comes first; names decide last.
+        # Of equal candidates, the one with the emptiest target comes first; uuids decide last.
         self._order = (
             self.bytes,
             round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in proposal), 6),
@@ -53,11 +55,15 @@ class MoveCandidate:
         )
 
     def overlaps(self, other: MoveCandidate) -> bool:
-        """Return whether another candidate moves a guest that this one moves."""
-        return any(mine is theirs for mine, _ in self.proposal for theirs, _ in other.proposal)
+        """Return whether another candidate moves any of the same guests."""
+        return any(
+            own_guest is other_guest
+            for own_guest, _ in self.proposal
+            for other_guest, _ in other.proposal
+        )
 
     def order(self, payback_s: float) -> tuple[object, ...]:
-        """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
+        """Return a sort key of net gain over a time, bytes, pressure of the target, and uuids."""
         return (-round(self.gain * payback_s - self.cost, 6), *self._order)
 
 
@@ -71,7 +77,7 @@ def gain_of(host_model: HostModel, proposal: Proposal) -> float:
 
 
 def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
-    """Return a key of a proposal that is stable across ticks."""
+    """Return a key that identifies a proposal in later ticks, too."""
     return tuple(
         sorted(
             (
@@ -85,7 +91,7 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
 
 
 def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
-    """Return {key: proposal} of the proposals of all sequences."""
+    """Return {key: proposal} of all sequences, without duplicates."""
     proposals = {}
     for sequence in sequences:
         for proposal in sequence:
@@ -99,24 +105,24 @@ def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
 
 
 def kind_of(proposal: Proposal) -> str:
-    """Return the kind of a proposal, of :data:`plan_records.KINDS`."""
+    """Return the kind of a proposal, one of :data:`plan_records.KINDS`."""
     if len(proposal) > 1:
         return plan_records.SWAP
     ((guest, place),) = proposal
-    now, then = set(guest.at), set(place.cpus)
-    if now == then:
+    old_cpus, new_cpus = set(guest.at), set(place.cpus)
+    if old_cpus == new_cpus:
         return plan_records.FETCH
     return (
         plan_records.WIDEN
-        if now < then
+        if old_cpus < new_cpus
         else plan_records.NARROW
-        if then < now
+        if new_cpus < old_cpus
         else plan_records.MOVE
     )
 
 
 def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Move:
-    """Turn a candidate into a :class:`plan_records.Move`; call it before it is applied."""
+    """Return a candidate as a :class:`plan_records.Move`; call this before it is applied."""
     return plan_records.Move(
         candidate.kind,
         tuple(_part(host_model, guest, place) for guest, place in candidate.proposal),
@@ -129,37 +135,40 @@ def to_move(host_model: HostModel, candidate: MoveCandidate) -> plan_records.Mov
 
 
 def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.Reason]:
-    """Yield what a candidate's gain is made of, the largest part first."""
-    removed = [guest.effect for guest, _ in candidate.proposal]
-    added = [host_model.effect(guest, place) for guest, place in candidate.proposal]
-    spared = [
-        now - then
-        for now, then in zip(
-            host_model.host_loss.by_cause(), host_model.host_loss.by_cause(removed, added)
+    """Yield the parts that a candidate's gain consists of, the largest first."""
+    old_effects = [guest.effect for guest, _ in candidate.proposal]
+    new_effects = [host_model.effect(guest, place) for guest, place in candidate.proposal]
+    gains = [
+        loss_before - loss_after
+        for loss_before, loss_after in zip(
+            host_model.host_loss.by_cause(),
+            host_model.host_loss.by_cause(old_effects, new_effects),
         )
     ]
-    spared.append(candidate.gain - sum(spared))
+    gains.append(candidate.gain - sum(gains))
     causes = 'waiting', 'distance', 'bandwidth', 'crowding', 'bursts'
-    counted = all(guest.counted for guest, _ in candidate.proposal)
-    ends = (
+    is_counted = all(guest.counted for guest, _ in candidate.proposal)
+    from_and_to = (
         ('from', host_model.node_ids(candidate.proposal[0][0].at)),
         ('to', host_model.node_ids(candidate.proposal[0][1].cpus)),
     )
-    for cores, cause in sorted(zip(spared, causes), reverse=True):
+    for cores, cause in sorted(zip(gains, causes), reverse=True):
         if abs(cores) > 1e-6:
-            assumed = cause == 'distance' and not counted
-            rate = (('rate', plan_records.ASSUMED),) if assumed else ()
-            yield model.Reason(cause, (('cores', cores), *ends, *rate))
+            is_assumed = cause == 'distance' and not is_counted
+            rate = (('rate', plan_records.ASSUMED),) if is_assumed else ()
+            yield model.Reason(cause, (('cores', cores), *from_and_to, *rate))
 
 
 def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:
-    """Open the trial of a candidate; call it before it is applied."""
+    """Return a new trial of a candidate; call this before the candidate is applied."""
     return Trial(
         tuple(
             (
                 guest.load.uuid,
                 host_model.node_ids(guest.at),
-                tuple((host_model.ids[at][0], share) for at, share in guest.mem_shares),
+                tuple(
+                    (host_model.ids[position][0], share) for position, share in guest.mem_shares
+                ),
                 host_model.node_ids(place.cpus),
             )
             for guest, place in candidate.proposal
@@ -182,7 +191,7 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
 
 
 def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
-    """Return the gain of a proposal, corrected where it widens a guest or lets it go home."""
+    """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
     if set(guest.at) < set(place.cpus):
         return gain + _pooled_gain(host_model, guest, place)
     if set(place.cpus) < set(guest.at) and place.memory is None and place.cpus == guest.home:
@@ -191,11 +200,12 @@ def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: f
 
 
 def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> float:
-    """Return the gain of bursts on old nodes that find new ones idle, beyond levelling [cores].
+    """Return what widening gains, beyond levelling, when bursts find CPUs idle elsewhere [cores].
 
-    Independent bursts add in quadrature, so nodes that share their guests wait for
-    h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
-    it (:data:`TAKEN_UP_RATIO`); what is then left are bursts of both nodes together.
+    Independent bursts add in quadrature, so that on nodes that share their guests
+    h(ΣD, ΣC, √Σv²) cores wait instead of Σ h(D, C, v). Guests that may use several of the nodes
+    save the difference, but at most :data:`TAKEN_UP_RATIO` of their demand; what the guests that
+    may do so now are assumed to save already is subtracted.
     """
     host_loss = host_model.host_loss
     if not any(host_loss.bursts[n] for n in place.cpus):
@@ -205,34 +215,43 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
     if len(guest.at) == 1:
         demand[guest.at[0]] -= guest.demand
         losses.level_out(demand, host_loss.cores, nodes, guest.demand)
-    apart = sum(
+    apart_cores = sum(
         host_loss.wait(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
         for n in nodes
     )
-    total, cores = (sum(values[n] for n in nodes) for values in (demand, host_loss.cores))
-    spread = sum(host_loss.bursts[n] ** 2 for n in nodes) ** 0.5
-    together = losses.waiting(total, cores, spread) - losses.waiting(total, cores, 0.0)
-    shared = sum(
-        wants
-        for spanned, wants in host_loss.spanning.items()
-        if spanned != guest.at and len(set(spanned).intersection(nodes)) > 1
+    total_demand, total_cores = (
+        sum(values[n] for n in nodes) for values in (demand, host_loss.cores)
+    )
+    common_burst = sum(host_loss.bursts[n] ** 2 for n in nodes) ** 0.5
+    together_cores = losses.waiting(total_demand, total_cores, common_burst) - losses.waiting(
+        total_demand, total_cores, 0.0
+    )
+    shared_demand = sum(
+        spanning_demand
+        for spanned_nodes, spanning_demand in host_loss.spanning.items()
+        if spanned_nodes != guest.at and len(set(spanned_nodes).intersection(nodes)) > 1
     )
     return max(
         0.0,
-        min(apart - together, TAKEN_UP_RATIO * (shared + guest.demand)) - TAKEN_UP_RATIO * shared,
+        min(apart_cores - together_cores, TAKEN_UP_RATIO * (shared_demand + guest.demand))
+        - TAKEN_UP_RATIO * shared_demand,
     )
 
 
 def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
-    """Return the gain of going home: 0 if home has too little room, else at least a small one."""
+    """Return the gain of taking a guest home.
+
+    It is 0 if home would be too full. If going home loses nothing, it gains at least what
+    allocating memory away from home is assumed to lose.
+    """
     host_loss = host_model.host_loss
-    others = dict(host_loss.spanning)
-    others[guest.at] = others.get(guest.at, 0.0) - guest.demand
-    demand = host_loss.levelled_demand(spanning=others)
+    other_spanning = dict(host_loss.spanning)
+    other_spanning[guest.at] = other_spanning.get(guest.at, 0.0) - guest.demand
+    demand = host_loss.levelled_demand(spanning=other_spanning)
     for n in place.cpus:
         if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0
     if gain < 0:
         return gain
-    away = sum(share for n, share in guest.cpu_shares if n not in place.cpus)
-    return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away)
+    away_share = sum(share for n, share in guest.cpu_shares if n not in place.cpus)
+    return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away_share)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render the reasons of moves and plans as text, only where they are shown."""
+"""Render the reasons of moves and plans as text, which is done only where they are shown."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _GIB, _MIB = 1 << 30, 1 << 20
 
 
 def explain_move(move: plan_records.Move) -> str:
-    """Return one line on what is moved and why it pays.
+    """Return one line that states what is moved and why it pays.
 
-    :returns: a line without its end, e.g. ``web moves from node 0 to node 1 (1.0 GiB): gains 4
-        cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
+    :returns: a line without a newline, such as ``web moves from node 0 to node 1 (1.0 GiB): gains
+        4 cores (waiting for CPUs 4), costs 5.0 core-seconds, 19.8 lost so far``
     """
     where = '; '.join(_part(move.kind, part) for part in move.parts)
     return '%s: %s' % (where, explain_why(move))
@@ -64,7 +64,7 @@ def _cause(reason: Reason) -> str:
 
 
 def explain_remark(reason: Reason) -> str:
-    """Return a reason of a plan as one line: what held moves back, or what was unknown."""
+    """Return a remark on a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
     if reason.code == 'budget':
         return 'held back: %s are used up' % _BUDGET.get(values['of'], values['of'])
@@ -75,7 +75,7 @@ def explain_remark(reason: Reason) -> str:
     return reason.code
 
 
-def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has put there
+def _values(reason: Reason) -> dict[str, Any]:
     return dict(reason.values)
 
 

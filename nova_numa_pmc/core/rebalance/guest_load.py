@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join each guest's sample, promise and definition into the rebalancer's input."""
+"""Combine each guest's sample, promise and definition into the rebalancer's input."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def guest_loads(
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
 ) -> tuple[plan_records.GuestLoad, ...]:
-    """Return the load of each guest.
+    """Return the load of each guest, in the order of their uuids.
 
-    :param guests, promises: by uuid
-    :param view: its nodes' ``cpus`` show where a guest may run
-    :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
-    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
+    :param guests, promises: {uuid: guest} and {uuid: promise}
+    :param view: a view whose nodes' ``cpus`` show where a guest may run
+    :param held: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is left out
+        is held to those of its promise
+    :param now_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
-    :returns: in the order of their uuids
     """
     samples = sorted(samples, key=lambda sample: sample.uuid)
     bytes_per_line = traffic.bytes_per_line(samples, view.nodes)
@@ -55,20 +55,27 @@ def guest_loads(
 def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
     """Return the cores that guests waited for on each node, for :class:`plan_records.Situation`.
 
-    A guest's waiting is divided over nodes as it ran; a node with unknown waiting is left out.
+    A guest's waiting is divided over nodes in proportion to how it ran there. A node is left out
+    if the waiting of a guest that ran there is unknown.
 
-    :returns: (node id, cores), ascending ids
+    :returns: (node id, cores), in ascending order
     """
-    waited: dict[int, float] = {}
-    unknown = set()
+    waiting_by_node: dict[int, float] = {}
+    unknown_nodes = set()
     for sample in samples:
-        ran = sum(cores for _, cores in sample.cores_by_node)
+        guest_cores = sum(cores for _, cores in sample.cores_by_node)
         for node, cores in sample.cores_by_node:
             if sample.waiting_cores is None:
-                unknown.add(node)
-            elif ran > 0:
-                waited[node] = waited.get(node, 0.0) + sample.waiting_cores * cores / ran
-    return tuple((node, waited[node]) for node in sorted(waited) if node not in unknown)
+                unknown_nodes.add(node)
+            elif guest_cores > 0:
+                waiting_by_node[node] = (
+                    waiting_by_node.get(node, 0.0) + sample.waiting_cores * cores / guest_cores
+                )
+    return tuple(
+        (node, waiting_by_node[node])
+        for node in sorted(waiting_by_node)
+        if node not in unknown_nodes
+    )
 
 
 def _guest_load(
@@ -82,16 +89,16 @@ def _guest_load(
     host: model.Topology | None,
     measured_since_ns: int | None,
 ) -> plan_records.GuestLoad:
-    known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
+    known_promise = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return plan_records.GuestLoad(
         uuid=sample.uuid,
         name=sample.name,
-        vcpus=known.vcpus if guest is None else guest.vcpus_limit,
-        memory_bytes=known.memory_bytes,
-        cpu_nodes=known.cpu_nodes if held is None else tuple(held),
-        home_nodes=known.cpu_nodes,
-        mem_nodes=known.mem_nodes,
-        mem_bytes=known.mem_bytes,
+        vcpus=known_promise.vcpus if guest is None else guest.vcpus_limit,
+        memory_bytes=known_promise.memory_bytes,
+        cpu_nodes=known_promise.cpu_nodes if held is None else tuple(held),
+        home_nodes=known_promise.cpu_nodes,
+        mem_nodes=known_promise.mem_nodes,
+        mem_bytes=known_promise.mem_bytes,
         bytes_by_node=sample.bytes_by_node,
         cores_by_node=sample.cores_by_node,
         demand_cores=sample.demand_cores,
@@ -115,7 +122,7 @@ def _is_young(promise: model.Promise | None, now_ns: int | None) -> bool:
 
 
 def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] | None:
-    """List the nodes on which a guest may run; None: on any."""
+    """List the ids of the nodes on which a guest may run; None if it may run on any."""
     if guest.allowed_cpus is None:
         return None
     return tuple(

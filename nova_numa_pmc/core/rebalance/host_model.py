@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model of a host: whether a guest fits another place, and what the move gains and costs."""
+"""Model a host, to tell whether a guest fits another place and what moving it gains and costs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-    #: Of each guest of a change: its model, and where it goes.
+    #: For each guest of a change, its model and its new place.
     Parts = Sequence[tuple[GuestModel, 'Place']]
 
 PAGE_BYTES = 4096
-#: A move may use this share of the bandwidth that either end has left, or this rate if more.
+#: A move may use this share of the bandwidth that is left on its source and on its target, or this
+#: rate if it is higher.
 SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 
 
 class Place:
-    """CPUs (ascending positions) and where the memory goes (None: it stays)."""
+    """A place of a guest.
+
+    :ivar cpus: positions of its CPUs, in ascending order
+    :ivar memory: position of its memory; None if the memory stays where it is
+    """
 
     __slots__ = ('cpus', 'memory')
 
@@ -42,17 +47,17 @@ class Place:
 
 
 class HostModel(Layout):
-    """A host with its guests, and what other places would mean for them."""
+    """A host with its guests, and what other places would change for them."""
 
     def __init__(
         self, situation: plan_records.Situation, options: plan_records.RebalanceOptions
     ) -> None:
-        """Build the model of a situation; see :class:`Layout`."""
+        """Build the model of a situation."""
         super().__init__(situation, options)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
-        """Return a guest's effect at a place, with all of its memory there or where it is now."""
+        """Return a guest's effect at a place, after any move of its memory is complete."""
         if len(place.cpus) == 1 and place in guest.effects:
             return guest.effects[place]
         mem_shares = guest.mem_shares if place.memory is None else ((place.memory, 1.0),)
@@ -62,37 +67,46 @@ class HostModel(Layout):
         return effect
 
     def bytes_to_move(self, guest: GuestModel, place: Place) -> int:
-        """Return M, the bytes of a guest that are not yet on the target."""
+        """Return M, the bytes of a guest's memory that are not yet on the target."""
         if place.memory is None:
             return 0
-        assert guest.bytes is not None  # else may_have() has refused it
-        return sum(size for at, size in guest.bytes.items() if at != place.memory)
+        assert guest.bytes is not None  # otherwise may_have() has refused the place
+        return sum(size for position, size in guest.bytes.items() if position != place.memory)
 
     def cost(self, guest: GuestModel, place: Place) -> float:
         """Return K, the cost of moving one guest [core-seconds].
 
-        K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r, with r at most a
-        quarter of the bandwidth that either end has left. λ is the guest's loss while all its
-        memory is remote; half of it, since on average half of the memory has yet to follow.
+        K = T · (1 + λ / 2) + pages · τ + the cost of changing CPUs. T = M / r is the duration of
+        the copy, with r at most a quarter of the bandwidth that is left on its source and target.
+        λ is the guest's loss while all memory to be moved is remote, of which half counts, because
+        on average half of that memory has yet to be moved.
         """
-        options, size = self.options, self.bytes_to_move(guest, place)
-        changed = options.change_core_sec if place.cpus != guest.at else 0.0
-        if not size:
-            return changed
-        target, row = place.memory, self.latencies_ns[place.cpus[0]]
-        assert target is not None  # else there were no bytes to move
-        rate, far, away = options.bytes_per_sec, 0.0, 0.0
-        for at, share in guest.mem_shares:
-            if at != target:
-                far += share * (row[at] - row[place.cpus[0]])
-                away += share
-                rate = min(rate, self._spare(at))
-        rate = max(min(rate, self._spare(target)), RATE_MIN_BYTES_PER_SEC)
-        remote = min(guest.demand, guest.stalls_per_ns * max(0.0, far) / away) if away else 0.0
-        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * options.page_s + changed
+        options, size_bytes = self.options, self.bytes_to_move(guest, place)
+        change_cost = options.change_core_sec if place.cpus != guest.at else 0.0
+        if not size_bytes:
+            return change_cost
+        target, latencies_ns = place.memory, self.latencies_ns[place.cpus[0]]
+        assert target is not None  # otherwise there would be no bytes to move
+        rate, extra_ns, remote_share = options.bytes_per_sec, 0.0, 0.0
+        for position, share in guest.mem_shares:
+            if position != target:
+                extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpus[0]])
+                remote_share += share
+                rate = min(rate, self._spare_bandwidth(position))
+        rate = max(min(rate, self._spare_bandwidth(target)), RATE_MIN_BYTES_PER_SEC)
+        remote_loss = (
+            min(guest.demand, guest.stalls_per_ns * max(0.0, extra_ns) / remote_share)
+            if remote_share
+            else 0.0
+        )
+        return (
+            size_bytes / rate * (1 + remote_loss / 2)
+            + size_bytes / PAGE_BYTES * options.page_s
+            + change_cost
+        )
 
     def may_have(self, guest: GuestModel, place: Place) -> bool:
-        """Return whether a guest may have a place at all, ignoring how full it is."""
+        """Return whether a guest may have a place, regardless of how full it is."""
         if not guest.movable:
             return False
         if guest.allowed is not None and not guest.allowed.issuperset(place.cpus):
@@ -108,65 +122,72 @@ class HostModel(Layout):
         )
 
     def _placement_agrees(self, guest: GuestModel, cpus: tuple[int, ...]) -> bool:
-        """Return whether placement would agree to move a young guest there.
+        """Return whether a placement would agree with moving a young guest.
 
         See :mod:`placement_order`.
         """
         if cpus == guest.home or set(cpus) >= set(guest.at):
-            return True  # it is there, goes home, or may run elsewhere, too
+            return True  # the guest goes home, stays where it is, or is widened
         return self._order.prefers(guest, cpus[0])
 
     def fits(self, parts: Parts) -> bool:
-        """Return whether promises and free memory hold the guests at their new places together."""
-        promised: dict[int, int] = {}
-        arriving: dict[int, int] = {}
+        """Return whether all guests of a change fit their new places.
+
+        Both the memory that may be promised there and the free memory must suffice.
+        """
+        promised_changes: dict[int, int] = {}
+        resident_changes: dict[int, int] = {}
         targets = set()
         for guest, place in parts:
             target = place.memory
             if target is None:
                 continue
-            assert guest.bytes is not None  # else may_have() has refused it
-            for at, size in guest.promise.items():
-                promised[at] = promised.get(at, 0) - size
-            promised[target] = promised.get(target, 0) + guest.load.memory_bytes
-            for at, size in guest.bytes.items():
-                if at != target:
-                    arriving[at] = arriving.get(at, 0) - size
-                    arriving[target] = arriving.get(target, 0) + size
+            assert guest.bytes is not None  # otherwise may_have() has refused the place
+            for position, size in guest.promise.items():
+                promised_changes[position] = promised_changes.get(position, 0) - size
+            promised_changes[target] = promised_changes.get(target, 0) + guest.load.memory_bytes
+            for position, size in guest.bytes.items():
+                if position != target:
+                    resident_changes[position] = resident_changes.get(position, 0) - size
+                    resident_changes[target] = resident_changes.get(target, 0) + size
                     targets.add(target)
         return (
             all(
-                more <= 0 or self.promised[at] + more <= self.capacity[at]
-                for at, more in promised.items()
+                change <= 0 or self.promised[position] + change <= self.capacity[position]
+                for position, change in promised_changes.items()
             )
             and all(
-                more <= 0
-                or at not in self.free
-                or more <= self.free[at] - self.options.reserve_bytes
-                for at, more in arriving.items()
+                change <= 0
+                or position not in self.free
+                or change <= self.free[position] - self.options.reserve_bytes
+                for position, change in resident_changes.items()
             )
-            # Guests that swap make room for each other step by step; the first one needs some.
+            # Guests of a swap make room for each other step by step; the first step needs some.
             and all(
-                at not in self.free or self.free[at] >= self.options.reserve_bytes + BATCH_BYTES
-                for at in targets
+                position not in self.free
+                or self.free[position] >= self.options.reserve_bytes + BATCH_BYTES
+                for position in targets
             )
         )
 
     def apply(self, parts: Parts) -> None:
-        """Change the model as if a change was made."""
+        """Update the model as if a change had been made."""
         for guest, place in parts:
             self.host_loss.put(guest.effect, -1)
-            then = self.effect(guest, place)
+            new_effect = self.effect(guest, place)
             if place.memory is not None:
                 self._move_memory(guest, place.memory)
             guest.cpu_shares = self._cpu_shares(guest, place.cpus)
-            guest.at, guest.effect, guest.effects = place.cpus, then, {}
-            self.host_loss.put(then)
+            guest.at, guest.effect, guest.effects = place.cpus, new_effect, {}
+            self.host_loss.put(new_effect)
 
     def effect_with_memory(
         self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: losses.Shares
     ) -> losses.Effect:
-        """Return a guest's effect at a place with these shares of its memory by node."""
+        """Return a guest's effect with its CPUs and the shares of its accesses at these positions.
+
+        :param mem_shares: (position, share of its accesses) pairs
+        """
         return losses.effect(
             cpus,
             guest.demand,
@@ -179,31 +200,32 @@ class HostModel(Layout):
         )
 
     def _move_memory(self, guest: GuestModel, target: int) -> None:
-        assert guest.bytes is not None  # else may_have() has refused it
-        for at, size in guest.promise.items():
-            self.promised[at] -= size
+        assert guest.bytes is not None  # otherwise may_have() has refused the place
+        for position, size in guest.promise.items():
+            self.promised[position] -= size
         self.promised[target] += guest.load.memory_bytes
-        for at, size in guest.bytes.items():
-            for end, by in ((at, size), (target, -size)):
-                if end in self.free:
-                    self.free[end] += by
+        for position, size in guest.bytes.items():
+            for changed_position, change in ((position, size), (target, -size)):
+                if changed_position in self.free:
+                    self.free[changed_position] += change
         guest.promise = {target: guest.load.memory_bytes}
         guest.bytes = {target: sum(guest.bytes.values())}
         guest.mem_shares = ((target, 1.0),)
 
-    def _spare(self, n: int) -> float:
-        """Return the bandwidth of a node that a move may use; unknown: no bound."""
+    def _spare_bandwidth(self, n: int) -> float:
+        """Return the bandwidth of a node that a move may use [bytes/s]; infinite if unknown."""
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')
-        left = maximum - self.host_loss.traffic[n]
-        return SPARE_RATIO * max(0.0, left)
+        unused = maximum - self.host_loss.traffic[n]
+        return SPARE_RATIO * max(0.0, unused)
 
     def _cpu_shares(self, guest: GuestModel, cpus: tuple[int, ...]) -> losses.Shares:
-        """Return where its CPU time goes: over several nodes, in proportion to their cores.
+        """Return the shares of a guest's CPU time on the nodes of a place.
 
-        The kernel's load balancer ignores where a guest's memory lies: a guest widened for the
-        moments in which its own node is full stays on the other node afterwards.
+        On several nodes, they are taken to be in proportion to cores, because the kernel's load
+        balancer ignores where a guest's memory is: a guest that was widened for the moments in
+        which its own node is full stays on the other node afterwards.
         """
         if len(cpus) == 1:
             return ((cpus[0], 1.0),)

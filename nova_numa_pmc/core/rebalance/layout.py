@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out a host and its guests by memory domain, before anything is moved.
+"""Lay out a host and its guests by memory domain, as they are before any move.
 
-Positions are those of memory domains (``core/memory_domains.py``): nodes that share their
-memory channels share a position. Arguments and results are in node ids.
+A position is that of a memory domain (``core/memory_domains.py``), so that nodes that share their
+memory channels share a position. The records that callers pass in use node ids.
 """
 
 from __future__ import annotations
@@ -20,29 +20,34 @@ if TYPE_CHECKING:
 
     _Amount = TypeVar('_Amount', int, float)
 
-#: The accesses of a guest that waits for CPUs are scaled up to its demand, at most by this factor.
+#: The accesses of a guest that waits for CPUs are scaled up to its demand, by at most this factor.
 UNCLIPPED_MAX = 4.0
-#: DRAM accesses per second of a busy core, where they are not counted. Assumed, and low: on the
-#: host that this project began with the remote ones alone were 1.3 million, and one miss in 2,500
-#: instructions at 2.5 · 10⁹ instructions per second makes one million. It brings memory home
-#: within hours; nothing else is concluded from it.
+#: DRAM accesses per second of a busy core, if they are not counted. This is assumed, and low: on
+#: the host with which this project began, remote accesses alone were 1.3 million, and one miss in
+#: 2,500 instructions at 2.5 · 10⁹ instructions per second makes one million. It suffices to bring
+#: memory home within hours, and is used for nothing else.
 ASSUMED_LINES_PER_CORE_SEC = 1e6
-#: A gain below this share of the host's cores is noise, where that is less than min_gain_cores.
+#: A gain below this share of the host's cores is noise, unless ``min_gain_cores`` is less.
 NOISE_RATIO = 0.004
 
 
 class GuestModel:
     """One guest of the host model.
 
-    :ivar at, home: ascending positions of its CPUs now, and of those promised
-    :ivar bytes: {position: bytes of its memory}; None: unknown
+    :ivar at: positions that its CPUs may use now, in ascending order
+    :ivar home: positions that it was promised, in ascending order
+    :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
+    :ivar bytes: {position: bytes of its memory}; None if unknown
     :ivar promise: {position: bytes promised}
-    :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, unclipped
-    :ivar traffic: DRAM traffic [bytes/s], unclipped
+    :ivar demand: its demand [cores]
+    :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, scaled up to its demand
+    :ivar traffic: DRAM traffic, scaled up to its demand [bytes/s]
     :ivar counted: whether its accesses were counted; otherwise ``stalls_per_ns`` is assumed, and
-        used for the distance only
+        used only for the distance
     :ivar effect: its effect on the host at its present place
-    :ivar movable: whether it may be touched and enough of it is known
+    :ivar movable: whether it may be moved
+    :ivar allowed: positions that it may use; None if it may use any
+    :ivar effects: cache of its effects at other places
     """
 
     __slots__ = (
@@ -68,7 +73,7 @@ class GuestModel:
     ) -> None:
         """Lay out a guest at its present place.
 
-        :param demand: the load's, which is known [cores]
+        :param demand: the demand of the load, which is known [cores]
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
@@ -83,20 +88,20 @@ class GuestModel:
         self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
         self.promise = layout.promise_by_position(load)
         self.movable = not load.fixed and bool(self.at)
-        more = 1.0
+        scale = 1.0
         if load.served_cores:
-            more = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))
-        served = self.demand if load.served_cores is None else max(0.0, load.served_cores)
-        lines = load.lines_per_sec
-        self.counted = lines is not None
-        if lines is None:
-            lines = ASSUMED_LINES_PER_CORE_SEC * served
-        self.stalls_per_ns = lines * more * 1e-9 / mlp
-        self.traffic = (load.bandwidth_bytes_per_sec or 0.0) * more
-        ran = layout.sum_by_position(load.cores_by_node)
-        self.cpu_shares = shares_of({n: ran.get(n, 0.0) for n in self.at}) or layout.by_cores(
-            self.at
-        )
+            scale = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))
+        served_cores = self.demand if load.served_cores is None else max(0.0, load.served_cores)
+        lines_per_sec = load.lines_per_sec
+        self.counted = lines_per_sec is not None
+        if lines_per_sec is None:
+            lines_per_sec = ASSUMED_LINES_PER_CORE_SEC * served_cores
+        self.stalls_per_ns = lines_per_sec * scale * 1e-9 / mlp
+        self.traffic = (load.bandwidth_bytes_per_sec or 0.0) * scale
+        cores_by_position = layout.sum_by_position(load.cores_by_node)
+        self.cpu_shares = shares_of(
+            {n: cores_by_position.get(n, 0.0) for n in self.at}
+        ) or layout.by_cores(self.at)
         self.mem_shares = self._mem_shares(layout)
         self.effect = losses.effect(
             self.at,
@@ -106,33 +111,42 @@ class GuestModel:
             self.stalls_per_ns,
             self.traffic,
             layout.latencies_ns,
-            served_cores=min(served, self.demand),
+            served_cores=min(served_cores, self.demand),
             counts_queueing=self.counted,
         )
 
     def _mem_shares(self, layout: Layout) -> losses.Shares:
-        """Return where its accesses go: as its pages lie, corrected by the remote ratio."""
+        """Return the shares of its accesses by where its pages are and by the remote ratio."""
         bytes_by_position, remote_ratio = self.bytes or {}, self.load.remote_ratio
         shares = shares_of(bytes_by_position) or tuple(
             (layout.memory_at[n], share) for n, share in self.cpu_shares
         )
-        local = layout.memory_at[self.at[0]]
-        elsewhere = {n: size for n, size in bytes_by_position.items() if n != local and size > 0}
-        if remote_ratio is None or len(self.at) > 1 or not elsewhere:
+        local_memory = layout.memory_at[self.at[0]]
+        remote_bytes = {
+            n: size for n, size in bytes_by_position.items() if n != local_memory and size > 0
+        }
+        if remote_ratio is None or len(self.at) > 1 or not remote_bytes:
             return shares
-        away = tuple((n, remote_ratio * share) for n, share in shares_of(elsewhere))
-        return ((local, 1 - remote_ratio), *away)
+        remote_shares = tuple((n, remote_ratio * share) for n, share in shares_of(remote_bytes))
+        return ((local_memory, 1 - remote_ratio), *remote_shares)
 
 
 class Layout:
-    """A host and its guests, measured and promised, by position.
+    """A host and its guests by position, with what was measured of them and what is promised.
 
-    :ivar guests: by uuid, of guests whose demand is known
-    :ivar ids, memory_ids: by position, the node ids in it, and of these the ones with memory
+    :ivar guests: {uuid: model} of the guests whose demand is known
+    :ivar nodes: by position, the view of the memory domain
+    :ivar ids: by position, the ids of its nodes
+    :ivar memory_ids: by position, the ids of its nodes with memory, or of all if none has any
+    :ivar position: {node id: position}
+    :ivar all, running: all positions, and those with CPUs
+    :ivar capacity, promised: by position, bytes that may be promised, and those that are
+    :ivar free: {position: free bytes}
+    :ivar memory_at: by position, the position of the memory of guests that run there
     :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
-    :ivar bandwidth_known: whether queueing at the memory is counted: every node's traffic and
-        maximum are known
+    :ivar bandwidth_known: whether traffic and maximum bandwidth are known for every position, so
+        that queueing at the memory is taken into account
     """
 
     def __init__(
@@ -145,13 +159,20 @@ class Layout:
         self.min_gain = min(
             options.min_gain_cores, NOISE_RATIO * sum(node.cores for node in merged.nodes)
         )
-        self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
-        # What a cpuset.mems may hold of each: a domain may have nodes without memory.
+        self.ids = tuple(tuple(view.nodes[position].id for position in group) for group in members)
+        # A memory domain may have nodes without memory, which must not be in cpuset.mems.
         self.memory_ids = tuple(
-            tuple(view.nodes[at].id for at in group if view.nodes[at].capacity_bytes != 0) or ids
+            tuple(
+                view.nodes[position].id
+                for position in group
+                if view.nodes[position].capacity_bytes != 0
+            )
+            or ids
             for group, ids in zip(members, self.ids)
         )
-        self.position = {node: at for at, group in enumerate(self.ids) for node in group}
+        self.position = {
+            node: position for position, group in enumerate(self.ids) for node in group
+        }
         self.all = tuple(range(len(merged.nodes)))
         self.running = tuple(n for n in self.all if merged.nodes[n].cores)
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
@@ -169,12 +190,15 @@ class Layout:
             self.host_loss.put(guest.effect)
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
+        """Turn node ids into an ascending tuple of the positions with CPUs.
+
+        These are all positions with CPUs if the host has none of these nodes.
+        """
         positions = sorted(n for n in self.known_positions(ids) if self.nodes[n].cores)
         return tuple(positions) or self.running
 
     def known_positions(self, ids: Iterable[int]) -> set[int]:
-        """Return the positions of those node ids that the host has."""
+        """Return the positions of the node ids that the host has."""
         return {self.position[node] for node in ids if node in self.position}
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
@@ -182,11 +206,11 @@ class Layout:
         return tuple(sorted(node for n in positions for node in self.ids[n]))
 
     def by_cores(self, cpus: Iterable[int]) -> losses.Shares:
-        """Divide CPU time over positions in proportion to their cores."""
+        """Return shares of CPU time in proportion to the cores of positions."""
         return shares_of({n: self.nodes[n].cores for n in cpus})
 
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
-        """Divide a promise by position as :func:`host_view.view` does."""
+        """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
             return self.sum_by_position(zip(guest.mem_nodes, guest.mem_bytes))
         positions = sorted(self.known_positions(guest.mem_nodes))
@@ -196,22 +220,22 @@ class Layout:
         return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
-        """Lay out the load that is not the guests': all that was measured, less theirs."""
+        """Lay out the load that is not the guests': what was measured, less their load."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
-        usable = [n for n in self.all if self.capacity[n] or nodes[n].cores]
+        used_positions = [n for n in self.all if self.capacity[n] or nodes[n].cores]
         self.bandwidth_known = all(
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
-            for n in usable
+            for n in used_positions
         )
         traffic = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
         maxima = (
             [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
         )
-        waited = self.sum_by_position(situation.waiting_cores)
+        waiting_by_position = self.sum_by_position(situation.waiting_cores)
         bursts = [
-            losses.burst(demand[n], nodes[n].cores, waited[n])
-            if self.cpu_known[n] and n in waited
+            losses.burst(demand[n], nodes[n].cores, waiting_by_position[n])
+            if self.cpu_known[n] and n in waiting_by_position
             else 0.0
             for n in self.all
         ]
@@ -227,24 +251,24 @@ class Layout:
     def _nearest_memory(self, n: int) -> int:
         if self.capacity[n] != 0:
             return n
-        with_memory = [m for m in self.all if self.capacity[m] != 0]
-        return min(with_memory, default=n, key=lambda m: self.latencies_ns[n][m])
+        memory_positions = [m for m in self.all if self.capacity[m] != 0]
+        return min(memory_positions, default=n, key=lambda m: self.latencies_ns[n][m])
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""
         sums: dict[int, _Amount] = {}
         for node, amount in pairs:
             if node in self.position:
-                at = self.position[node]
-                sums[at] = sums.get(at, 0) + amount
+                position = self.position[node]
+                sums[position] = sums.get(position, 0) + amount
         return sums
 
 
 def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
-    """Turn {position: amount} into (position, share) pairs; empty when all are 0."""
+    """Turn {position: amount} into (position, share) pairs; empty if all amounts are 0."""
     total = sum(amounts.values())
     return (
-        tuple((at, amount / total) for at, amount in amounts.items() if amount > 0)
+        tuple((position, amount / total) for position, amount in amounts.items() if amount > 0)
         if total > 0
         else ()
     )
@@ -253,7 +277,7 @@ def shares_of(amounts: Mapping[int, float]) -> losses.Shares:
 def _mean_latencies(
     latencies_ns: Sequence[Sequence[float]], members: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Average latencies over the nodes of each domain."""
+    """Return latencies by position, averaged over the nodes of each memory domain."""
     return tuple(
         tuple(
             sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a host's guests, kept as sums so that changing one guest takes a few additions.
+"""Compute the losses of a host's guests from sums to which each guest adds.
 
-L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss of
-``core/pressure.py`` summed by the node of the *memory*:
+L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores. This is the loss of
+``core/pressure.py``, but summed by the node of the *memory*:
 
-* A_m = Σ_n x_nm · (ℓ_nm − ℓ_nn) / MLP, the unloaded distance
-* R_m = Σ_n x_nm · 0.15 · ℓ_mm / MLP, what queueing at m multiplies, q(u) = u / (1 − u)
-* W_m, the traffic that m's controllers serve, B_m its maximum
+* A_m = Σ_n x_nm · (ℓ_nm − ℓ_nn) / MLP is the loss to the unloaded distance.
+* R_m = Σ_n x_nm · 0.15 · ℓ_mm / MLP is multiplied by the queueing at m, q(u) = u / (1 − u).
+* W_m is the traffic that m's controllers serve, and B_m its maximum.
 
-A guest stalls for no longer than it runs: where queueing would take more than half of S_m, the
-cores whose accesses go to m, it approaches S_m (s ≤ ½: s, else 1 − 1/4s, s = R·q / S). Likewise
-the distance of one guest approaches the cores that it runs.
+A guest stalls for no longer than it runs. S_m is the demand of guests [cores], divided by where
+their accesses go. With s = R·q / S, the loss to queueing is s·S up to s = ½, and above that
+(1 − 1/4s)·S, which approaches S. In the same way, the loss of a guest to distance approaches the
+cores that it uses.
 
-Each guest adds to A, R, W and S of the nodes of its memory and to the demand on the nodes of its
-CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
+Each guest adds to A, R, W and S of the nodes of its memory, and to the demand on the nodes of its
+CPUs. Evaluating a move therefore takes a few additions, and not a pass over the whole host.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    #: (position, share of a guest's CPU time, or of its accesses) pairs.
+    #: (position, share of a guest's CPU time or of its accesses) pairs.
     Shares = Sequence[tuple[int, float]]
+    #: (position, A, R, W, S) of one guest.
     MemoryTerms = tuple[int, float, float, float, float]
 
 _SLOPE = 1 / (1 - QUEUEING_KNEE) ** 2
@@ -37,9 +39,9 @@ _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 class Effect:
     """Demand and traffic that one guest adds to its host at one place.
 
-    :ivar cpus: positions that its CPUs may use, ascending
-    :ivar demand: cores wanted
-    :ivar memory_terms: what it adds to each node's memory: (position, A, R, W, S)
+    :ivar cpus: positions that its CPUs may use, in ascending order
+    :ivar demand: its demand [cores]
+    :ivar memory_terms: (position, A, R, W, S) for each node that it accesses memory of
     """
 
     __slots__ = ('cpus', 'demand', 'memory_terms')
@@ -61,52 +63,59 @@ def effect(
     served_cores: float | None = None,
     counts_queueing: bool = True,
 ) -> Effect:
-    """Compute what a guest adds.
+    """Return what a guest adds to its host at a place.
 
-    :param cpu_shares, mem_shares: (position, share of its CPU time or of its accesses), each
-        adding up to 1
-    :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that a product with
+    :param cpus: positions that its CPUs may use, in ascending order
+    :param demand: its demand [cores]
+    :param cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs; the
+        shares add up to 1
+    :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that its product with
         nanoseconds is in cores
-    :param traffic: bytes per second
-    :param served_cores: cores that it runs there, which bound what it loses to distance; None:
+    :param traffic: its DRAM traffic [bytes/s]
+    :param served_cores: cores that it uses there, which limit its loss to distance; None for
         ``demand``
-    :param counts_queueing: whether its accesses are taken to queue at the memory, and to lengthen
-        the queue of others
+    :param counts_queueing: whether its own accesses are taken to lose time to queueing at the
+        memory
     """
-    terms, lost = [], 0.0
+    terms, distance_cores = [], 0.0
     for m, share in mem_shares:
-        away = sum(ran * (latencies_ns[n][m] - latencies_ns[n][n]) for n, ran in cpu_shares)
+        extra_ns = sum(
+            cpu_share * (latencies_ns[n][m] - latencies_ns[n][n]) for n, cpu_share in cpu_shares
+        )
         lines = share * stalls_per_ns
-        lost += lines * away
+        distance_cores += lines * extra_ns
         terms.append(
             (
                 m,
-                lines * away,
+                lines * extra_ns,
                 lines * QUEUEING_FACTOR * latencies_ns[m][m] if counts_queueing else 0.0,
                 share * traffic,
                 share * demand if counts_queueing else 0.0,
             )
         )
-    within = limit_loss(lost, demand if served_cores is None else served_cores)
-    if within != lost:
+    limited_cores = limit_loss(distance_cores, demand if served_cores is None else served_cores)
+    if limited_cores != distance_cores:
         terms = [
-            (m, distance * within / lost, queueing, served, reaching)
-            for m, distance, queueing, served, reaching in terms
+            (m, distance * limited_cores / distance_cores, queueing, served_traffic, reaching)
+            for m, distance, queueing, served_traffic, reaching in terms
         ]
     return Effect(cpus, demand, tuple(terms))
 
 
 def limit_loss(lost: float, limit: float) -> float:
-    """Bound a loss by ``limit`` cores, which it approaches asymptotically from half of them on."""
+    """Return a loss limited to ``limit`` cores, which it approaches asymptotically.
+
+    A loss of up to half of the limit is returned as it is.
+    """
     return lost if lost <= limit / 2 else limit * (1 - limit / (4 * lost))
 
 
 def waiting(demand: float, cores: float, burst: float) -> float:
-    """Return the cores that wait: max(0, D − C), smoothed by bursts.
+    """Return the cores that wait, which are max(0, D − C) smoothed by bursts.
 
-    h = (x + √(x² + 4·v²)) / 2, x = D − C. Then h · (h − x) = v²: cores waiting times cores
-    idle is kept while the demand changes, so v follows from one interval's measured waiting
-    and idling, and v = 0 is the plain maximum.
+    They are h = (x + √(x² + 4·v²)) / 2 with x = D − C. Because h · (h − x) = v², the product of
+    waiting and idle cores stays the same while demand changes: v follows from the waiting and idle
+    cores measured in one interval. If v = 0, h is max(0, D − C).
 
     :param burst: v [cores]
     """
@@ -117,12 +126,13 @@ def waiting(demand: float, cores: float, burst: float) -> float:
 
 
 def crowding(demand: float, cores: float) -> float:
-    """Return D·ln(D / C) − (D − C) where D exceeds C, else 0 [cores].
+    """Return D·ln(D / C) − (D − C) if D exceeds C, otherwise 0 [cores].
 
-    Waiting alone does not show how it is distributed: six busy guests on two nodes of two cores
-    wait for two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is
-    what proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
-    1997). At D = C it grows as fast as waiting; beyond, more crowded nodes count more.
+    Waiting does not show how it is distributed: if six busy guests are on two nodes of two cores
+    each, two cores wait in all, whether there are three guests or four on the first node. The sum
+    of waiting and crowding is −Σ D·ln(served / wanted), which proportional fairness minimises
+    (Kelly, "Charging and rate control for elastic traffic", 1997). At D = C it grows as fast as
+    waiting; above that, it grows faster on more crowded nodes.
     """
     if demand <= cores or not cores:
         return 0.0
@@ -130,7 +140,10 @@ def crowding(demand: float, cores: float) -> float:
 
 
 def burst(demand: float, cores: float, waited: float) -> float:
-    """Return v [cores] from what waited at this demand; 0 where that is not more than D − C."""
+    """Return v [cores] from the cores that waited at a demand.
+
+    It is 0 if these are not more than D − C.
+    """
     idle = waited - (demand - cores)
     return sqrt(waited * idle) if waited > 0 and idle > 0 else 0.0
 
@@ -138,41 +151,44 @@ def burst(demand: float, cores: float, waited: float) -> float:
 def level_out(
     demand: list[float], cores: Sequence[float], nodes: Collection[int], amount: float
 ) -> None:
-    """Add ``amount`` cores of demand to ``nodes``, filling those with the lowest D / C first.
+    """Add ``amount`` cores of demand to ``nodes``, to those with the lowest D / C first.
 
-    :param demand: changed in place
+    :param demand: D by position, which is changed in place
+    :param cores: C by position
     """
     if len(nodes) == 2:
-        one, two = nodes
-        level = (demand[one] + demand[two] + amount) / (cores[one] + cores[two])
-        if level * cores[one] < demand[one]:
-            demand[two] += amount
-        elif level * cores[two] < demand[two]:
-            demand[one] += amount
+        first, second = nodes
+        level = (demand[first] + demand[second] + amount) / (cores[first] + cores[second])
+        if level * cores[first] < demand[first]:
+            demand[second] += amount
+        elif level * cores[second] < demand[second]:
+            demand[first] += amount
         else:
-            demand[one], demand[two] = level * cores[one], level * cores[two]
+            demand[first], demand[second] = level * cores[first], level * cores[second]
         return
     order = sorted(nodes, key=lambda n: demand[n] / cores[n])
-    wanted, room, level = amount, 0.0, 0.0
+    total_demand, total_cores, level = amount, 0.0, 0.0
     for rank, n in enumerate(order, 1):
-        wanted += demand[n]
-        room += cores[n]
-        level = wanted / room
+        total_demand += demand[n]
+        total_cores += cores[n]
+        level = total_demand / total_cores
         if rank == len(order) or level <= demand[order[rank]] / cores[order[rank]]:
             break
     for n in order:
         demand[n] = max(demand[n], level * cores[n])
 
 
-def _wait(demand: float, cores: float, burst: float) -> float:
+def _waiting_and_crowding(demand: float, cores: float, burst: float) -> float:
     return waiting(demand, cores, burst) + crowding(demand, cores)
 
 
 class HostLoss:
-    """A host's sums, and its loss with some guests elsewhere.
+    """The sums of a host, and its loss with these or with some guests elsewhere.
 
-    :ivar demand: by position, cores wanted by guests held to one node and by others
-    :ivar spanning: {positions: cores wanted by guests whose CPUs may use all of these}
+    :ivar cores, bandwidth_max, bursts: C, B and v by position
+    :ivar demand: D by position, of the guests held to a single node and of everything but guests
+    :ivar spanning: {positions: demand of the guests whose CPUs may use all of these [cores]}
+    :ivar distance, queueing, traffic, reaching: A, R, W and S by position
     """
 
     def __init__(
@@ -186,8 +202,8 @@ class HostLoss:
         """Start with the load that is not the guests'.
 
         :param cores: C by position
-        :param bandwidth_max: B by position; None: queueing is left out
-        :param demand, traffic: D and W of all but the guests, by position
+        :param bandwidth_max: B by position; None if queueing is to be left out
+        :param demand, traffic: D and W of everything but guests, by position
         :param bursts: v by position
         """
         self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
@@ -195,11 +211,12 @@ class HostLoss:
         self.spanning: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
         self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
-        self._waits: float | None = None  # cores that wait now; None: not computed yet
+        # Loss to waiting and crowding now; None if not computed yet.
+        self._waiting_now: float | None = None
 
     def put(self, added: Effect, sign: int = 1) -> None:
-        """Add an effect, or take it away with ``sign`` −1."""
-        self._waits = None
+        """Add an effect, or subtract it if ``sign`` is −1."""
+        self._waiting_now = None
         if len(added.cpus) == 1:
             self.demand[added.cpus[0]] += sign * added.demand
         else:
@@ -215,24 +232,24 @@ class HostLoss:
     def by_cause(
         self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
     ) -> tuple[float, float, float, float]:
-        """Return (waiting, distance, queueing, crowding) after exchanging effects [cores].
+        """Return (waiting, distance, queueing, crowding) with some effects exchanged [cores].
 
-        The first three add up to the loss; for the last see :func:`crowding`.
+        The loss is the sum of the first three; for the last, see :func:`crowding`.
         """
-        then = self._copy()
+        changed = self._copy()
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
-                then.put(effect, sign)
+                changed.put(effect, sign)
         queueing = sum(
-            then._queue(m, then.queueing[m], then.traffic[m], then.reaching[m])
-            for m in range(len(then.cores))
+            changed._queueing_loss(m, changed.queueing[m], changed.traffic[m], changed.reaching[m])
+            for m in range(len(changed.cores))
         )
-        demand = then.levelled_demand()
+        demand = changed.levelled_demand()
         return (
-            sum(map(waiting, demand, then.cores, then.bursts)),
-            sum(then.distance),
+            sum(map(waiting, demand, changed.cores, changed.bursts)),
+            sum(changed.distance),
             queueing,
-            sum(map(crowding, demand, then.cores)),
+            sum(map(crowding, demand, changed.cores)),
         )
 
     def loss(self) -> float:
@@ -240,8 +257,8 @@ class HostLoss:
         return sum(self.by_cause()[:3])
 
     def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
-        """Return the loss and the crowding now − those with these effects exchanged [cores]."""
-        shifted: dict[int, float] = {}
+        """Return by how much loss and crowding fall if effects are exchanged [cores]."""
+        demand_changes: dict[int, float] = {}
         spanning: dict[tuple[int, ...], float] | None = None
         terms: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
@@ -249,13 +266,13 @@ class HostLoss:
                 cpus = effect.cpus
                 if len(cpus) == 1:
                     n = cpus[0]
-                    shifted[n] = shifted.get(n, 0.0) + sign * effect.demand
+                    demand_changes[n] = demand_changes.get(n, 0.0) + sign * effect.demand
                 else:
                     spanning = dict(self.spanning) if spanning is None else spanning
                     spanning[cpus] = spanning.get(cpus, 0.0) + sign * effect.demand
                 for m, distance, queueing, traffic, reaching in effect.memory_terms:
-                    was = terms.get(m)
-                    if was is None:
+                    sums = terms.get(m)
+                    if sums is None:
                         terms[m] = [
                             sign * distance,
                             sign * queueing,
@@ -263,18 +280,22 @@ class HostLoss:
                             sign * reaching,
                         ]
                     else:
-                        was[0] += sign * distance
-                        was[1] += sign * queueing
-                        was[2] += sign * traffic
-                        was[3] += sign * reaching
-        return self._spared_waiting(shifted, spanning) + self._spared_distance(terms)
+                        sums[0] += sign * distance
+                        sums[1] += sign * queueing
+                        sums[2] += sign * traffic
+                        sums[3] += sign * reaching
+        return self._saved_waiting(demand_changes, spanning) + self._saved_distance(terms)
 
     def levelled_demand(
         self,
         demand: Iterable[float] | None = None,
         spanning: Mapping[tuple[int, ...], float] | None = None,
     ) -> list[float]:
-        """Return the demand by position once the spanning guests have levelled it."""
+        """Return D by position, including the guests on several nodes, which level it out.
+
+        :param demand: D without these guests; None for that of now
+        :param spanning: the demand of these guests; None for that of now
+        """
         demand = list(self.demand if demand is None else demand)
         spanning = self.spanning if spanning is None else spanning
         for nodes in sorted(spanning, key=lambda nodes: (len(nodes), nodes)):
@@ -282,11 +303,11 @@ class HostLoss:
         return demand
 
     def wait(self, n: int, demand: Sequence[float]) -> float:
-        """Return the cores that wait at a position with these demands."""
+        """Return the cores that wait at position ``n`` if D is ``demand``."""
         return waiting(demand[n], self.cores[n], self.bursts[n])
 
     def pressure(self, n: int) -> float:
-        """Return D / C of a position for guests held to it; 0 without CPUs."""
+        """Return D / C of a position, without guests on several nodes; 0 if it has no CPUs."""
         return self.demand[n] / self.cores[n] if self.cores[n] else 0.0
 
     def _copy(self) -> HostLoss:
@@ -298,41 +319,44 @@ class HostLoss:
     def _waiting(self, demand: list[float], spanning: Mapping[tuple[int, ...], float]) -> float:
         if spanning:
             demand = self.levelled_demand(demand, spanning)
-        return sum(map(_wait, demand, self.cores, self.bursts))
+        return sum(map(_waiting_and_crowding, demand, self.cores, self.bursts))
 
-    def _spared_waiting(
-        self, shifted: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
+    def _saved_waiting(
+        self, demand_changes: Mapping[int, float], spanning: Mapping[tuple[int, ...], float] | None
     ) -> float:
         if spanning is None and not self.spanning:
             demand, cores, bursts = self.demand, self.cores, self.bursts
             return sum(
-                _wait(demand[n], cores[n], bursts[n]) - _wait(demand[n] + by, cores[n], bursts[n])
-                for n, by in shifted.items()
+                _waiting_and_crowding(demand[n], cores[n], bursts[n])
+                - _waiting_and_crowding(demand[n] + change, cores[n], bursts[n])
+                for n, change in demand_changes.items()
             )
-        if self._waits is None:
-            self._waits = self._waiting(self.demand, self.spanning)
-        then = list(self.demand)
-        for n, by in shifted.items():
-            then[n] += by
-        return self._waits - self._waiting(then, self.spanning if spanning is None else spanning)
+        if self._waiting_now is None:
+            self._waiting_now = self._waiting(self.demand, self.spanning)
+        changed_demand = list(self.demand)
+        for n, change in demand_changes.items():
+            changed_demand[n] += change
+        return self._waiting_now - self._waiting(
+            changed_demand, self.spanning if spanning is None else spanning
+        )
 
-    def _spared_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
-        spared = 0.0
+    def _saved_distance(self, terms: Mapping[int, Sequence[float]]) -> float:
+        saved_cores = 0.0
         for m, (distance, queueing, traffic, reaching) in terms.items():
-            spared -= distance
+            saved_cores -= distance
             if self.bandwidth_max is not None:
-                spared += self._queue(
+                saved_cores += self._queueing_loss(
                     m, self.queueing[m], self.traffic[m], self.reaching[m]
-                ) - self._queue(
+                ) - self._queueing_loss(
                     m,
                     self.queueing[m] + queueing,
                     self.traffic[m] + traffic,
                     self.reaching[m] + reaching,
                 )
-        return spared
+        return saved_cores
 
-    def _queue(self, m: int, lines: float, traffic: float, reaching: float) -> float:
-        """Return the loss to queueing at m; 0 where B is not known."""
+    def _queueing_loss(self, m: int, lines: float, traffic: float, reaching: float) -> float:
+        """Return the loss to queueing at m [cores]; 0 if B is unknown."""
         maximum = self.bandwidth_max and self.bandwidth_max[m]
         if not maximum or reaching <= 0:
             return 0.0

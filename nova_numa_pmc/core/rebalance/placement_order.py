@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check whether a move agrees with the order by which guests are placed.
 
-Moves are judged by the host's loss, placements by pressure. On the same figures the two can
-disagree, if bandwidth is decisive on one node and CPU on another, or if nodes differ in size. A
-guest that has just been placed therefore stays where it is until that order, too, prefers another
-node.
+Moves are decided by the host's loss, placements by pressure. The two can disagree on the same
+figures if bandwidth is decisive on one node and CPU on another, or if nodes differ in size. A
+guest that has just been placed therefore stays where it is until a placement, too, would prefer
+another node.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
-#: A guest counts as just placed for this long: its demand over the horizon of minutes is known by
-#: then [ns].
+#: A guest counts as just placed for this time, after which its demand over minutes is known [ns].
 JUST_PLACED_NS = 900 * 10**9
 #: Rounding error of sums of floats.
 _NOISE = 1e-6
 
 
 class NodeOrder:
-    """Orders the nodes of a host for a guest as a placement would, by the measurements.
+    """Order of a host's nodes for a guest, as the measurements would determine it in a placement.
 
-    :param nodes: the host's domains
+    :param nodes: views of the host's memory domains
     :param memory_at: by position, the position of the memory of guests that run there
-    :param latencies_ns: by position
-    :param limits: with floor and step of pressure
+    :param latencies_ns: latencies by position, with a row for each node's CPUs
+    :param limits: placement options, of which the floor and step of pressure are used
     """
 
     def __init__(
@@ -49,21 +48,24 @@ class NodeOrder:
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 
     def prefers(self, guest: GuestModel, n: int) -> bool:
-        """Return whether a placement would prefer position ``n`` to where the guest is."""
+        """Return whether a placement would prefer position ``n`` to the guest's present place."""
         traffic = guest.load.bandwidth_bytes_per_sec
         if traffic is None:
             traffic = guest.demand * (self._rate or 0.0)
         if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
             return False
         if len(guest.at) > 1:
-            return True  # a node has room for it now
-        there = self._key(guest, n, traffic, _NOISE)
-        return there < self._key(guest, guest.at[0], traffic, -_NOISE)
+            return True  # a placement prefers a single node that has room
+        new_key = self._key(guest, n, traffic, _NOISE)
+        return new_key < self._key(guest, guest.at[0], traffic, -_NOISE)
 
     def _key(
         self, guest: GuestModel, n: int, traffic: float, noise: float
     ) -> tuple[float, float, float]:
-        """Return those of :data:`ranking.KEY_FIELDS` that are measured, with the guest on n."""
+        """Return those of :data:`ranking.KEY_FIELDS` that are measured, with the guest on ``n``.
+
+        :param noise: added to the pressure, so that rounding errors decide for the present place
+        """
         memory = self._memory_at[n]
         pressure = max(
             self._pressure(guest, n, 0.0 if memory != n else traffic),
@@ -77,14 +79,19 @@ class NodeOrder:
             ranking.steps(pressure, limits),
         )
 
-    def _pressure(self, guest: GuestModel, n: int, traffic: float, runs: bool = True) -> float:
-        """Return a node's pressure with the guest on it; what it already uses there is counted."""
+    def _pressure(
+        self, guest: GuestModel, n: int, traffic: float, uses_cpus: bool = True
+    ) -> float:
+        """Return a node's pressure with the guest on it.
+
+        What the guest already uses there is part of the measured load, and is not added again.
+        """
         cpu_share = dict(guest.cpu_shares).get(n, 0.0)
         mem_share = dict(guest.mem_shares).get(n, 0.0)
         return max(
             ranking.parts(
                 self._nodes[n],
-                guest.demand * (1 - cpu_share) if runs else None,
+                guest.demand * (1 - cpu_share) if uses_cpus else None,
                 max(0.0, traffic * (1 - mem_share)),
             )
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that the rebalancer takes and returns: a host's situation, its options, a plan.
+"""Records that the rebalancer takes and returns: a host's situation, options, and a plan.
 
-Kept out of :mod:`nova_numa_pmc.model`, because the libvirt hook loads that module at
-every guest start and never moves a running guest. Cores are core-seconds per second.
+They are not in :mod:`nova_numa_pmc.model`, because the libvirt hook loads that module at every
+guest start and never moves a running guest. Cores are core-seconds per second.
 """
 
 from __future__ import annotations
@@ -15,36 +15,40 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.model import HostView
 
-#: Kinds of a :class:`Move`: to another node, two guests that change places, more
-#: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
+#: Kinds of a :class:`Move`: a guest moves to another node; two guests change places; a guest may
+#: use the CPUs of more nodes; or of fewer; only its memory moves, to where its CPUs are.
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of a move's :class:`model.Reason` where it was requested: with ('why', text). It is older
-#: than its name, and a member in --json.
+#: Code of the :class:`model.Reason` of a move that was requested, which has ('why', text). The
+#: code is older than its name, and is kept because it is in the output of --json.
 REQUESTED = 'asked'
-#: Value of 'rate' in a reason 'distance' where a guest's accesses are not counted.
+#: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
 
 
 class GuestLoad(Record):
-    """One guest: its place, its load, and whether it may be moved.
+    """The place and the load of one guest, and whether it may be moved.
 
-    :param vcpus: the most it may have; a node needs a thread for each
-    :param memory_bytes: what it may grow to: its promise
-    :param cpu_nodes: ids of the nodes that its CPUs are held to now; empty: it floats over all
-    :param home_nodes: node ids that were promised; narrower than ``cpu_nodes`` while widened
+    :param vcpus: the most vCPUs that it may have; its nodes need a CPU for each
+    :param memory_bytes: promised memory, which is what it may grow to
+    :param cpu_nodes: ids of the nodes that its CPUs are held to now; empty if it floats
+    :param home_nodes: ids of the nodes that it was promised, which are fewer than ``cpu_nodes``
+        while it is widened
     :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
-    :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
-    :param cores_by_node: (node id, cores it ran there); empty: unknown
-    :param demand_cores: CPU time that it ran and waited for [cores]; None: unknown, not moved
-    :param served_cores: cores that it got, None: unknown
-    :param lines_per_sec: DRAM accesses; None: unknown, for the distance a low rate is assumed
-    :param remote_ratio: remote accesses over all, None: taken from where its pages lie
-    :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
-    :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
-    :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
-    :param young: it was just placed, and stays unless placement prefers another node
-        (:mod:`placement_order`)
+    :param bytes_by_node: (node id, bytes of its memory there); empty if unknown
+    :param cores_by_node: (node id, cores that it used there); empty if unknown
+    :param demand_cores: CPU time that it used and waited for [cores]; None if unknown, and then it
+        is not moved
+    :param served_cores: CPU time that it used [cores]; None if unknown
+    :param lines_per_sec: DRAM accesses per second; None if unknown, and then a low rate is assumed
+        for its loss to distance
+    :param remote_ratio: remote share of its accesses; None if it is to be derived from where its
+        pages are
+    :param bandwidth_bytes_per_sec: DRAM traffic; None if unknown
+    :param allowed_nodes: ids of the nodes with CPUs that it may use; None if it may use any
+    :param fixed: code of the reason why it must not be touched, such as 'pinned'; empty if it may
+    :param young: whether it was just placed, so that it stays where it is unless a placement would
+        prefer another node (:mod:`placement_order`)
     """
 
     uuid: str
@@ -70,13 +74,15 @@ class GuestLoad(Record):
 class Situation(Record):
     """A host and its guests over one interval.
 
-    :param view: the host, with what was measured of each node
-    :param latencies_ns: unloaded latencies by *position*, rows from the CPUs
-    :param waiting_cores: (node id, cores) that waited there in the same interval
-        while others may have idled; a node that is absent waits for what exceeds its cores
-    :param free_bytes: (node id, bytes free now); absent: only promises are looked at
-    :param mlp: misses that a core waits for together (``core/pressure.py``)
-    :param limits: the limits of placements
+    :param view: the host with the measurements of each node
+    :param latencies_ns: unloaded latencies by *position*, with a row for each node's CPUs
+    :param waiting_cores: (node id, cores that waited there in the interval), even if other CPUs
+        were idle; on a node that is left out, the demand above its capacity is assumed to wait
+    :param free_bytes: (node id, free bytes now); on a node that is left out, only promises limit
+        what fits
+    :param mlp: number of cache misses that a core waits for at the same time
+        (``core/pressure.py``)
+    :param limits: placement options
     """
 
     view: HostView
@@ -89,23 +95,24 @@ class Situation(Record):
 
 
 class RebalanceOptions(Record):
-    """The operator's options of the rebalancer: what moves cost, and how many there may be.
+    """The operator's options for the rebalancer: the cost and the number of moves.
 
-    :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone,
-        and the following plans wait until their shares have paid for it
-    :param moves_per_hour: guests whose memory is moved
-    :param changes_per_hour: guests of which only the CPUs are changed (widen, narrow)
-    :param bytes_per_sec: limit on the rate of a move
+    :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone, and the
+        next plans move no memory until their bytes have covered the excess
+    :param moves_per_hour: the most guests whose memory is moved in an hour
+    :param changes_per_hour: the most guests of which only the CPUs are changed (widened or
+        narrowed) in an hour
+    :param bytes_per_sec: the highest rate of a move
     :param page_s: CPU time to move a page of 4 KiB [s] (assumed)
-    :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
+    :param change_core_sec: cost of changing a guest's CPUs, in cold caches and stalled writes
         [core-seconds] (assumed)
-    :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
-        adds to the regret
+    :param min_gain_cores: a gain below this is noise. It is subtracted from each gain before the
+        gain is added to the regret
     :param reserve_bytes: free memory that a move leaves on its target
-    :param tick_max_s: a sample counts for at most this long, however late the next one is
-    :param narrow_below_ratio: a widened guest goes home only where it leaves less CPU
-        wanted ÷ capacity than this
-    :param widen: whether CPUs may be widened at all
+    :param tick_max_s: the longest time that a sample counts for, however late the next one is
+    :param narrow_below_ratio: a widened guest goes home only if the CPU demand there, with the
+        guest, is at most this share of the capacity
+    :param widen: whether guests may be widened
     """
 
     bytes_per_tick: int = 4 << 30
@@ -124,9 +131,10 @@ class RebalanceOptions(Record):
 class PlanPart(Record):
     """Part of a planned move: the new place of one guest.
 
-    :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
-    :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
-    :param bytes: memory to be moved for that
+    :param from_nodes: ids of the nodes that its CPUs are held to; empty if it floats
+    :param to_nodes: ids of the nodes that its CPUs will be held to
+    :param mem_nodes: ids of the nodes that its memory is moved to; empty if it stays where it is
+    :param bytes: memory to be moved
     """
 
     uuid: str
@@ -138,16 +146,18 @@ class PlanPart(Record):
 
 
 class Move(Record):
-    """One change: all of its parts are made, or none.
+    """A planned move, of which either all parts are made or none.
 
     :param kind: one of :data:`KINDS`
-    :param parts: one for each guest; those of a swap are done together
-    :param gain_cores: loss and crowding now − after (``core/rebalance/losses.py``)
-    :param cost_core_sec: its one-time cost [core-seconds]
-    :param regret_core_sec: loss so far from not having made it [core-seconds]
-    :param reasons: the largest contribution to the gain first:
-        'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
-        'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
+    :param parts: one for each guest; those of a swap are made together
+    :param gain_cores: loss and crowding now less those after the move
+        (``core/rebalance/losses.py``)
+    :param cost_core_sec: cost of making the move once [core-seconds]
+    :param regret_core_sec: cost so far of not having made it [core-seconds]
+    :param bytes: memory to be moved
+    :param reasons: contributions to the gain, the largest first: 'waiting', 'distance',
+        'bandwidth', 'crowding' and 'bursts' with (name, value) pairs. 'distance' has
+        ('rate', :data:`ASSUMED`) if accesses of a guest were not counted
     """
 
     kind: str
@@ -160,7 +170,7 @@ class Move(Record):
 
 
 def requested_move(kind: str, parts: tuple[PlanPart, ...], why: str) -> Move:
-    """Return a requested move: nothing was weighed."""
+    """Return a move that was requested, for which neither gain nor cost was computed."""
     size_bytes = sum(part.bytes for part in parts)
     return Move(kind, parts, 0.0, 0.0, 0.0, size_bytes, (Reason(REQUESTED, (('why', why),)),))
 
@@ -168,10 +178,10 @@ def requested_move(kind: str, parts: tuple[PlanPart, ...], why: str) -> Move:
 class Plan(Record):
     """The moves to make now.
 
-    :param moves: the due moves, in the order in which to make them
-    :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
-    :param reasons: about the whole: budgets that held moves
-        back, parts that are unknown
+    :param moves: the moves that are due, in the order in which to make them
+    :param loss_cores, loss_after_cores: the host's loss now, and after the moves
+    :param reasons: remarks on the whole plan: budgets that held moves back, and parts that are
+        unknown
     """
 
     moves: tuple[Move, ...] = ()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide which guests to move, and when a move pays.
 
-:func:`plan` is called once per interval with the measurements and its memory of the last call.
-:func:`propose` lists what could be gained now, regardless of regret. Pure: no clock and no files;
-arguments and results are records.
+:func:`plan` is called once per interval, with the measurements and the memory that the last call
+returned. :func:`propose` lists the moves that would pay now, regardless of regret.
 """
 
 from __future__ import annotations
@@ -37,11 +36,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.proposals import Proposal
     from nova_numa_pmc.core.rebalance.rebalance_memory import RegretKey
 
-#: Regrets kept between ticks.
+#: The most regrets that are kept between ticks.
 REGRETS_MAX = 256
-#: Among moves that are due, the one that gains most over this time comes first [s].
+#: Of the moves that are due, the one with the highest net gain over this time comes first [s].
 PAYBACK_S = 600.0
-#: CPUs are not widened where a move is due within this time, which widening would only delay [s].
+#: A guest is not widened if a move from its node will be due within this time, because widening
+#: would only delay the move [s].
 BRIDGE_S = 60.0
 #: The most moves that :func:`propose` lists.
 PROPOSED_MAX = 200
@@ -56,31 +56,32 @@ def plan(
 ) -> tuple[plan_records.Plan, RebalanceMemory]:
     """Decide which guests to move now.
 
-    Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
-    R ≥ K · caution. What was lost by waiting has then paid for the move, so the sum of
-    loss and cost is within a constant of what hindsight would have paid (ski rental: Karlin,
-    Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching"). Among due moves the one
-    with the largest G · 600 s − K comes first; the others are weighed again as if it were made
-    and keep the share of their regret that they would still gain.
+    In each interval, the regret of each candidate becomes R ← max(0, R + (G − min_gain) · Δt). The
+    candidate is due when R ≥ K · caution: what was lost by waiting then equals the cost of the
+    move, so that loss and cost together are within a constant factor of the least possible in
+    hindsight (ski rental: Karlin, Manasse, Rudolph & Sleator 1988, "Competitive snoopy caching").
+    Of the moves that are due, the one with the highest G · 600 s − K comes first. The others are
+    then evaluated again as if it had been made, and their regret is reduced in proportion to what
+    they would still gain.
 
-    :param memory: the memory that the last call returned; at first an empty one
-    :param elapsed_s: length of the interval that was measured [s]
-    :param now_s: a clock that does not jump [s]
-    :returns: (the plan, the memory for the next call). The memory presumes that the moves are
-        made; call :func:`rebalance_memory.without_guests` for those that are not
+    :param memory: the memory that the last call returned, or an empty one in the first call
+    :param elapsed_s: length of the measured interval [s]
+    :param now_s: time of a clock that does not jump [s]
+    :returns: (plan, memory for the next call). The memory presumes that all moves are made; for
+        those that are not, call :func:`rebalance_memory.without_guests`
     """
     elapsed_s = min(max(0.0, elapsed_s), options.tick_max_s)
     host_model = HostModel(situation, options)
     memory = after_interval(memory, host_model, elapsed_s, now_s, options)
-    candidates = _with_regrets(host_model, memory, elapsed_s)
-    before, chosen = host_model.host_loss.loss(), []
-    exceeded: set[str] = set()
+    candidates = _candidates_with_regrets(host_model, memory, elapsed_s)
+    loss_before, moves = host_model.host_loss.loss(), []
+    exceeded_budgets: set[str] = set()
     while True:
-        best = _best_due(host_model, candidates, memory, exceeded)
+        best = _best_due_candidate(host_model, candidates, memory, exceeded_budgets)
         if best is None:
             break
-        chosen.append(to_move(host_model, best))
-        memory = with_move_recorded(memory, chosen[-1], open_trial(host_model, best, now_s), now_s)
+        moves.append(to_move(host_model, best))
+        memory = with_move_recorded(memory, moves[-1], open_trial(host_model, best, now_s), now_s)
         host_model.apply(best.proposal)
         candidates = [candidate for candidate in candidates if not best.overlaps(candidate)]
         for candidate in candidates:
@@ -93,7 +94,10 @@ def plan(
         )
     )
     return plan_records.Plan(
-        tuple(chosen), before, host_model.host_loss.loss(), _remarks(host_model, memory, exceeded)
+        tuple(moves),
+        loss_before,
+        host_model.host_loss.loss(),
+        _remarks(host_model, memory, exceeded_budgets),
     ), memory
 
 
@@ -104,54 +108,58 @@ def propose(
 ) -> plan_records.Plan:
     """List the moves that gain more than they cost within a time, the best first.
 
-    This is for an operator who asks now: no regret is needed and no budget applies. No guest is
-    changed twice.
+    They are what an operator is shown on request: no regret is needed, and no budget applies. No
+    guest is moved more than once.
 
-    :param payback_s: how long the load is assumed to stay as it is [s]
+    :param payback_s: time for which the load is assumed to stay as it is [s]
     """
     host_model = HostModel(situation, options)
-    before = host_model.host_loss.loss()
-    chosen: list[plan_records.Move] = []
-    chosen_uuids: set[str] = set()
-    while len(chosen) < PROPOSED_MAX:
+    loss_before = host_model.host_loss.loss()
+    moves: list[plan_records.Move] = []
+    moved_uuids: set[str] = set()
+    while len(moves) < PROPOSED_MAX:
         candidates = [
             MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
             for proposal in distinct(proposals(host_model)).values()
-            if chosen_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
+            if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
-        paying = [
+        paying_candidates = [
             candidate
             for candidate in candidates
             if candidate.gain >= host_model.min_gain
             and candidate.gain * payback_s > candidate.cost
         ]
-        best_gains = _best_gain_by_place(paying)
-        best = _best(paying, best_gains, payback_s)
+        best_gains = _best_gain_by_place(paying_candidates)
+        best = _best_candidate(paying_candidates, best_gains, payback_s)
         if best is None:
             break
-        chosen.append(to_move(host_model, best))
-        chosen_uuids.update(guest.load.uuid for guest, _ in best.proposal)
+        moves.append(to_move(host_model, best))
+        moved_uuids.update(guest.load.uuid for guest, _ in best.proposal)
         host_model.apply(best.proposal)
     return plan_records.Plan(
-        tuple(chosen),
-        before,
+        tuple(moves),
+        loss_before,
         host_model.host_loss.loss(),
         _remarks(host_model, RebalanceMemory(), ()),
     )
 
 
-def _with_regrets(
+def _candidates_with_regrets(
     host_model: HostModel, memory: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
-    """Weigh the proposals, new ones and those with regrets; keep those nearest to being due."""
-    recalled = [(_recall(host_model, regret.key), regret.core_sec) for regret in memory.regrets]
-    known = {}
-    for proposal, core_sec in recalled:
+    """Evaluate new proposals and those with regrets, and return those nearest to being due."""
+    recalled_regrets = [
+        (_recall_proposal(host_model, regret.key), regret.core_sec) for regret in memory.regrets
+    ]
+    known_regrets = {}
+    for proposal, core_sec in recalled_regrets:
         if proposal:
             (proposal_key,) = distinct((proposal,))
-            known[proposal_key] = core_sec
-    remembered = [proposal for proposal, _ in recalled if proposal]
-    candidates = _weigh(host_model, distinct(proposals(host_model), remembered), known, elapsed_s)
+            known_regrets[proposal_key] = core_sec
+    recalled_proposals = [proposal for proposal, _ in recalled_regrets if proposal]
+    candidates = _evaluate(
+        host_model, distinct(proposals(host_model), recalled_proposals), known_regrets, elapsed_s
+    )
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret / max(candidate.cost, 1e-9),
@@ -161,30 +169,30 @@ def _with_regrets(
     return candidates[:REGRETS_MAX]
 
 
-def _weigh(
+def _evaluate(
     host_model: HostModel,
     proposed: Mapping[ProposalKey, Proposal],
-    known: Mapping[ProposalKey, float],
+    known_regrets: Mapping[ProposalKey, float],
     elapsed_s: float,
 ) -> list[MoveCandidate]:
-    """Weigh proposals and add the interval's regret to the known one; drop those without any."""
+    """Evaluate proposals, add the interval to their regret, and return those with any regret."""
     candidates = []
     for proposal_key, proposal in proposed.items():
-        now = gain_of(host_model, proposal)
-        regret = known.get(proposal_key, 0.0) + (now - host_model.min_gain) * elapsed_s
+        gain = gain_of(host_model, proposal)
+        regret = known_regrets.get(proposal_key, 0.0) + (gain - host_model.min_gain) * elapsed_s
         if regret > 0:
-            candidates.append(MoveCandidate(host_model, proposal, now))
+            candidates.append(MoveCandidate(host_model, proposal, gain))
             candidates[-1].regret = regret
     return candidates
 
 
-def _recall(host_model: HostModel, key: RegretKey) -> Proposal | None:
-    """Turn a regret's key into a proposal; None: no longer possible."""
+def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
+    """Return the proposal that a regret's key stands for; None if it is no longer possible."""
     parts = []
     for uuid, cpu_nodes, mem_nodes in key:
         guest = host_model.guests.get(uuid)
-        known = all(node in host_model.position for node in cpu_nodes + mem_nodes)
-        if guest is None or not known:
+        nodes_exist = all(node in host_model.position for node in cpu_nodes + mem_nodes)
+        if guest is None or not nodes_exist:
             return None
         place = Place(
             host_model.positions(cpu_nodes),
@@ -198,44 +206,45 @@ def _recall(host_model: HostModel, key: RegretKey) -> Proposal | None:
     return tuple(parts) if host_model.fits(parts) else None
 
 
-def _best_due(
+def _best_due_candidate(
     host_model: HostModel,
     candidates: list[MoveCandidate],
     memory: RebalanceMemory,
-    exceeded: set[str],
+    exceeded_budgets: set[str],
 ) -> MoveCandidate | None:
-    """Return the best candidate that is due and within the budgets; None: there is none.
+    """Return the best candidate that is due and within the budgets; None if there is none.
 
-    A gain that is outdated by moves of this plan is computed again only if it could come first.
+    A gain that is outdated by moves of this plan is computed again only if its candidate could
+    come first.
 
-    :param exceeded: the names of the budgets that held candidates back; added to
+    :param exceeded_budgets: names of the budgets that held candidates back, which are added to it
     """
     factors, options = caution_factors(memory), host_model.options
     while True:
-        soon = _gains_due_soon(host_model, candidates, memory)
-        due = []
+        gains_soon = _gains_due_soon(host_model, candidates, memory)
+        due_candidates = []
         for candidate in candidates:
-            if not _gains(host_model, candidate) or _missing_regret(candidate, factors) > 0:
+            if not _has_gain(host_model, candidate) or _missing_regret(candidate, factors) > 0:
                 continue
-            over = _budget_exceeded(candidate, memory, options)
-            if over:
-                exceeded.add(over)
+            budget = _exceeded_budget(candidate, memory, options)
+            if budget:
+                exceeded_budgets.add(budget)
             else:
-                due.append(candidate)
-        best = _best(due, soon, PAYBACK_S)
+                due_candidates.append(candidate)
+        best = _best_candidate(due_candidates, gains_soon, PAYBACK_S)
         if best is None or best.fresh:
             return best
         if not _refresh(host_model, best):
             candidates.remove(best)
 
 
-def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
-    """Return whether a candidate gains more than noise, or, if any gain counts, more than 0."""
+def _has_gain(host_model: HostModel, candidate: MoveCandidate) -> bool:
+    """Return whether a candidate's gain is above 0 and at least the minimum."""
     return candidate.gain > 0 and candidate.gain >= host_model.min_gain
 
 
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
-    """Return the cost that regret has yet to cover [core-seconds]; 0 or less: it is due."""
+    """Return the cost that regret has yet to cover [core-seconds]; at most 0 if a move is due."""
     return (
         candidate.cost * max(factors.get(guest.load.uuid, 1.0) for guest, _ in candidate.proposal)
         - candidate.regret
@@ -245,33 +254,33 @@ def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> f
 def _gains_due_soon(
     host_model: HostModel, candidates: Iterable[MoveCandidate], memory: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
-    """Return {positions: gain} of the best move away from them that is due now or soon."""
+    """Return {positions: gain of the best move from these that is due now or soon}."""
     factors = caution_factors(memory)
     return _best_gain_by_place(
         candidate
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
         and _missing_regret(candidate, factors) <= BRIDGE_S * candidate.gain
-        and _budget_exceeded(candidate, memory, host_model.options) != 'moves_per_hour'
+        and _exceeded_budget(candidate, memory, host_model.options) != 'moves_per_hour'
     )
 
 
 def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
-    """Return {place: gain of the best move or swap that leaves it}."""
-    best: dict[tuple[int, ...], float] = {}
+    """Return {positions: gain of the best move or swap of a guest from these}."""
+    best_gains: dict[tuple[int, ...], float] = {}
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
             for guest, _ in candidate.proposal:
-                best[guest.at] = max(candidate.gain, best.get(guest.at, 0.0))
-    return best
+                best_gains[guest.at] = max(candidate.gain, best_gains.get(guest.at, 0.0))
+    return best_gains
 
 
-def _best(
+def _best_candidate(
     candidates: Iterable[MoveCandidate],
     best_gains: Mapping[tuple[int, ...], float],
     payback_s: float,
 ) -> MoveCandidate | None:
-    """Return the first candidate in order that is not superfluous."""
+    """Return the best candidate that is not superfluous; None if there is none."""
     return min(
         (candidate for candidate in candidates if not _is_superfluous(candidate, best_gains)),
         key=lambda candidate: candidate.order(payback_s),
@@ -279,18 +288,21 @@ def _best(
     )
 
 
-def _is_superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
-    """Return whether it is a widening, and a move due soon gains at least half as much."""
+def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...], float]) -> bool:
+    """Return whether a candidate widens a guest although a move that is due soon suffices.
+
+    The move suffices if it gains at least half as much.
+    """
     if candidate.kind != plan_records.WIDEN:
         return False
     ((guest, _),) = candidate.proposal
-    return soon.get(guest.at, 0.0) >= candidate.gain / 2
+    return gains_soon.get(guest.at, 0.0) >= candidate.gain / 2
 
 
-def _budget_exceeded(
+def _exceeded_budget(
     candidate: MoveCandidate, memory: RebalanceMemory, options: plan_records.RebalanceOptions
 ) -> str:
-    """Return the name of the budget that a candidate would exceed; empty: none."""
+    """Return the name of the budget that a candidate would exceed; empty if there is none."""
     count = len(candidate.proposal)
     if not candidate.bytes:
         return (
@@ -298,42 +310,44 @@ def _budget_exceeded(
         )
     if len(memory.moved_s) + count > options.moves_per_hour:
         return 'moves_per_hour'
-    alone = candidate.bytes > options.bytes_per_tick and not memory.owed_bytes
-    if not alone and memory.owed_bytes + candidate.bytes > options.bytes_per_tick:
+    is_alone = candidate.bytes > options.bytes_per_tick and not memory.owed_bytes
+    if not is_alone and memory.owed_bytes + candidate.bytes > options.bytes_per_tick:
         return 'bytes_per_tick'
     return ''
 
 
 def _refresh(host_model: HostModel, candidate: MoveCandidate) -> bool:
-    """Weigh a candidate again after a move; scale its regret with its gain.
+    """Evaluate a candidate again after other moves, and reduce its regret with its gain.
 
-    :returns: whether it is still to be considered
+    :returns: whether the candidate is still to be considered
     """
     if not candidate.fresh:
         if not host_model.fits(candidate.proposal):
             return False
-        before = candidate.gain
+        previous_gain = candidate.gain
         candidate.gain, candidate.fresh = gain_of(host_model, candidate.proposal), True
-        if before > 0:
-            candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
+        if previous_gain > 0:
+            candidate.regret *= max(0.0, min(1.0, candidate.gain / previous_gain))
     return candidate.regret > 0
 
 
 def _remarks(
-    host_model: HostModel, memory: RebalanceMemory, exceeded: Collection[str]
+    host_model: HostModel, memory: RebalanceMemory, exceeded_budgets: Collection[str]
 ) -> tuple[model.Reason, ...]:
-    """Return the budgets that held moves back, and the parts that are unknown."""
+    """Return remarks on budgets that held moves back, and on parts that are unknown."""
     remarks = []
-    for name in sorted(exceeded):
-        value = {
+    for name in sorted(exceeded_budgets):
+        used_amount = {
             'bytes_per_tick': memory.owed_bytes,
             'moves_per_hour': len(memory.moved_s),
             'changes_per_hour': len(memory.changed_s),
         }[name]
-        remarks.append(model.Reason('budget', (('of', name), ('used', value))))
-    unknown = host_model.node_ids(n for n in host_model.running if not host_model.cpu_known[n])
-    if unknown:
-        remarks.append(model.Reason('demand_unknown', (('nodes', unknown),)))
+        remarks.append(model.Reason('budget', (('of', name), ('used', used_amount))))
+    unknown_nodes = host_model.node_ids(
+        n for n in host_model.running if not host_model.cpu_known[n]
+    )
+    if unknown_nodes:
+        remarks.append(model.Reason('demand_unknown', (('nodes', unknown_nodes),)))
     if not host_model.bandwidth_known:
         remarks.append(model.Reason('bandwidth_dropped'))
     return tuple(remarks)

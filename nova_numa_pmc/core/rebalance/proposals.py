@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the moves that are worth weighing, out of the many that could be made.
+"""Choose the moves that are worth evaluating out of the many that could be made.
 
-A thousand guests on eight nodes have 7,000 moves and half a million swaps. What a guest's
-absence would spare is a bound of the gain of moving it, and cheap to compute. Only the best guests
-of each node by that bound are weighed against every other node, and swapped with a few partners
-that fit the room there. On a host with few guests everything is tried.
+A thousand guests on eight nodes have 7,000 moves and half a million swaps. What the absence of a
+guest would save is an upper bound of the gain of moving it, and cheap to compute. Only the best
+guests of each node by that bound are evaluated on every other node, and in swaps with a few guests
+there that fit. On a host with few guests, all moves and swaps are evaluated.
 """
 
 from __future__ import annotations
@@ -20,39 +20,52 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import GuestModel
 
+    #: For each guest of a change, its model and its new place.
     Proposal = tuple[tuple[GuestModel, Place], ...]
 
-#: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
-#: partners for each on each other node, by nearest demand and by each of two other orders.
-_MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
-#: Where at most this many guests may be moved, nothing is left out.
+#: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost; the most
+#: guests of each node that are evaluated in swaps or widened; the most partners of such a guest on
+#: each other node by nearest demand, and by each of two other orders.
+_MOVERS_MAX, _SWAPPERS_MAX, _NEAREST_MAX, _OTHERS_MAX = 8, 6, 2, 2
+#: If at most this many guests may be moved, no move is left out.
 _EXHAUSTIVE_GUESTS_MAX = 16
 
 
 def proposals(host_model: HostModel) -> list[Proposal]:
-    """List the proposals to weigh, each a tuple of (GuestModel, Place)."""
-    movable = [guest for guest in host_model.guests.values() if guest.movable]
-    bounds = {guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable}
-    promising = [guest for guest in movable if bounds[guest.load.uuid] > host_model.min_gain]
-    few = len(movable) <= _EXHAUSTIVE_GUESTS_MAX
-    sources = _by_place(promising)
-    listed: list[Proposal] = []
-    for cpus in sorted(sources):
-        chosen = sources[cpus] if few else _best(host_model, sources[cpus], bounds, _MOVERS)
-        for guest in chosen:
-            listed.extend(((guest, place),) for place in single_places(host_model, guest))
-    for guest in movable:
+    """List the proposals to evaluate."""
+    movable_guests = [guest for guest in host_model.guests.values() if guest.movable]
+    bounds = {
+        guest.load.uuid: host_model.host_loss.gain((guest.effect,), ()) for guest in movable_guests
+    }
+    promising_guests = [
+        guest for guest in movable_guests if bounds[guest.load.uuid] > host_model.min_gain
+    ]
+    is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
+    guests_by_place = _guests_by_place(promising_guests)
+    all_proposals: list[Proposal] = []
+    for cpus in sorted(guests_by_place):
+        evaluated_guests = (
+            guests_by_place[cpus]
+            if is_exhaustive
+            else _best_guests(host_model, guests_by_place[cpus], bounds, _MOVERS_MAX)
+        )
+        for guest in evaluated_guests:
+            all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
+    for guest in movable_guests:
         home = Place(guest.home, None)
         if set(guest.home) < set(guest.at) and host_model.may_have(guest, home):
-            listed.append(((guest, home),))  # memory that it leaves elsewhere is fetched later
-    listed.extend(_swaps(host_model, movable, sources, bounds, few))
+            # Memory that the guest leaves elsewhere is fetched later.
+            all_proposals.append(((guest, home),))
+    all_proposals.extend(
+        _swap_proposals(host_model, movable_guests, guests_by_place, bounds, is_exhaustive)
+    )
     if host_model.options.widen:
-        listed.extend(_widenings(host_model, movable))
-    return listed
+        all_proposals.extend(_widening_proposals(host_model, movable_guests))
+    return all_proposals
 
 
 def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
-    """List the places on one position that a guest may have instead of its own."""
+    """List the places at a single position that a guest may have instead of its present place."""
     places = []
     for n in host_model.running:
         place = Place((n,), host_model.memory_at[n])
@@ -62,7 +75,8 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
         elif guest.home == guest.at or guest.home != (n,):
             places.append(place)
             if not guest.load.mem_nodes:
-                places.append(Place((n,), None))  # its memory was promised nowhere
+                # Its memory was promised nowhere in particular, so that it may stay where it is.
+                places.append(Place((n,), None))
     return [
         place
         for place in places
@@ -70,124 +84,148 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     ]
 
 
-def _by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list[GuestModel]]:
-    sources: dict[tuple[int, ...], list[GuestModel]] = {}
+def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list[GuestModel]]:
+    guests_by_place: dict[tuple[int, ...], list[GuestModel]] = {}
     for guest in guests:
-        sources.setdefault(guest.at, []).append(guest)
-    return sources
+        guests_by_place.setdefault(guest.at, []).append(guest)
+    return guests_by_place
 
 
-def _best(
+def _best_guests(
     host_model: HostModel, guests: Iterable[GuestModel], bounds: Mapping[str, float], count: int
 ) -> list[GuestModel]:
-    """Return the ``count`` best by bound, and those by bound per cost."""
+    """Return the ``count`` best guests by bound, and the ``count`` best by bound ÷ cost."""
 
     def cost(guest: GuestModel) -> float:
-        size = sum(guest.bytes.values()) if guest.bytes else 0
-        return size / host_model.options.bytes_per_sec + host_model.options.change_core_sec
+        guest_bytes = sum(guest.bytes.values()) if guest.bytes else 0
+        return guest_bytes / host_model.options.bytes_per_sec + host_model.options.change_core_sec
 
     by_bound = sorted(guests, key=lambda guest: -bounds[guest.load.uuid])[:count]
     by_cost = sorted(guests, key=lambda guest: -bounds[guest.load.uuid] / cost(guest))[:count]
     return list(dict.fromkeys(by_bound + by_cost))
 
 
-def _swaps(
+def _swap_proposals(
     host_model: HostModel,
-    movable: list[GuestModel],
-    sources: Mapping[tuple[int, ...], list[GuestModel]],
+    movable_guests: list[GuestModel],
+    guests_by_place: Mapping[tuple[int, ...], list[GuestModel]],
     bounds: Mapping[str, float],
-    few: bool,
+    is_exhaustive: bool,
 ) -> Iterator[Proposal]:
-    """Yield swaps between guests that suffer a loss where they are and guests elsewhere."""
+    """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
     partners_by_place = {
         cpus: _SwapPartners(guests)
-        for cpus, guests in _by_place(movable).items()
+        for cpus, guests in _guests_by_place(movable_guests).items()
         if len(cpus) == 1
     }
-    seen = set()
-    for cpus in sorted(sources):
+    seen_pairs = set()
+    for cpus in sorted(guests_by_place):
         if len(cpus) > 1:
             continue
-        chosen = sources[cpus] if few else _best(host_model, sources[cpus], bounds, _SWAPPERS // 2)
-        for guest in chosen:
+        guests_to_swap = (
+            guests_by_place[cpus]
+            if is_exhaustive
+            else _best_guests(host_model, guests_by_place[cpus], bounds, _SWAPPERS_MAX // 2)
+        )
+        for guest in guests_to_swap:
             for other_cpus in sorted(partners_by_place):
                 if other_cpus == cpus or not host_model.may_have(
-                    guest, _place(host_model, other_cpus)
+                    guest, _place_at(host_model, other_cpus)
                 ):
                     continue
                 partners = (
                     partners_by_place[other_cpus].guests
-                    if few
+                    if is_exhaustive
                     else partners_by_place[other_cpus].partners(host_model, guest, other_cpus[0])
                 )
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
                     proposal = (
-                        (guest, _place(host_model, other_cpus)),
-                        (partner, _place(host_model, cpus)),
+                        (guest, _place_at(host_model, other_cpus)),
+                        (partner, _place_at(host_model, cpus)),
                     )
                     if (
-                        pair not in seen
+                        pair not in seen_pairs
                         and host_model.may_have(*proposal[1])
                         and host_model.fits(proposal)
                     ):
-                        seen.add(pair)
+                        seen_pairs.add(pair)
                         yield proposal
 
 
-def _place(host_model: HostModel, cpus: tuple[int, ...]) -> Place:
+def _place_at(host_model: HostModel, cpus: tuple[int, ...]) -> Place:
     return Place(cpus, host_model.memory_at[cpus[0]])
 
 
 class _SwapPartners:
-    """Guests of one node, in each order in which swap partners are looked for."""
+    """Guests of one node, in each order in which swap partners are searched for."""
 
     def __init__(self, guests: Iterable[GuestModel]) -> None:
         self.guests = sorted(guests, key=lambda guest: (guest.demand, guest.load.uuid))
         self.demands = [guest.demand for guest in self.guests]
-        self.calmest = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[:_OTHERS]
-        #: By the position where most of their memory lies.
+        self.calmest = sorted(self.guests, key=lambda guest: guest.stalls_per_ns)[:_OTHERS_MAX]
+        #: {position: guests that have most of their memory there}
         self.returning: dict[int, list[GuestModel]] = {}
         for guest in self.guests:
-            for at, share in guest.mem_shares:
-                if share > 0.5 and at != guest.at[0]:
-                    self.returning.setdefault(at, []).append(guest)
+            for position, share in guest.mem_shares:
+                if share > 0.5 and position != guest.at[0]:
+                    self.returning.setdefault(position, []).append(guest)
 
-    def partners(self, host_model: HostModel, guest: GuestModel, at: int) -> Iterable[GuestModel]:
-        """Return the guests nearest to the wanted demand, the calmest, and the returning."""
-        host_loss, here = host_model.host_loss, guest.at[0]
-        missing = host_loss.demand[here] - host_loss.cores[here]
-        idle = host_loss.cores[at] - host_loss.demand[at]
-        wanted = guest.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
-        first = max(0, bisect_left(self.demands, wanted) - _NEAREST // 2)
-        returning = self.returning.get(here, [])[:_OTHERS]
-        return dict.fromkeys(self.guests[first : first + _NEAREST] + self.calmest + returning)
+    def partners(
+        self, host_model: HostModel, guest: GuestModel, target: int
+    ) -> Iterable[GuestModel]:
+        """Return the partners for a guest that would move to ``target``.
+
+        They are the guests whose demand is nearest to what would relieve the guest's node, those
+        with the lowest rate of accesses, and those that have most of their memory on its node.
+        """
+        host_loss, source = host_model.host_loss, guest.at[0]
+        missing_cores = host_loss.demand[source] - host_loss.cores[source]
+        idle_cores = host_loss.cores[target] - host_loss.demand[target]
+        wanted_demand = guest.demand - (
+            min(missing_cores, max(0.0, idle_cores)) if missing_cores > 0 else 0.0
+        )
+        start = max(0, bisect_left(self.demands, wanted_demand) - _NEAREST_MAX // 2)
+        returning_guests = self.returning.get(source, [])[:_OTHERS_MAX]
+        return dict.fromkeys(
+            self.guests[start : start + _NEAREST_MAX] + self.calmest + returning_guests
+        )
 
 
-def _widenings(host_model: HostModel, movable: Iterable[GuestModel]) -> Iterator[Proposal]:
-    """Yield widenings of the calmest guests of crowded nodes to nodes with idle cores."""
+def _widening_proposals(
+    host_model: HostModel, movable_guests: Iterable[GuestModel]
+) -> Iterator[Proposal]:
+    """Yield proposals to widen guests of crowded nodes to nodes with idle cores.
+
+    They are for the guests with the lowest rate of accesses per core of demand.
+    """
     host_loss = host_model.host_loss
     demand = host_loss.levelled_demand() if host_loss.spanning else host_loss.demand
-    # Bursts leave cores idle where more is wanted on average than there is.
-    idle = [
+    # Because of bursts, cores may be idle at times even if demand exceeds capacity on average.
+    idle_nodes = [
         n
         for n in host_model.running
         if host_model.cpu_known[n]
         and host_loss.wait(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain
     ]
-    if not idle:
+    if not idle_nodes:
         return
-    crowded = {n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain}
-    for cpus, guests in sorted(_by_place(movable).items()):
-        if not crowded.intersection(cpus):
+    crowded_nodes = {
+        n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain
+    }
+    for cpus, guests in sorted(_guests_by_place(movable_guests).items()):
+        if not crowded_nodes.intersection(cpus):
             continue
-        wanting = [guest for guest in guests if guest.demand > host_model.min_gain]
-        wanting.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
-        for guest in wanting[:_SWAPPERS]:
-            for n in idle:
-                # Cores idle between bursts would not pay for a distance that was not counted.
-                worth = demand[n] < host_loss.cores[n] or guest.load.lines_per_sec is not None
-                if n not in cpus and worth:
+        calmest_guests = [guest for guest in guests if guest.demand > host_model.min_gain]
+        calmest_guests.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
+        for guest in calmest_guests[:_SWAPPERS_MAX]:
+            for n in idle_nodes:
+                # If accesses are not counted, the gain from cores that are idle only between
+                # bursts may be less than the unknown loss to distance.
+                is_worthwhile = (
+                    demand[n] < host_loss.cores[n] or guest.load.lines_per_sec is not None
+                )
+                if n not in cpus and is_worthwhile:
                     place = Place(tuple(sorted((*cpus, n))), None)
                     if host_model.may_have(guest, place):
                         yield ((guest, place),)

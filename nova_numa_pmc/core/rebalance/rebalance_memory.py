@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's memory between ticks: regrets, trials of moves, cautions and budgets.
+"""What the rebalancer remembers between ticks: regrets, trials of moves, cautions and budgets.
 
-Immutable; a plan takes one and returns the next. All fields are numbers, strings and tuples
-of them, so that it can be kept over a restart. Times are seconds of a clock that does not
-jump (CLOCK_BOOTTIME).
+The records are immutable: each plan takes a memory and returns the next one. All fields are
+numbers, strings, and tuples of these, so that a memory can be kept over a restart. Times are
+seconds of a clock that does not jump (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.plan_records import Move, RebalanceOptions
 
-    #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
+    #: For each guest, (uuid, node ids for its CPUs, node ids for its memory).
     RegretKey = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    #: One item of ``Trial.parts``.
     TrialPart = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
-#: Upper bound of a caution factor.
+#: The highest factor of a caution.
 FACTOR_MAX = 64.0
 
 
 class Regret(Record):
-    """The loss so far from not having made a move.
+    """What not having made a move has cost so far.
 
-    :param key: (uuid, node ids for the CPUs, node ids for the memory), one per guest
-    :param core_sec: R [core-seconds]
+    :param key: for each guest, (uuid, node ids for its CPUs, node ids for its memory)
+    :param core_sec: the regret R [core-seconds]
     """
 
     key: RegretKey
@@ -39,11 +40,12 @@ class Regret(Record):
 
 
 class Trial(Record):
-    """A move that was made and has yet to prove itself.
+    """A move that was made but has not yet saved as much as it cost.
 
-    :param parts: of each guest: (uuid, node ids it was on, ((node id, share of accesses), …),
-        node ids it went to)
-    :param credit_core_sec: loss that it has spared so far; it has paid when this covers the cost
+    :param parts: for each guest, (uuid, node ids that it left, ((node id, share of its accesses),
+        …), node ids that it moved to)
+    :param credit_core_sec: loss that the move has saved so far; the move has paid once this covers
+        its cost
     """
 
     parts: tuple[TrialPart, ...]
@@ -53,7 +55,7 @@ class Trial(Record):
 
 
 class Caution(Record):
-    """A factor on the cost of a guest's next moves, raised by each move."""
+    """A factor by which the cost of a guest's next move is multiplied; each move raises it."""
 
     uuid: str
     factor: float
@@ -63,9 +65,9 @@ class Caution(Record):
 class RebalanceMemory(Record):
     """The rebalancer's memory.
 
-    :param moved_s, changed_s: times within the last hour at which a guest's memory was moved, or
-        only its CPUs were changed
-    :param owed_bytes: by how much a large guest has exceeded the bytes of a tick
+    :param moved_s: times within the last hour at which a guest's memory was moved
+    :param changed_s: times within the last hour at which only a guest's CPUs were changed
+    :param owed_bytes: moved bytes that the bytes allowed per tick have yet to cover
     """
 
     regrets: tuple[Regret, ...] = ()
@@ -83,20 +85,20 @@ def after_interval(
     now_s: float,
     options: RebalanceOptions,
 ) -> RebalanceMemory:
-    """Return the memory after an interval: trials credited or closed, budgets refilled.
+    """Return the memory after an interval, with trials credited or closed and budgets refilled.
 
-    The credit of a trial grows by what reversing its move would lose now. A trial whose credit
-    has covered the cost halves its guests' caution. One whose guest has gone or was moved by
-    others is dropped, and so is one that is older than an hour.
+    The credit of a trial grows by what reversing its move would lose now. Once the credit covers
+    the cost, the trial ends and the cautions of its guests are halved. A trial is dropped if one
+    of its guests has gone or was moved by others, or if it is older than an hour.
 
     :param host_model: the host as it is now
     """
     trials, cautions = [], {caution.uuid: caution for caution in memory.cautions}
     for trial in memory.trials:
-        spared = _spared_loss(trial, host_model)
-        if spared is None or not 0 <= now_s - trial.since_s <= HOUR_S:
+        saved_cores = _saved_loss(trial, host_model)
+        if saved_cores is None or not 0 <= now_s - trial.since_s <= HOUR_S:
             continue
-        trial = trial._replace(credit_core_sec=trial.credit_core_sec + spared * elapsed_s)
+        trial = trial._replace(credit_core_sec=trial.credit_core_sec + saved_cores * elapsed_s)
         if trial.credit_core_sec < trial.cost_core_sec:
             trials.append(trial)
             continue
@@ -105,15 +107,15 @@ def after_interval(
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
     return memory._replace(
         trials=tuple(trials),
-        cautions=_ease(cautions.values(), host_model, now_s),
-        moved_s=_within_hour(memory.moved_s, now_s),
-        changed_s=_within_hour(memory.changed_s, now_s),
+        cautions=_reduce_cautions(cautions.values(), host_model, now_s),
+        moved_s=_within_last_hour(memory.moved_s, now_s),
+        changed_s=_within_last_hour(memory.changed_s, now_s),
         owed_bytes=max(0, memory.owed_bytes - options.bytes_per_tick),
     )
 
 
 def caution_factors(memory: RebalanceMemory) -> dict[str, float]:
-    """Return {uuid: factor} by which the cost of a guest's next move is multiplied."""
+    """Return {uuid: factor by which the cost of the guest's next move is multiplied}."""
     return {caution.uuid: caution.factor for caution in memory.cautions}
 
 
@@ -122,17 +124,17 @@ def with_move_recorded(
 ) -> RebalanceMemory:
     """Return the memory after a move.
 
-    The cost of its guests' next move counts twice until this one has paid for itself: otherwise
-    guests would be moved for ever, following a load that changes faster than moves pay.
+    The cost of its guests' next move counts twice until this move has paid. Otherwise, a load that
+    changes faster than moves pay would cause guests to be moved for ever.
 
     :param trial: the trial of the move
     """
-    factors = {caution.uuid: caution for caution in memory.cautions}
+    cautions = {caution.uuid: caution for caution in memory.cautions}
     uuids = {part.uuid for part in move.parts}
     for uuid in uuids:
-        before = factors[uuid].factor if uuid in factors else 1.0
-        factors[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * before), now_s)
-    count = (now_s,) * len(move.parts)
+        previous_factor = cautions[uuid].factor if uuid in cautions else 1.0
+        cautions[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * previous_factor), now_s)
+    times_s = (now_s,) * len(move.parts)
     return memory._replace(
         regrets=tuple(
             regret
@@ -141,15 +143,15 @@ def with_move_recorded(
         ),
         trials=(
             *tuple(
-                opened
-                for opened in memory.trials
-                if not uuids.intersection(uuid for uuid, *_ in opened.parts)
+                open_trial
+                for open_trial in memory.trials
+                if not uuids.intersection(uuid for uuid, *_ in open_trial.parts)
             ),
             trial,
         ),
-        cautions=tuple(factors.values()),
-        moved_s=memory.moved_s + (count if move.bytes else ()),
-        changed_s=memory.changed_s + (() if move.bytes else count),
+        cautions=tuple(cautions.values()),
+        moved_s=memory.moved_s + (times_s if move.bytes else ()),
+        changed_s=memory.changed_s + (() if move.bytes else times_s),
         owed_bytes=memory.owed_bytes + move.bytes,
     )
 
@@ -157,7 +159,6 @@ def with_move_recorded(
 def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
     """Return the memory without regrets and trials of guests whose move failed or was undone."""
     uuids = frozenset(uuids)
-
     return memory._replace(
         regrets=tuple(
             regret
@@ -170,15 +171,15 @@ def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMe
     )
 
 
-def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
-    """Return what reversing the move would lose now [cores]; None: it is no longer in force."""
-    removed, added = [], []
+def _saved_loss(trial: Trial, host_model: HostModel) -> float | None:
+    """Return what reversing a trial's move would lose now [cores]; None if it is not in effect."""
+    present_effects, former_effects = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.parts:
         guest = host_model.guests.get(uuid)
         if guest is None or guest.at != host_model.positions(to_nodes):
             return None
-        removed.append(guest.effect)
-        added.append(
+        present_effects.append(guest.effect)
+        former_effects.append(
             host_model.effect_with_memory(
                 guest,
                 host_model.positions(from_nodes),
@@ -189,11 +190,13 @@ def _spared_loss(trial: Trial, host_model: HostModel) -> float | None:
                 ),
             )
         )
-    return -host_model.host_loss.gain(removed, added)
+    return -host_model.host_loss.gain(present_effects, former_effects)
 
 
-def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> tuple[Caution, ...]:
-    """Halve cautions an hour old; drop those back at 1 and those of guests that have gone."""
+def _reduce_cautions(
+    cautions: Iterable[Caution], host_model: HostModel, now_s: float
+) -> tuple[Caution, ...]:
+    """Halve cautions that are an hour old, and drop those at 1 or of guests that have gone."""
     remaining = []
     for caution in cautions:
         if not 0 <= now_s - caution.since_s <= HOUR_S:
@@ -203,5 +206,5 @@ def _ease(cautions: Iterable[Caution], host_model: HostModel, now_s: float) -> t
     return tuple(remaining)
 
 
-def _within_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
-    return tuple(at_s for at_s in times if 0 <= now_s - at_s < HOUR_S)
+def _within_last_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
+    return tuple(time_s for time_s in times if 0 <= now_s - time_s < HOUR_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's memory as plain data, to be kept over a restart of the agent."""
+"""Convert the rebalancer's memory to plain data and back, to keep it while the agent restarts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.rebalance_memory import TrialPart
 
-#: Incremented when the meaning of a field changes; older readers ignore new fields.
+#: Version of the format, incremented when the meaning of a field changes. Readers ignore fields
+#: that they do not know.
 VERSION = 1
-#: Member with the parts of a trial: older than their name, and in files of hosts.
+#: Key of the parts of a trial. It is older than their name, and is kept for existing files.
 _PARTS = 'steps'
 
 
 def to_data(memory: RebalanceMemory) -> dict[str, Any]:
-    """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
+    """Return a rebalancer's memory as dicts, lists, strings and numbers, as JSON has them."""
     return dict(
         regrets=[regret._asdict() for regret in memory.regrets],
         trials=[_trial_data(trial) for trial in memory.trials],
@@ -39,10 +40,11 @@ def _trial_data(trial: Trial) -> dict[str, Any]:
 
 
 def from_data(data: Any) -> RebalanceMemory:
-    """Return the memory that :func:`to_data`, or a newer writer of the same version, wrote.
+    """Return the memory that plain data describes.
 
-    :raises ValueError: it is malformed, or of another version. An empty memory is a safe
-        substitute: regrets then accumulate from zero
+    :param data: the result of :func:`to_data`, also that of a newer release with the same version
+    :raises ValueError: the data is malformed or has another version. An empty memory can safely be
+        used instead: regrets then accumulate from zero
     """
     try:
         if data['version'] != VERSION:
