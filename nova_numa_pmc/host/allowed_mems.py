@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out which nodes a ``cpuset.mems`` that we write may hold.
+"""Determine which nodes may be in a ``cpuset.mems`` that we write.
 
-These are the nodes with memory, except for memory of a device or of a slower tier, unless that
-was requested.
+These are the nodes that have memory. Nodes whose memory belongs to a device or to a slower tier
+are only included if they were requested or if an operator has granted them.
 
-Imported by the libvirt hook at ``started``: light modules only.
+The libvirt hook imports this module at ``started``, so it only imports light modules.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from nova_numa_pmc.host.held import file_of
 
 
 def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozenset[int] | None:
-    """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
+    """Return the requested nodes except for those without memory.
 
-    :param mems: ids of the requested nodes; None: none are requested
-    :returns: None: none of them has any, so memory is left alone
+    The kernel refuses nodes without memory (EINVAL) on v1 and, in older releases, on v2.
+
+    :param mems: ids of the requested nodes, or None if none are requested
+    :returns: the remaining ids, or None if memory is to be left alone: no nodes are requested, or
+        none of them has memory
     """
     if not mems:
         return mems
@@ -32,10 +35,14 @@ def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozen
 
 
 def unbound_mems(groups: GuestGroups) -> str:
-    """Return the nodes that memory may come from when it is unbound (v2); '': as inherited.
+    """Return the nodes that memory may come from when it is unbound (v2).
 
-    These are the nodes that the guest's own group inherits, which all have memory, without those
-    whose memory is not for guests. If a group above names such a node, an operator has granted it.
+    These are the nodes that the guest's own group inherits, all of which have memory, except for
+    those whose memory is not for guests. If a group above names such a node, an operator has
+    granted it, and it is included.
+
+    :returns: text in the kernel's list format, or '' if the inherited nodes need no change or
+        cannot be read
     """
     withheld = memory_kinds.withheld_nodes(_root(groups))
     try:

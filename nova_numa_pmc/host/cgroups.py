@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find a guest's control groups and read its memory per node.
 
-Nothing here is built from a guest's name: the path of QEMU's main thread is
-read from ``/proc/PID/cgroup`` and joined to the mount point that
-``/proc/self/mountinfo`` gives for that hierarchy, so partitions, truncated
-and escaped names and container mounts come out as they are.
+No path is built from a guest's name. The path of QEMU's main thread is read from
+``/proc/PID/cgroup`` and joined to the mount point that ``/proc/self/mountinfo`` reports for that
+hierarchy, so partitions, truncated or escaped names and mounts of containers need no special
+treatment.
 
-The shapes libvirt makes (src/util/vircgroup.c, src/hypervisor/domain_cgroup.c)::
+libvirt creates these layouts (src/util/vircgroup.c, src/hypervisor/domain_cgroup.c)::
 
-    MACHINE/libvirt/{emulator,vcpuN,iothreadN}   from 7.1.0 under systemd
-    MACHINE/{emulator,vcpuN,iothreadN}           before, and without systemd
+    MACHINE/libvirt/{emulator,vcpuN,iothreadN}   since 7.1.0 under systemd
+    MACHINE/{emulator,vcpuN,iothreadN}           earlier, and without systemd
 
 where MACHINE is ``machine-qemu\\x2d<id>\\x2d<name>.scope`` or
-``qemu-<id>-<name>.libvirt-qemu``. Anything else is not taken for a guest.
+``qemu-<id>-<name>.libvirt-qemu``. A group with any other path is not considered a guest's.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-#: Share of a guest's memory that may be on other nodes without being worth a move.
+#: Share of a guest's memory that can be on other nodes without a move being worthwhile.
 _NEGLIGIBLE_RATIO = 0.01
 
 
 class GuestGroups(Record):
     """A guest's own control groups, as absolute directories.
 
-    :param version: 1 or 2, of the hierarchy that holds the cpuset controller
-    :param pid: QEMU's main process
-    :param scope: the machine's group; nothing above it is the guest's own
-    :param target: the group above the children: libvirt's delegated ``libvirt/`` where there is
-        one with a cpuset, else the scope
+    :param version: version of the hierarchy that has the cpuset controller, 1 or 2
+    :param pid: id of QEMU's main process
+    :param scope: the machine's group, the outermost one that belongs to the guest
+    :param target: the group directly above the children: libvirt's delegated ``libvirt/`` if it
+        exists and has a cpuset, else the scope
     :param children: the emulator, vcpuN and iothreadN groups that have a cpuset
-    :param main: the group that QEMU's main thread is in
-    :param writes_target: cpusets are written to ``target`` itself (v2, without usable children);
-        else to each child, and ``target`` stays wide
-    :param memory: the directory whose ``memory.numa_stat`` counts the guest, None: not known
-    :param proc: its directory in procfs
+    :param main: the group of QEMU's main thread, or ``target`` if that group has no cpuset
+    :param writes_target: whether cpusets are written to ``target`` itself (v2, without usable
+        children); otherwise they are written to each child, and ``target`` stays wide
+    :param memory: directory whose ``memory.numa_stat`` counts the guest's memory, or None if
+        there is none
+    :param proc: the process's directory in procfs
     """
 
     version: int
@@ -63,27 +64,27 @@ class GuestGroups(Record):
 def find(pid: int | None, root: str = '/') -> GuestGroups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
-    :param pid: None: not known, and :class:`GuestGone` is raised
-    :param root: where ``proc`` and the control group mounts are found (tests)
-    :raises CpusetError: not a libvirt guest's group, or one without a cpuset
-    :raises GuestGone: there is no such process any more
+    :param pid: None if it is not known, which raises :class:`GuestGone`
+    :param root: directory that contains ``proc`` and the control group mounts (for tests)
+    :raises CpusetError: the process's group is not a libvirt guest's, or has no cpuset
+    :raises GuestGone: the process no longer exists
     """
-    pid, version, hierarchies, mounts, (scope, tail) = _enter(pid, 'cpuset', root)
+    pid, version, hierarchies, mounts, (scope, tail) = _find_machine(pid, 'cpuset', root)
     if not tail:
         raise CpusetError(
-            "%s: QEMU is in none of libvirt's control groups there: not yet started, or not a "
-            'libvirt guest' % scope
+            "%s: QEMU is in none of libvirt's control groups there: it has not started yet, or is "
+            'not a libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
     target = os.path.join(scope, 'libvirt') if nested else scope
-    own = children(target)
-    # The whole guest is written only if nothing else can be: libvirt's own commands write the
-    # threads' groups, and fail if a group above them is narrower.
-    writes_target = version == 2 and (not own or (nested and main not in own))
+    thread_groups = children(target)
+    # The group of the whole guest is only written if no other can be: libvirt's own commands
+    # write the threads' groups, and fail if a group above them is narrower.
+    writes_target = version == 2 and (not thread_groups or (nested and main not in thread_groups))
     if writes_target and not _has_cpuset(target):
         target = scope
-    if not _has_cpuset(target) or not (writes_target or main in own):
+    if not _has_cpuset(target) or not (writes_target or main in thread_groups):
         raise CpusetError(
             "%s: no cpuset in the guest's own groups: cpuset is missing in its "
             'cgroup.controllers (v2), or libvirt is configured not to use it '
@@ -95,7 +96,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
         pid,
         scope,
         target,
-        own,
+        thread_groups,
         main if _has_cpuset(main) else target,
         writes_target,
         memory,
@@ -106,10 +107,11 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
 def machine(pid: int | None, controller: str, root: str = '/') -> str:
     """Return the directory of a guest's machine group in a controller's hierarchy.
 
-    The hierarchy is the unified one if the controller has none of its own.
+    The unified hierarchy is used if the controller has none of its own.
 
-    :raises CpusetError: not a libvirt guest's group, or the hierarchy is not mounted
-    :raises GuestGone: there is no such process any more
+    :raises CpusetError: the process's group is not a libvirt guest's, or the hierarchy is not
+        mounted
+    :raises GuestGone: the process no longer exists
     """
     return locate(pid, controller, root)[1]
 
@@ -118,11 +120,13 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
 
     :raises CpusetError: as :func:`machine`, or no group has that file
-    :raises GuestGone: there is no such process any more
+    :raises GuestGone: the process no longer exists
     """
     version, scope, tail = locate(pid, 'memory', root)
-    # On v1 the scope's sums may leave out the groups below it (use_hierarchy).
-    directory = _counting_memory((scope,) if version == 2 else (os.path.join(scope, *tail), scope))
+    # On v1 the scope's totals may not include the groups below it (use_hierarchy).
+    directory = _find_counting_group(
+        (scope,) if version == 2 else (os.path.join(scope, *tail), scope)
+    )
     if directory is None:
         raise CpusetError(
             '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
@@ -131,23 +135,24 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
 
 
 def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str, list[str]]:
-    """Return (version, machine's directory, components below it) in a controller's hierarchy.
+    """Return (version, machine's directory, path components below it) in a hierarchy.
 
     :raises CpusetError, GuestGone: as :func:`machine`
     """
-    _, version, _, _, (scope, tail) = _enter(pid, controller, root)
+    _, version, _, _, (scope, tail) = _find_machine(pid, controller, root)
     return version, scope, tail
 
 
-def _enter(
+def _find_machine(
     pid: int | None, controller: str, root: str
 ) -> tuple[int, int, dict[str, str], str, tuple[str, list[str]]]:
-    """Find a guest's machine in a controller's hierarchy.
+    """Find a guest's machine group in a controller's hierarchy.
 
-    :returns: (pid, version, its paths by controller, the mounts, those of :func:`_locate`)
+    :returns: (pid, version, the process's paths by controller, the text of ``mountinfo``, the
+        result of :func:`_locate`)
     """
     if pid is None:
-        raise GuestGone('no process of the guest is known')
+        raise GuestGone("the guest's process is not known")
     proc = os.path.join(root, 'proc', '%d' % pid)
     hierarchies = _hierarchies(proc)
     version = 1 if controller in hierarchies else 2
@@ -162,14 +167,14 @@ def _enter(
 
 
 def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
-    """Read a guest's bytes of anonymous and shared memory on each node.
+    """Read how much anonymous and shared memory a guest has on each node.
 
-    Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
-    anonymous and locked ones apart (Documentation/admin-guide/cgroup-v2.rst and
-    cgroup-v1/memory.rst). Page cache is left out, as a cpuset moves only what is mapped; huge
-    pages of a pool are not counted there.
+    Source: ``memory.numa_stat``, which is in bytes on v2 and in pages on v1, where shared pages
+    count as anonymous and locked pages are counted separately
+    (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache is left out,
+    because a cpuset only moves mapped pages. Huge pages of a pool are not counted there.
 
-    :returns: {node id: bytes}, or None when the kernel does not report it
+    :returns: {node id: bytes}, or None if the kernel does not report it
     """
     if groups.memory is None:
         return None
@@ -177,8 +182,8 @@ def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
 
 
 def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Read the bytes by node of the group that :func:`memory_group` found."""
-    wanted, unit = (
+    """Return :func:`memory_by_node` of a group that :func:`memory_group` found."""
+    names, unit_bytes = (
         (('anon', 'shmem'), 1)
         if version == 2
         else (('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
@@ -187,19 +192,22 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     try:
         for line in read_kernel_file(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
-            if fields[0].partition('=')[0] not in wanted:
+            if fields[0].partition('=')[0] not in names:
                 continue
             for field in fields[1:]:
                 node, _, count = field.partition('=')
                 node_id = int(node[1:])
-                by_node[node_id] = by_node.get(node_id, 0) + int(count) * unit
+                by_node[node_id] = by_node.get(node_id, 0) + int(count) * unit_bytes
     except (OSError, ValueError):
         return None
     return by_node or None
 
 
 def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
-    """Return the sum of {node id: bytes} over all nodes except ``nodes``."""
+    """Return the bytes on all nodes except ``nodes``.
+
+    :param by_node: {node id: bytes}
+    """
     return sum(size for node, size in by_node.items() if node not in nodes)
 
 
@@ -208,17 +216,17 @@ def bytes_off_above(
 ) -> int:
     """Return :func:`bytes_off`, or 0 if that is negligible.
 
-    :param negligible_bytes: the most that is negligible, unless 1 % of all is more
+    :param negligible_bytes: this amount is negligible, or 1 % of the total if that is more
     """
     off_bytes = bytes_off(by_node, nodes)
-    few_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(by_node.values()))
-    return off_bytes if off_bytes > few_bytes else 0
+    limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(by_node.values()))
+    return off_bytes if off_bytes > limit_bytes else 0
 
 
 def resident_bytes(groups: GuestGroups, *names: str) -> int | None:
     """Return the sum of the fields ``names`` of /proc/PID/status ('VmRSS', 'HugetlbPages').
 
-    :returns: bytes, or None when a name is missing or unreadable
+    :returns: bytes, or None if a field is missing or cannot be read
     """
     try:
         lines = dict(
@@ -234,12 +242,12 @@ def _read(path: str) -> str:
     try:
         return read_kernel_file(path)
     except OSError as error:
-        gone = GuestGone if error.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
-        raise gone('%s: %s' % (path, error.strerror or error)) from None
+        error_class = GuestGone if error.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
+        raise error_class('%s: %s' % (path, error.strerror or error)) from None
 
 
 def _hierarchies(proc: str) -> dict[str, str]:
-    """Map controller names ('' for the unified hierarchy) to the process's path in each."""
+    """Return {controller: the process's path}; '' is the key of the unified hierarchy."""
     paths = {}
     for line in _read(os.path.join(proc, 'cgroup')).splitlines():
         number, _, rest = line.partition(':')
@@ -254,9 +262,9 @@ def _hierarchies(proc: str) -> dict[str, str]:
 
 
 def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, list[str]]:
-    """Split a process's path at its machine's group.
+    """Split the path of a process's group at its machine's group.
 
-    :returns: (directory of the machine's group, the components below it)
+    :returns: (directory of the machine's group, path components below it)
     """
     parts = path.split('/')
     position = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
@@ -268,17 +276,17 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
     ):
         raise CpusetError("%s is not a libvirt guest's control group: left alone" % path)
     scope = '/'.join(parts[: position + 1])
-    seen = False
+    is_mounted = False
     for mount_root, mount_point in _mounts(mounts, controller):
-        seen = True
+        is_mounted = True
         prefix = mount_root.rstrip('/') + '/'
         relative = scope[len(prefix) :] if scope.startswith(prefix) else ''
         directory = os.path.join(root, mount_point.lstrip('/'), relative)
         if relative and '..' not in relative.split('/') and os.path.isdir(directory):
             return directory, parts[position + 1 :]
-    if not seen:
+    if not is_mounted:
         raise CpusetError(
-            'no mounted control group hierarchy with %s: mount it'
+            'no control group hierarchy with %s is mounted: mount it'
             % (controller or 'the unified controllers')
         )
     if '..' in parts:
@@ -296,16 +304,20 @@ def _is_machine(name: str) -> bool:
 
 
 def _mounts(text: str, controller: str) -> Iterator[tuple[str, str]]:
-    """Yield (root, mount point) of each mount of a controller's hierarchy ('': unified)."""
+    """Yield (root, mount point) of each mount of a hierarchy.
+
+    :param text: text of ``mountinfo``
+    :param controller: a controller of the hierarchy, or '' for the unified one
+    """
     for line in text.splitlines():
         left, dash, right = line.partition(' - ')
-        fields, kind = left.split(' '), right.split(' ')
-        if not dash or len(fields) < 6 or len(kind) < 3:
+        fields, filesystem = left.split(' '), right.split(' ')
+        if not dash or len(fields) < 6 or len(filesystem) < 3:
             continue
         if (
-            kind[0] == 'cgroup2'
+            filesystem[0] == 'cgroup2'
             if not controller
-            else (kind[0] == 'cgroup' and controller in kind[-1].split(','))
+            else (filesystem[0] == 'cgroup' and controller in filesystem[-1].split(','))
         ):
             yield _unescape(fields[3]), _unescape(fields[4])
 
@@ -318,9 +330,9 @@ def _unescape(text: str) -> str:
 
 
 def children(base: str) -> tuple[str, ...]:
-    """Return the emulator's, vCPUs' and I/O threads' groups that have a cpuset.
+    """Return the groups of the emulator, the vCPUs and the I/O threads that have a cpuset.
 
-    :raises GuestGone: the group above them is gone
+    :raises GuestGone: the group above them no longer exists
     """
     groups = []
     try:
@@ -328,12 +340,12 @@ def children(base: str) -> tuple[str, ...]:
     except OSError as error:
         raise GuestGone('%s: %s' % (base, error.strerror)) from None
     for name in names:
-        if _holds_threads(name) and _has_cpuset(os.path.join(base, name)):
+        if _is_thread_group(name) and _has_cpuset(os.path.join(base, name)):
             groups.append(os.path.join(base, name))
     return tuple(groups)
 
 
-def _holds_threads(name: str) -> bool:
+def _is_thread_group(name: str) -> bool:
     for kind in ('vcpu', 'iothread'):
         if name.startswith(kind):
             return name[len(kind) :].isdigit()
@@ -345,20 +357,27 @@ def _has_cpuset(directory: str) -> bool:
 
 
 def _memory_group(
-    version: int, own: tuple[str, str], hierarchies: Mapping[str, str], mounts: str, root: str
+    version: int,
+    directories: tuple[str, str],
+    hierarchies: Mapping[str, str],
+    mounts: str,
+    root: str,
 ) -> str | None:
-    """Find the guest's group that counts its memory; None where there is none."""
+    """Return the guest's group that counts its memory per node, or None if there is none.
+
+    :param directories: the guest's groups to consider on v2
+    """
     if version == 1:
         try:
             scope, tail = _locate(hierarchies.get('memory', '/'), 'memory', mounts, root)
         except CpusetError:
             return None
-        own = (os.path.join(scope, *tail), scope)
-    return _counting_memory(own)
+        directories = (os.path.join(scope, *tail), scope)
+    return _find_counting_group(directories)
 
 
-def _counting_memory(directories: Iterable[str]) -> str | None:
-    """Return the first of the groups that counts its memory per node; None where none does."""
+def _find_counting_group(directories: Iterable[str]) -> str | None:
+    """Return the first group that counts its memory per node, or None if none does."""
     for directory in directories:
         if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
             return directory

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the daemon that runs the hook, and try a script under its confinement.
 
-A hook that the daemon may not execute kills every running guest when the
-daemon restarts, so it is tried first, under the label of the daemon itself.
-Debian's AppArmor profile of libvirtd lets it run ``/etc/libvirt/hooks/**`` under its
-own profile (``rmix``) and ``/usr/bin/*`` unconfined (``PUx``), but nothing in
-a virtual environment or /opt: hence /usr/bin/python3, which may then read
-the package anywhere.
+If the daemon is not allowed to execute a hook, every running guest is killed when the daemon
+restarts. A script is therefore tried first, under the daemon's own label. Debian's AppArmor
+profile for libvirtd allows it to run ``/etc/libvirt/hooks/**`` under that same profile (``rmix``)
+and ``/usr/bin/*`` unconfined (``PUx``), but nothing in a virtual environment or in /opt. The hook
+therefore runs /usr/bin/python3, which, being unconfined, can read the package anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nova_numa_pmc.record import Record
 
 #: Daemons that run qemu hooks, the modular one first.
 DAEMONS = ('virtqemud', 'libvirtd')
-#: AppArmor profiles they run under where no daemon runs to ask.
+#: AppArmor profiles that the daemons run under; used if none is running.
 _PROFILES = ('virtqemud', 'libvirtd', '/usr/sbin/virtqemud', '/usr/sbin/libvirtd')
 
 UNCONFINED = 'unconfined'
@@ -28,9 +27,9 @@ UNCONFINED = 'unconfined'
 class Daemon(Record):
     """A running libvirt daemon.
 
-    :param started_s: when it started [s since the epoch]; None: not reported
-    :param label: its AppArmor profile or SELinux context; 'unconfined' without one
-    :param same_root: it sees the same file system root as we do (False: in a container)
+    :param started_s: start time [s since the epoch], or None if not reported
+    :param label: AppArmor profile or SELinux context, or 'unconfined' if there is none
+    :param same_root: whether it sees the host's own root directory (False in a container)
     """
 
     name: str
@@ -41,7 +40,7 @@ class Daemon(Record):
 
 
 class LabelTrial(Record):
-    """Result of running a script under ``label``; ``ok`` is None where it could not be tried."""
+    """Result of running a script under ``label``; ``ok`` is None if it could not be tried."""
 
     ok: bool | None
     label: str | None
@@ -49,7 +48,7 @@ class LabelTrial(Record):
 
 
 def find_daemon(root: str = '/') -> Daemon | None:
-    """Return the daemon that runs on the host at ``root``, or None."""
+    """Return the daemon that runs on the host at ``root``, or None if none does."""
     proc = os.path.join(root, 'proc')
     pid_by_name: dict[str, int] = {}
     for pid in files.list_pids(root):
@@ -63,26 +62,25 @@ def find_daemon(root: str = '/') -> Daemon | None:
 
 
 def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:
-    """Return the label to try a hook under, or None where it cannot be known.
+    """Return the label to try a hook under, or None if it cannot be determined.
 
-    Without a running daemon: the AppArmor profile that is loaded for it, or
-    'unconfined' on a host with neither AppArmor nor SELinux.
+    If no daemon is running, this is the AppArmor profile that is loaded for it, or 'unconfined'
+    if none is. It cannot be determined on a host with SELinux.
     """
     if daemon is not None:
         return daemon.label
     if os.path.exists(os.path.join(root, 'sys/fs/selinux/enforce')):
-        return None  # its context comes from a policy transition at its start
+        return None  # a policy transition sets the context when the daemon starts
     profiles = files.read_optional(root, 'sys/kernel/security/apparmor/profiles') or ''
     loaded = {line.rsplit(' (', 1)[0] for line in profiles.splitlines()}
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
 
 def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
-    """Run ``script - selftest`` as a daemon with ``label`` would; return the result.
+    """Run ``script - selftest`` as a daemon with ``label`` would, and return the result.
 
-    A shell is put under the label first and executes the script from there:
-    entering the label by executing the script itself would skip the check
-    that the daemon meets.
+    A shell enters the label first and executes the script from there. If executing the script
+    itself entered the label, the check that applies to the daemon would be skipped.
     """
 
     def enter() -> None:
@@ -99,7 +97,7 @@ def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
 
     command = ['/bin/sh', '-c', 'exec "$0" "$@"', script, '-', 'selftest', '-', '-']
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             preexec_fn=enter,
             stdin=subprocess.DEVNULL,
@@ -111,15 +109,17 @@ def try_script(script: str, label: str, timeout_s: float = 60) -> LabelTrial:
         return LabelTrial(False, label, 'no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
         return LabelTrial(None, label, 'cannot enter the label %s: %s' % (label, error))
-    lines = done.stderr.decode(errors='replace').strip().splitlines()
-    last = lines[-1] if lines else 'exit status %d without a message' % done.returncode
-    return LabelTrial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
+    lines = completed.stderr.decode(errors='replace').strip().splitlines()
+    message = lines[-1] if lines else 'exit status %d without a message' % completed.returncode
+    return LabelTrial(
+        completed.returncode == 0 and message.startswith('selftest: ok'), label, message
+    )
 
 
 def _describe(root: str, name: str, pid: int) -> Daemon:
     process = os.path.join(root, 'proc', str(pid))
     label = files.read_optional(process, 'attr/current') or UNCONFINED
-    if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
+    if label.endswith(')') and ' (' in label:  # AppArmor appends the mode
         label = label.rsplit(' (', 1)[0]
     return Daemon(
         name, pid, processes.started_s(root, process), label, processes.same_root(root, process)

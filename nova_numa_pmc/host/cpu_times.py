@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read each CPU's busy time, and the time stolen from it, from procfs."""
+"""Read the time for which each CPU was busy, and the time stolen from it, from procfs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: user, nice, system, irq, softirq: fields of /proc/stat (Documentation/filesystems/proc.rst).
-#: Guests' time is in user and nice already; iowait is idle; stolen time went to others.
+#: Positions of user, nice, system, irq and softirq among a CPU's fields in /proc/stat
+#: (Documentation/filesystems/proc.rst). User and nice already include the time of guests, iowait
+#: is idle time, and stolen time went to others.
 _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STEAL_FIELD = 7
 
 
 class CpuTimes(Record):
-    """Cumulative times of the online CPUs, {CPU: ns}; None: not reported.
+    """Cumulative times of the online CPUs as {CPU: ns}, or None if not reported.
 
     :param busy_ns: time for which the CPU was busy
-    :param stolen_ns: time for which the CPU had work but was not run, where this host is a guest
+    :param stolen_ns: time for which the CPU had work but did not run, if this host is itself a
+        guest
     """
 
     busy_ns: dict[int, int] | None = None
@@ -31,9 +33,9 @@ class CpuTimes(Record):
 
 
 def read(root: str = '/') -> CpuTimes:
-    """Return the CPUs' times [ns], to the resolution of a clock tick (10 ms).
+    """Return the CPUs' times [ns], with the resolution of a clock tick (10 ms).
 
-    The run times in ``/proc/schedstat`` are finer, but grow only when a thread leaves its CPU,
+    The run times in ``/proc/schedstat`` are finer, but only grow when a thread leaves its CPU,
     which a busy vCPU may not do for seconds.
     """
     try:
@@ -47,7 +49,7 @@ def read(root: str = '/') -> CpuTimes:
         name, _, rest = line.partition(' ')
         if not name.startswith('cpu') or name == 'cpu':
             continue
-        fields = _numbers(rest.split())
+        fields = _parse_numbers(rest.split())
         if not is_number(name[3:]) or fields is None or len(fields) < 7:
             return CpuTimes()
         cpu = int(name[3:])
@@ -57,18 +59,18 @@ def read(root: str = '/') -> CpuTimes:
     return CpuTimes(busy, stolen) if busy else CpuTimes()
 
 
-def _numbers(words: list[str]) -> list[int] | None:
+def _parse_numbers(words: list[str]) -> list[int] | None:
     return [int(word) for word in words] if all(map(is_number, words)) else None
 
 
 def cores_between(
     before: Mapping[int, int] | None, after: Mapping[int, int] | None, elapsed_ns: int
 ) -> dict[int, float]:
-    """Return {CPU: cores} between two readings of a time; a CPU whose time is not known is absent.
+    """Return {CPU: cores} between two readings of a time.
 
-    That is a CPU that is in one reading only (hotplug), or whose time went backwards.
+    A CPU is left out if it is in only one of the readings (hotplug) or if its time went backwards.
 
-    :param before, after: {CPU: ns}
+    :param before, after: {CPU: ns}, or None if not reported
     """
     if before is None or after is None or elapsed_ns <= 0:
         return {}
@@ -80,7 +82,7 @@ def cores_between(
 
 
 def sum_over(cores_by_cpu: Mapping[int, float], cpus: Iterable[int]) -> float | None:
-    """Return the sum over CPUs [cores]; None: one of them is not known."""
+    """Return the sum over CPUs [cores], or None if one of them is not known."""
     try:
         return sum([cores_by_cpu[cpu] for cpu in cpus])
     except KeyError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the L3 caches and sockets of CPUs, from sysfs.
 
-The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
-nodes one more for each of them. What a kernel or a hypervisor does not report, or not in a form
-that is understood, is unknown; no start of a guest fails because of it.
+The libvirt hook reads these at every guest start: one file for each L3 cache and, on a host with
+more than two nodes, one more for each node. A value that is not reported, or not in a form that
+is understood, is unknown and never prevents a guest from starting.
 
 Formats: the kernel's Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
 Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _CPU = CPUS + '/cpu%d/'
 _L3 = 'cache/index3/'
-#: By memory controllers AMD makes at most four nodes of a socket: on hosts with no more nodes than
-#: that, the vendor does not matter.
-_MANY_NODES = 4
-#: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
-_CPUINFO_BYTES = 4096
+#: AMD divides a socket into at most four nodes by its memory controllers, so the vendor does not
+#: matter on hosts with no more nodes than that.
+_VENDOR_IRRELEVANT_NODES_MAX = 4
+#: Enough for every file read here: /proc/cpuinfo has the vendor within its first 100 bytes.
+_READ_MAX_BYTES = 4096
 
 
 def read(host: model.Topology, root: str = '/') -> model.Topology:
-    """Return a host with its L3 caches, sockets and vendor.
+    """Return a host with its L3 caches, sockets and vendor filled in.
 
-    :param host: as :func:`topology.read` returns it
+    :param host: as returned by :func:`topology.read`
     """
     with_cpus = [node.online_cpus for node in host.nodes if node.online_cpus]
     if not with_cpus:
@@ -44,9 +44,9 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
     l3s: tuple[_L3s, ...] = ()
     if _text(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
         online = host.online_cpus
-        known: list[frozenset[int]] = []
-        l3s = tuple(_l3s_of(node.online_cpus, online, known, root) for node in host.nodes)
-    many = len(with_cpus) > _MANY_NODES
+        known_l3s: list[frozenset[int]] = []
+        l3s = tuple(_l3s_of(node.online_cpus, online, known_l3s, root) for node in host.nodes)
+    needs_vendor = len(with_cpus) > _VENDOR_IRRELEVANT_NODES_MAX and bool(l3s)
     return host._replace(
         l3s=l3s,
         sockets=tuple(
@@ -55,34 +55,34 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
         )
         if len(with_cpus) > 2
         else (),
-        vendor=_vendor(root) if many and l3s else '',
+        vendor=_vendor(root) if needs_vendor else '',
     )
 
 
 def _l3s_of(
-    cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
+    cpus: frozenset[int], online: frozenset[int], known_l3s: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches of some CPUs; empty: one of the CPUs does not report its cache.
+    """Return the L3 caches of some CPUs, or () if one of the CPUs does not report its cache.
 
-    :param known: those found so far, added to
+    :param known_l3s: the caches found so far, to which new ones are appended
     """
     l3s: list[frozenset[int]] = []
-    left = cpus
-    while left:
-        cpu = min(left)
-        cache = next((l3 for l3 in known if cpu in l3), None)
+    remaining = cpus
+    while remaining:
+        cpu = min(remaining)
+        cache = next((l3 for l3 in known_l3s if cpu in l3), None)
         if cache is None:
             cache = _cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
             if cpu not in cache:
                 return ()
-            known.append(cache)
+            known_l3s.append(cache)
         l3s.append(cache)
-        left = left - cache
+        remaining = remaining - cache
     return tuple(l3s)
 
 
 def l3_id(cpu: int, root: str = '/') -> int | None:
-    """Return the id of a CPU's L3 cache; None: not reported."""
+    """Return the id of a CPU's L3 cache, or None if not reported."""
     for index in (3, 2, 4):
         cache = _CPU % cpu + 'cache/index%d/' % index
         if _text(root, cache + 'level') == '3':
@@ -93,7 +93,7 @@ def l3_id(cpu: int, root: str = '/') -> int | None:
 
 
 def socket(cpu: int, root: str = '/') -> int | None:
-    """Return the id of a CPU's socket; None: not reported."""
+    """Return the id of a CPU's socket, or None if not reported."""
     text = _text(root, _CPU % cpu + 'topology/physical_package_id')
     return int(text) if is_number(text, 9) else None
 
@@ -114,11 +114,11 @@ def _cpus(root: str, path: str) -> frozenset[int]:
 
 
 def _text(root: str, path: str) -> str:
-    """Return a file's first 4096 bytes, '' where there is none or it cannot be read."""
+    """Return the first 4096 bytes of a file, or '' if it does not exist or cannot be read."""
     try:
         descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = os.read(descriptor, _CPUINFO_BYTES)
+            text = os.read(descriptor, _READ_MAX_BYTES)
         finally:
             os.close(descriptor)
     except OSError:

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold a guest to CPUs and bring its memory along, by writes that are undone on failure.
+"""Hold a guest to CPUs and move its memory along, by writes that are undone if one fails.
 
-At rest, CPUs are narrow and memory is unbound: a guest bound to a full node is killed for lack of
-memory even if another node has some free, while a guest whose vCPUs merely run there fills the
-node by first touch and spills. So ``cpuset.mems`` is narrowed only to bring over what was
-touched so far, in the group of QEMU's main thread: the kernel then moves the pages of the
-whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by the tasks in
-the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
+In the steady state, CPUs are narrow and memory is unbound. A guest that is bound to a full node is
+killed for lack of memory even if another node has free memory, whereas a guest whose vCPUs merely
+run on a node fills it by first touch and then spills. ``cpuset.mems`` is therefore narrowed only
+for as long as it takes to bring over the memory touched so far, and only in the group of QEMU's
+main thread. The kernel then moves the pages of the whole address space (update_tasks_nodemask() in
+kernel/cgroup/cpuset.c visits the tasks of the group, all of which share QEMU's mm), while the
+vCPUs' own groups may still allocate anywhere.
 
-CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O threads' groups. A
-narrowed group above them makes libvirt's commands fail: on v1 a vCPU cannot be plugged and a
-guest cannot be started, on v2 ``virsh vcpupin`` cannot take a CPU outside of it. So ``libvirt/``
-is wide except for the moment before the vCPUs' groups exist (v2), and a plugged vCPU starts
-wide until our set is written again.
+CPUs are written to the same groups as libvirt writes them: those of the emulator, the vCPUs and
+the I/O threads. Narrowing a group above them would make libvirt's commands fail: on v1 a vCPU
+could not be plugged and a guest could not be started; on v2 ``virsh vcpupin`` could not use a CPU
+outside of that group's set. So ``libvirt/`` is wide except for the moment before the vCPUs' groups
+exist (v2), and a newly plugged vCPU is wide until our set is written again.
 """
 
 from __future__ import annotations
@@ -41,37 +42,38 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.cgroups import GuestGroups
     from nova_numa_pmc.host.writes import FileChange, Writer
 
-    #: Of writes to come: path, text.
+    #: Writes to be made, as (path, text).
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
 NOT_REQUESTED = 'not_requested'  # only CPUs were requested
-LOCAL = 'local'  # nothing of it lies elsewhere
+LOCAL = 'local'  # no memory is on other nodes
 BROUGHT = 'brought'  # memory was moved, and is unbound again
-BOUND = 'bound'  # moved, and held there
-TOO_MUCH = 'too_much'  # not moved: more lies elsewhere than one write may move
-PINNED = 'pinned'  # not moved: a group holds another set that is not ours
-UNKNOWN = 'unknown'  # not moved: how much lies elsewhere is unknown
+BOUND = 'bound'  # memory was moved if necessary, and stays bound
+TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
+PINNED = 'pinned'  # not moved: a group has another set, which is not ours
+UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
 
-#: If more than this share of the memory to move was left behind, a second pass is made.
+#: A second pass is made if more than this share of the memory to be moved was left behind.
 _LEFT_RATIO = 0.01
 
-#: The kernel moves pages for cpusets in one ordered queue that every cpuset and cgroup.procs
-#: write on the host waits for; larger moves go by move_pages(2) in batches.
+#: The kernel moves pages for cpusets in one ordered queue, for which every write to a cpuset or to
+#: cgroup.procs on the host waits. Larger moves are made in batches, by move_pages(2).
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
 class HoldResult(Record):
     """Result of :func:`hold`.
 
-    :param changes: the changed files, in the order written; empty: all was as requested
-    :param cpus: those requested
-    :param cpus_effective: CPUs that the kernel lets the guest use; None: not reported. Fewer than
-        ``cpus`` if one is offline or outside of the parent's set
+    :param changes: the changed files, in the order in which they were written; empty if
+        everything was already as requested
+    :param cpus: the requested CPUs
+    :param cpus_effective: CPUs that the kernel lets the guest use, or None if not reported; these
+        are fewer than ``cpus`` if some are offline or outside of the parent's set
     :param memory: one of the constants above
-    :param left_bytes: bytes off the requested nodes after a move; None: unknown, or nothing was
-        moved. A kernel moves what it can (before 5.15, nothing on v2), and does not report how
-        much
+    :param left_bytes: bytes that are still off the requested nodes after a move, or None if
+        unknown or if nothing was moved. The kernel moves what it can (before 5.15, nothing on v2)
+        and does not report how much that is
     """
 
     changes: tuple[writes.FileChange, ...]
@@ -95,38 +97,40 @@ def hold(
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param cpus: not empty
-    :param mems: node ids, not empty, or None: leave memory alone; nodes without
-        memory among them are left out, which v1 and older v2 refuse (EINVAL)
-    :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
+    :param mems: node ids, not empty, or None to leave memory alone. Nodes without memory are left
+        out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
+    :param bring_over_limit_bytes: leave memory alone if more than this is on other nodes
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
-    :param ours: what an earlier call left; what holds exactly this may be
-        changed, any other set that does not contain the requested one is a pin by others
-    :param huge_by_node: {node id: bytes} of its huge pages, which the groups do not count; None:
-        not known, so that any of them may have to move
-    :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; left alone
-    :raises PinnedByOthers: nothing was written
+    :param ours: the set that an earlier call left. A group with exactly this set may be changed;
+        any other set that does not contain the requested one is a pin by others
+    :param huge_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
+        count; if None, where they are is not known, and any of them may have to move
+    :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
+        left alone
+    :raises PinnedByOthers: others have pinned the guest; nothing was written
     :raises GuestGone: the guest ended meanwhile
-    :raises CpusetError: names the file, the value, the error and what was undone, or not
+    :raises CpusetError: a write failed; the message names the file, the value, the error and what
+        was or was not undone
     """
     if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: an empty set was requested' % groups.target)
     ours = ours or Cpuset(frozenset(), frozenset())
     if mems is not None:
-        from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
+        from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
 
         mems = allowed_mems.only_with_memory(groups, mems)
     cpusets = read_cpusets(groups)
-    theirs = [
+    pinned = [
         name
         for name in groups_set_by_others(groups, cpusets, cpus, ours.cpus)
         if name not in set_by_others
     ]
-    if theirs:
+    if pinned:
         raise PinnedByOthers(
             '%s contains %s, which nova-numa-pmc did not write: the guest is left alone'
             % (
-                file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
-                format_cpulist(cpusets[os.path.join(groups.target, theirs[0])].cpus),
+                file_of(os.path.join(groups.target, pinned[0]), 'cpus'),
+                format_cpulist(cpusets[os.path.join(groups.target, pinned[0])].cpus),
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, ours.cpus, set_by_others)
@@ -139,7 +143,7 @@ def hold(
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
-    return HoldResult(changes, cpus, _effective(groups), memory, left_bytes)
+    return HoldResult(changes, cpus, _read_effective_cpus(groups), memory, left_bytes)
 
 
 def release_memory(
@@ -147,7 +151,7 @@ def release_memory(
 ) -> tuple[FileChange, ...]:
     """Unbind the memory of a guest that :func:`hold` left bound to ``mems``.
 
-    Groups that hold another set are left alone.
+    Groups with any other set are left alone.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
@@ -155,30 +159,33 @@ def release_memory(
 
 
 def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
-    """Let a guest run wherever the group above its own may.
+    """Let a guest run on all CPUs of the group above its own.
 
-    Where each child is written, one that holds another set than the others is left alone.
+    If the sets are written to each child, a child whose set differs from that of the others is
+    left alone.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     cpusets = read_cpusets(groups)
-    above = _handover_steps(groups, cpusets, (cpusets[groups.target].cpus,), 'cpus')
-    chosen = [directory for directory in written_groups(groups) if directory in cpusets]
-    if len({cpusets[directory].cpus for directory in chosen}) > 1:
-        counts = [cpusets[directory].cpus for directory in chosen]
-        usual = max(counts, key=counts.count)
-        chosen = [directory for directory in chosen if cpusets[directory].cpus == usual]
-    wide = (
+    handover_steps = _handover_steps(groups, cpusets, (cpusets[groups.target].cpus,), 'cpus')
+    directories = [directory for directory in written_groups(groups) if directory in cpusets]
+    sets = [cpusets[directory].cpus for directory in directories]
+    if len(set(sets)) > 1:
+        commonest = max(sets, key=sets.count)
+        directories = [
+            directory for directory in directories if cpusets[directory].cpus == commonest
+        ]
+    wide_text = (
         _possible_cpus(groups)
         if groups.version == 2
         else format_cpulist(cpusets[groups.target].cpus)
     )
     return writes.run(
         groups.scope,
-        above
+        handover_steps
         + [
-            (file_of(directory, 'cpus'), wide)
-            for directory in chosen
+            (file_of(directory, 'cpus'), wide_text)
+            for directory in directories
             if groups.version == 1 or cpusets[directory].cpus
         ],
         write,
@@ -188,9 +195,11 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 def undo(
     groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Take back what :func:`hold` changed, last first, where it was not changed since.
+    """Revert the changes that :func:`hold` made, the last first.
 
-    :returns: the changes made
+    A file that has been changed since is left alone.
+
+    :returns: the changes made by this call
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     steps = []
@@ -205,12 +214,14 @@ def undo(
 
 
 def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
-    """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
+    """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
 
-    ``libvirt/`` is narrowed, and :func:`hold` hands over to the groups below it.
+    ``libvirt/`` is narrowed; :func:`hold` later hands over to the groups below it.
 
-    :returns: whether that was written; False: there are vCPUs, or others have set it
-    :raises OSError: as the kernel says
+    :returns: whether the CPUs were written. They are not if the hierarchy is v1, if there is no
+        ``libvirt/``, if its CPUs have already been set, or if it has groups of vCPUs or I/O
+        threads
+    :raises OSError: the file could not be read or written
     """
     path = file_of(groups.target, 'cpus')
     if (
@@ -227,7 +238,7 @@ def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writ
 def widen_early(
     groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write
 ) -> tuple[FileChange, ...]:
-    """Take back :func:`narrow_early` of a guest that is not held after all.
+    """Undo :func:`narrow_early` for a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
@@ -246,13 +257,13 @@ def _cpu_steps(
     text = format_cpulist(cpus)
     if groups.writes_target:
         return [(file_of(groups.target, 'cpus'), text)]
-    # A pin within the requested set stays as it is.
+    # A pin within the requested set is not changed.
     steps = _upper_steps(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
-        for directory, own in cpusets.items()
+        for directory, sets in cpusets.items()
         if directory != groups.target
         and os.path.basename(directory) not in set_by_others
-        and (not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)
+        and (not sets.cpus or sets.cpus >= cpus or sets.cpus == ours or not sets.cpus <= cpus)
     ]
     return steps + _handover_steps(groups, cpusets, (cpus, ours), 'cpus')
 
@@ -260,35 +271,38 @@ def _cpu_steps(
 def _handover_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
-    """Return steps that undo our narrowing of ``libvirt/`` before it had groups below (v2).
+    """Return the steps that widen ``libvirt/`` if we narrowed it before it had children (v2).
 
-    Any other set there was made by others, as was any of the scope.
+    Any other set of it, and any set of the scope, was made by others.
+
+    :param sets: the sets that we may have written there
+    :param kind: 'cpus' or 'mems'
     """
-    own = getattr(cpusets[groups.target], kind)
+    current = getattr(cpusets[groups.target], kind)
     if (
         groups.version != 2
         or groups.writes_target
         or groups.target == groups.scope
-        or not own
-        or own not in sets
+        or not current
+        or current not in sets
     ):
         return []
-    wide = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
-    return [(file_of(groups.target, kind), wide)]
+    wide_text = _possible_cpus(groups) if kind == 'cpus' else _unbound_mems(groups)
+    return [(file_of(groups.target, kind), wide_text)]
 
 
 def _unbound_mems(groups: GuestGroups) -> str:
-    """Call :func:`allowed_mems.unbound_mems`, importing it late: seldom needed at a start."""
-    from nova_numa_pmc.host import allowed_mems
+    """Return the result of :func:`allowed_mems.unbound_mems`."""
+    from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
 
     return allowed_mems.unbound_mems(groups)
 
 
 def _possible_cpus(groups: GuestGroups) -> str:
-    """Return all CPUs that the host may ever have, '' (inherited) where not reported.
+    """Return the list of all CPUs that the host may ever have, or '' (inherit) if not reported.
 
-    v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
-    the host, or given to the guest by a group above, is not kept from it later.
+    v2 accepts CPUs that are absent (cpuset_bind() in kernel/cgroup/cpuset.c). With them in its
+    set, a guest may later use CPUs that are plugged into the host or that a group above is given.
     """
     path = os.path.join(groups.proc, '../../sys/devices/system/cpu/possible')
     try:
@@ -308,13 +322,13 @@ def _memory_steps(
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
 
-    :returns: (outcome, bytes off the nodes, steps)
+    :returns: (``memory`` of the :class:`HoldResult`, bytes off the nodes, steps)
     """
     if mems is None:
         return NOT_REQUESTED, None, []
     if any(
-        own.mems and not own.mems >= mems and own.mems != ours
-        for directory, own in cpusets.items()
+        sets.mems and not sets.mems >= mems and sets.mems != ours
+        for directory, sets in cpusets.items()
         if groups.writes_target or directory != groups.target
     ):
         return PINNED, None, []
@@ -323,15 +337,20 @@ def _memory_steps(
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
-    # A guest bound elsewhere is unbound first: a child cannot have what its parent lacks.
+    # A guest bound to other nodes is unbound first: a child cannot have nodes that its parent
+    # lacks.
     steps = [] if ours == mems else _unbinding_steps(groups, cpusets, ours)
-    main = file_of(groups.main, 'mems')
-    planned = dict(steps)
-    rest = planned[main] if main in planned else _rest(groups, cpusets)
-    migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
-    moving = off_bytes and groups.version == 1
-    if moving:
-        steps.append((migrate, '1'))
+    main_file = file_of(groups.main, 'mems')
+    planned_texts = dict(steps)
+    final_text = (
+        planned_texts[main_file]
+        if main_file in planned_texts
+        else _main_unbound_text(groups, cpusets)
+    )
+    migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
+    needs_migrate = off_bytes and groups.version == 1
+    if needs_migrate:
+        steps.append((migrate_file, '1'))
     if stay_bound:
         steps += [
             (file_of(directory, 'mems'), format_cpulist(mems))
@@ -340,16 +359,16 @@ def _memory_steps(
         ]
         steps += _handover_steps(groups, cpusets, (mems,), 'mems')
     elif off_bytes:
-        steps += [(main, format_cpulist(mems)), (main, rest)]
-    if moving:
-        steps.append((migrate, _migrates(migrate)))
+        steps += [(main_file, format_cpulist(mems)), (main_file, final_text)]
+    if needs_migrate:
+        steps.append((migrate_file, _read_migrate(migrate_file)))
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
 
 
-def _rest(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
-    """Return the mems of the main thread's group once memory has been brought over."""
-    own = format_cpulist(cpusets[groups.main].mems)
-    return own or (groups.version == 2 and _unbound_mems(groups)) or ''
+def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
+    """Return the mems to give to the main thread's group once memory has been brought over."""
+    current_text = format_cpulist(cpusets[groups.main].mems)
+    return current_text or (groups.version == 2 and _unbound_mems(groups)) or ''
 
 
 def _bring_the_rest(
@@ -360,15 +379,15 @@ def _bring_the_rest(
     steps: Steps,
     write: Writer,
 ) -> int | None:
-    """Move memory once more, as pages in use or being faulted in stayed behind.
+    """Move memory once more, because pages in use or being allocated were left behind.
 
-    :returns: bytes that are still on other nodes; None: unknown
+    :returns: bytes that are still on other nodes, or None if unknown
     """
     if memory == BOUND:
-        # Only a change of the set moves pages.
-        wide = _unbound_text(groups, cpusets)
+        # The kernel only moves pages if the set changes.
+        wide_text = _unbound_text(groups, cpusets)
         steps = [
-            (file_of(directory, 'mems'), wide)
+            (file_of(directory, 'mems'), wide_text)
             for directory in written_groups(groups)
             if directory in cpusets
         ] + steps
@@ -377,12 +396,12 @@ def _bring_the_rest(
     except GuestGone:
         raise
     except CpusetError:
-        pass  # the first pass stands, and what is left is reported
+        pass  # the first pass remains valid, and the bytes left behind are reported
     return _off_bytes(groups, mems, exactly=True)
 
 
-def _migrates(path: str) -> str:
-    """Read v1's memory_migrate as it is, '0' when unreadable (the write will report why)."""
+def _read_migrate(path: str) -> str:
+    """Read v1's memory_migrate; return '0' if it cannot be read (the write will report why)."""
     try:
         return read_kernel_file(path).strip()
     except OSError:
@@ -395,9 +414,9 @@ def _off_bytes(
     exactly: bool = False,
     huge_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
-    """Return the bytes that a write of ``mems`` may have to move, None if unknown.
+    """Return the bytes that a write of ``mems`` may have to move, or None if unknown.
 
-    :param exactly: count only those that are known to lie off ``mems``
+    :param exactly: count only those that are known to be off ``mems``
     """
     by_node = memory_by_node(groups)
     if by_node is None:
@@ -407,12 +426,12 @@ def _off_bytes(
         return off_bytes
     if huge_by_node is not None:
         return off_bytes + bytes_off(huge_by_node, mems)
-    # Where pages of a pool lie is not reported there: any of them may have to move.
+    # The groups do not report on which nodes huge pages are: any of them may have to move.
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
 def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
-    """Return the text by which the memory of a group below the guest's own is unbound."""
+    """Return the text that unbinds the memory of a group to which the guest's sets are written."""
     return (
         _unbound_mems(groups)
         if groups.version == 2
@@ -423,36 +442,36 @@ def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
 def _unbinding_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], mems: frozenset[int]
 ) -> Steps:
-    """Return steps that unbind each group bound to exactly ``mems``, from the top down."""
-    wide = _unbound_text(groups, cpusets)
-    above = _handover_steps(groups, cpusets, (mems,), 'mems')
-    return above + [
-        (file_of(directory, 'mems'), wide)
+    """Return the steps that unbind each group bound to exactly ``mems``, from the top down."""
+    wide_text = _unbound_text(groups, cpusets)
+    handover_steps = _handover_steps(groups, cpusets, (mems,), 'mems')
+    return handover_steps + [
+        (file_of(directory, 'mems'), wide_text)
         for directory in written_groups(groups)
         if mems and directory in cpusets and cpusets[directory].mems == mems
     ]
 
 
 def _upper_steps(groups: GuestGroups, cpus: frozenset[int]) -> Steps:
-    """Return steps that let the guest's own upper groups hold ``cpus``, from the top down.
+    """Return the steps that add ``cpus`` to the guest's own upper groups, from the top down.
 
-    Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
-    CPUs that were offline once are missing from the parent's for good.
+    Only v1 needs them: there a child's set must be within its parent's (else EACCES), and CPUs
+    that were offline once stay missing from the parent's set.
     """
     steps = []
     for directory in dict.fromkeys((groups.scope, groups.target)) if groups.version == 1 else ():
         path = file_of(directory, 'cpus')
         try:
-            own = parse_cpulist(read_kernel_file(path))
+            current = parse_cpulist(read_kernel_file(path))
         except (OSError, CpuListError) as error:
             raise CpusetError('%s: %s' % (path, error)) from None
-        if not own >= cpus:
-            steps.append((path, format_cpulist(own | cpus)))
+        if not current >= cpus:
+            steps.append((path, format_cpulist(current | cpus)))
     return steps
 
 
-def _effective(groups: GuestGroups) -> frozenset[int] | None:
-    """Read the CPUs that the kernel lets a guest use; None: not reported."""
+def _read_effective_cpus(groups: GuestGroups) -> frozenset[int] | None:
+    """Read the CPUs that the kernel lets a guest use; return None if not reported."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     cpus: frozenset[int] = frozenset()
     for directory in written_groups(groups):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read from a domain's elements how much RAM it has, in which pages, and whether it can move."""
+"""Read from a domain's elements its RAM, its page size, and whether its memory can be moved."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from nova_numa_pmc.host.domain_xml import Elements
 
-#: Memory devices that lie on a device, in a file or in the processor's reserve, none of it in the
-#: host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
+#: Memory devices that are backed by a device, a file or memory reserved by the CPU (SGX), and not
+#: by the host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
 #: src/conf/domain_postparse.c), and Nova in <maxMemory> (_guest_add_vpmems in its
 #: nova/virt/libvirt/driver.py).
 _NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
 
-#: For this size libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
+#: If this size is requested, libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
 #: src/qemu/qemu_command.c).
 _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
 
-# Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver works
-# through VFIO, too; libvirt raises the limit of locked memory for all of them
+# Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver uses
+# VFIO as well. libvirt raises the limit on locked memory for all of these
 # (qemuDomainGetMemLockLimitBytes in its src/qemu/qemu_domain.c).
 _DMA_TYPES = (
     ('devices/interface', ('hostdev', 'vdpa')),
@@ -37,24 +37,25 @@ _DMA_TYPES = (
 
 
 def sizes(elements: Elements) -> tuple[int, int | None]:
-    """Return (RAM that the guest may grow to, RAM plugged now; None: the same) [bytes].
+    """Return the RAM that a guest may grow to and the RAM that is plugged now [bytes].
 
-    currentMemory is where the balloon stands; the guest may take the rest back at any time.
+    The second is None if it equals the first. ``<currentMemory>``, the balloon's current size, is
+    not considered, because the guest may take back the rest at any time.
 
     :raises DomainError: there is no ``<memory>``, or a size is malformed
     """
     if 'memory' not in elements:
         raise DomainError('<domain> has no <memory>')
     plugged_bytes = _size_bytes(elements, 'memory')
-    most_bytes = max(
+    total_max_bytes = max(
         plugged_bytes, _size_bytes(elements, 'maxMemory') if 'maxMemory' in elements else 0
     )
-    other_bytes = _not_ram_bytes(elements)
-    if other_bytes >= plugged_bytes:
+    not_ram_bytes = _not_ram_bytes(elements)
+    if not_ram_bytes >= plugged_bytes:
         raise DomainError('memory: memory devices account for all of it, which leaves no RAM')
-    if most_bytes == plugged_bytes:
-        return plugged_bytes - other_bytes, None
-    return most_bytes - other_bytes, plugged_bytes - other_bytes
+    if total_max_bytes == plugged_bytes:
+        return plugged_bytes - not_ram_bytes, None
+    return total_max_bytes - not_ram_bytes, plugged_bytes - not_ram_bytes
 
 
 def _size_bytes(elements: Elements, path: str) -> int:
@@ -71,9 +72,9 @@ def _not_ram_bytes(elements: Elements) -> int:
 
 
 def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
-    """Return the largest huge page size that backs the guest, None: normal pages.
+    """Return the largest size of the huge pages that back the guest, or None for normal pages.
 
-    :param default_huge_page_bytes: of ``<hugepages/>`` that names none
+    :param default_huge_page_bytes: page size of a ``<hugepages/>`` that names none
     :raises DomainError: a size is malformed
     """
     if 'memoryBacking/hugepages' not in elements:
@@ -91,9 +92,9 @@ def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
 
 
 def is_locked(elements: Elements) -> bool:
-    """Return whether the guest's memory is locked where it lies."""
-    # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
-    # the firmware.
+    """Return whether the guest's memory is locked in place."""
+    # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves the
+    # page to the firmware.
     return (
         'memoryBacking/locked' in elements
         or 'launchSecurity' in elements

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the single values of a domain's XML: numbers, sizes, CPU sets, names.
 
-Each takes text from outside and returns a value that the rest may trust, or
-raises :class:`DomainError` with what is wrong; text in a message is escaped
-and cut.
+Each function takes text from outside. It returns a value that the rest of the package can trust,
+or raises :class:`DomainError` with what is wrong; text quoted in a message is escaped and
+truncated.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 NAME_MAX_BYTES = 255
 MEMORY_MAX_BYTES = 1 << 60
 VCPUS_MAX = 65536
-# Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
-# pinned to 4,096 CPUs. An item takes as long as 16 numbers.
+# Limit on the numbers in all sets of one guest together, because lists may overlap and repeat
+# without limit: 1,024 vCPUs each pinned to 4,096 CPUs. An item takes as much time as 16 numbers.
 LISTED_MAX, _ITEM_COST = 1 << 22, 16
 
 #: Control characters, line separators and overrides of the writing direction: all characters that
-#: could split text into lines or display it as another text. Any other character that this Python
-#: takes for unprintable may be next year's emoji.
+#: could split text into lines or make it look like other text. Any other character that this
+#: version of Python considers unprintable may be next year's emoji.
 _NOT_IN_NAMES = frozenset(
     map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
 )
@@ -40,24 +40,26 @@ def uuid(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name that libvirt accepts and that has no control characters.
+    """Return a name if libvirt accepts it and it has no control characters.
 
-    libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
-    does not know, stay: what writes to a log or a terminal escapes them.
+    libvirt refuses '/' and line feeds. Spaces of all scripts, and characters that this version of
+    Python does not know, are accepted; they are escaped when written to a log or a terminal.
     """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= NAME_MAX_BYTES:
-        raise DomainError('the name does not have 1 to %d bytes: %a' % (NAME_MAX_BYTES, text[:40]))
+        raise DomainError('the name is not 1 to %d bytes long: %a' % (NAME_MAX_BYTES, text[:40]))
     if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
         raise DomainError('the name has a slash or control characters: %a' % text[:80])
     return text
 
 
 def _is_one_line(text: str) -> bool:
-    return _NOT_IN_NAMES.isdisjoint(text) and not any('\ud800' <= c <= '\udfff' for c in text)
+    return _NOT_IN_NAMES.isdisjoint(text) and not any(
+        '\ud800' <= character <= '\udfff' for character in text
+    )
 
 
 def integer(what: str, digits: str, minimum: int, maximum: int) -> int:
-    """Return a decimal number within bounds; ``what`` names it in the error."""
+    """Parse a decimal number within bounds; ``what`` names the value in the error."""
     digits = digits.strip()
     if not (is_number(digits) and minimum <= int(digits) <= maximum):
         raise DomainError(
@@ -67,10 +69,10 @@ def integer(what: str, digits: str, minimum: int, maximum: int) -> int:
 
 
 def size_bytes(what: str, digits: str, unit: str | None) -> int:
-    """Return a scaled integer in bytes, as virScaleInteger does: no unit is KiB."""
+    """Convert a scaled integer to bytes as virScaleInteger does; without a unit, it is in KiB."""
     value = integer(what, digits, 1, MEMORY_MAX_BYTES)
     unit = unit or 'KiB'
-    if unit.isascii():  # the sign of kelvin is a 'k' in lower case
+    if unit.isascii():  # the Kelvin sign would become a 'k' in lower case
         unit = unit.lower()
     if unit in ('b', 'byte', 'bytes'):
         scale = 1
@@ -84,28 +86,29 @@ def size_bytes(what: str, digits: str, unit: str | None) -> int:
 
 
 def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
-    """Return the union of sets in libvirt's syntax: '0-3,8', and '^2' takes one out again.
+    """Return the union of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
 
-    An exclusion counts within its own text, from where it stands (virBitmapParse).
+    An exclusion applies to the items before it in its own text (virBitmapParse).
     """
     union: set[int] = set()
-    listed = 0
+    cost = 0
     for text in set(texts):
         numbers: set[int] = set()
         for item in text.split(',') if text.strip() else ():
-            chosen, excluded = _cpu_range(what, item.strip())
-            listed += len(chosen) + _ITEM_COST
-            if listed > LISTED_MAX:
+            item_numbers, excluded = _cpu_range(what, item.strip())
+            cost += len(item_numbers) + _ITEM_COST
+            if cost > LISTED_MAX:
                 raise DomainError('%s: lists more than %d CPUs or nodes' % (what, LISTED_MAX))
             if excluded:
-                numbers.difference_update(chosen)
+                numbers.difference_update(item_numbers)
             else:
-                numbers.update(chosen)
+                numbers.update(item_numbers)
         union |= numbers
     return frozenset(union)
 
 
 def _cpu_range(what: str, item: str) -> tuple[range, bool]:
+    """Return an item's numbers, and whether it excludes them."""
     excluded = item.startswith('^')
     first, dash, last = item.removeprefix('^').partition('-')
     low = integer(what, first, 0, CPUS_MAX - 1)
@@ -116,7 +119,7 @@ def _cpu_range(what: str, item: str) -> tuple[range, bool]:
 
 
 def pci_address(attributes: Mapping[str, str]) -> str:
-    """Return '0000:3b:00.1' for the attributes of libvirt's ``<address>``."""
+    """Return an address like '0000:3b:00.1' from the attributes of libvirt's ``<address>``."""
     parts = []
     for name, maximum in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
         text = attributes.get(name, '0')
@@ -128,12 +131,14 @@ def pci_address(attributes: Mapping[str, str]) -> str:
 
 
 def label(what: str, text: str) -> str:
-    """Return a short printable line, as it goes into logs and our own files."""
+    """Return a text if :func:`is_label` accepts it; such texts go into logs and our own files."""
     if not is_label(text):
-        raise DomainError('%s: %a is longer than 255 or not printable' % (what, text[:40]))
+        raise DomainError(
+            '%s: %a is longer than 255 characters or not printable' % (what, text[:40])
+        )
     return text
 
 
 def is_label(text: str) -> bool:
-    """Return whether a text is a short line that prints."""
+    """Return whether a text has at most 255 characters, all of them printable."""
     return len(text) <= 255 and text.isprintable()

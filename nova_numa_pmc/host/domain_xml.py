@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collect the elements in use from a domain's XML, within bounds.
 
-On expat itself: importing ``xml.etree`` costs the hook more than all of its
-own work, and builds a tree of everything. No document type is accepted, hence
-no entities and nothing external; size (and with it attributes and texts), depth
-and number of elements are bounded; a declared encoding is ignored, as it could
-name any Python codec.
+Expat is used directly, because importing ``xml.etree`` would cost the hook more than all of its
+own work and would build a tree of the whole document. Document types are refused, and with them
+entities and anything external. Size (and with it attributes and texts), depth and number of
+elements are bounded. A declared encoding is ignored, because it could name any Python codec.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    #: The elements in use, by their paths.
+    #: The elements in use, by path.
     Elements = Mapping[str, list['Element']]
-    #: Elements that may be below one, by their names.
+    #: The elements that are known below an element, by name.
     _Tree = dict[str, '_Tree']
 
-#: The largest of libvirt's own test documents has 30 KB; a guest with 300 disks has 400.
+#: The largest of libvirt's own test documents has 30 KB, that of a guest with 300 disks 400 KB.
 SIZE_MAX_BYTES = 2 << 20
 #: Disks nest two levels for each image in their backing chain; libvirt accepts chains of 200.
 DEPTH_MAX = 512
@@ -33,15 +32,16 @@ ELEMENTS_MAX = 200_000
 
 
 class Element(Record):
-    """One element: its attributes, and its text."""
+    """An element's attributes and text."""
 
     attributes: dict[str, str]
     text: str
 
 
 _SOURCE_ADDRESS: _Tree = {'source': {'address': {}}}
-#: The images of a disk beside its own: those below it in its chain, what it is copied to, where
-#: a qcow2 keeps its data. Each may have all of them in turn; they are all at one path.
+#: Elements for the images of a disk other than its own: those below it in its backing chain, the
+#: copy that is made of it, and the file in which a qcow2 image keeps its data. Each can contain
+#: all of these in turn; they all have the same path.
 _IMAGES = frozenset(('backingStore', 'mirror', 'dataStore'))
 _IMAGE: _Tree = {'source': {'address': {}}}
 _IMAGE.update((name, _IMAGE) for name in _IMAGES)
@@ -51,14 +51,14 @@ _FLAVOR: _Tree = {'flavor': {'extraSpecs': {'extraSpec': {}}}}
 
 
 def _nova(tree: _Tree, version: str) -> _Tree:
-    """Return a tree of plain names as expat names them in Nova's namespace."""
+    """Return a tree with its names in Nova's namespace, as expat writes them."""
     prefix = 'http://openstack.org/xmlns/libvirt/nova/%s ' % version
     return {prefix + name: _nova(below, version) for name, below in tree.items()}
 
 
-#: The path of all those images.
+#: Path of all of those images.
 IMAGES = 'devices/disk/backingStore'
-#: The sizes of memory devices are below this path at their model's: '…/nvdimm'.
+#: Path of the sizes of memory devices, to which the device's model is appended: '…/nvdimm'.
 MEMORY_SIZES = 'devices/memory/target/size'
 
 _DOMAIN: _Tree = {
@@ -92,8 +92,8 @@ _ROOTS: dict[str, _Tree] = {
     'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
 }
 
-# libvirt reads the first of these and ignores the others: with two, what it does and what we
-# believe could be made to differ.
+# libvirt reads the first of these and ignores any others. If a second one were accepted, it could
+# be used to make us believe something other than what libvirt does.
 _ONCE = frozenset(
     (
         'domain',
@@ -120,8 +120,8 @@ _ONCE = frozenset(
     )
 )
 
-# libvirt reads the text of an element with that of all below it (XPath's string()); it writes
-# nothing there.
+# libvirt reads the text of an element together with that of all elements below it (XPath's
+# string()), but writes no elements there itself.
 _TEXTS = frozenset(
     (
         'uuid',
@@ -138,31 +138,31 @@ _TEXTS = frozenset(
 
 
 class _Collector:
-    """Expat's handlers: walks the tree of known elements, counts in all others."""
+    """Expat handlers that collect the known elements, and only count the others."""
 
     def __init__(self, tree: _Tree) -> None:
         self.by_path: dict[str, list[Element]] = {}
         self.elements = 0
         self.unknown_depth = 0
-        # One entry for each open known element: (children known below it, path, attributes).
+        # One entry for each known element that is open: (known children, path, attributes).
         self.open: list[tuple[_Tree, str, dict[str, str]]] = [(tree, '', {})]
         self.texts: list[list[str]] = [[]]
-        #: The entry of the memory device whose size was found last.
-        self.sized: tuple[_Tree, str, dict[str, str]] | None = None
+        #: The entry of the memory device whose size was read last.
+        self.sized_device: tuple[_Tree, str, dict[str, str]] | None = None
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
         if self.elements > ELEMENTS_MAX:
             raise DomainError('more than %d elements' % ELEMENTS_MAX)
-        known, path, _ = self.open[-1]
+        known_children, path, _ = self.open[-1]
         if len(self.open) + self.unknown_depth > DEPTH_MAX:
             raise DomainError('elements nest deeper than %d' % DEPTH_MAX)
-        if self.unknown_depth or name not in known:
+        if self.unknown_depth or name not in known_children:
             if path in _TEXTS:
                 raise DomainError('<%s> has elements where its text belongs' % path)
             self.unknown_depth += 1
             return
-        self.open.append((known[name], _join(path, name), attributes))
+        self.open.append((known_children[name], _join(path, name), attributes))
         self.texts.append([])
 
     def text(self, text: str) -> None:
@@ -175,17 +175,17 @@ class _Collector:
             return
         _, path, attributes = self.open.pop()
         if path == MEMORY_SIZES:
-            path = self._by_model(path)
+            path = self._path_with_model(path)
         elements = self.by_path.setdefault(path, [])
         if elements and path in _ONCE:
             raise DomainError('<%s> occurs twice' % path)
         elements.append(Element(attributes, ''.join(self.texts.pop())))
 
-    def _by_model(self, path: str) -> str:
+    def _path_with_model(self, path: str) -> str:
         device = self.open[-2]
-        if device is self.sized:
+        if device is self.sized_device:
             raise DomainError('<%s> occurs twice' % path)
-        self.sized = device
+        self.sized_device = device
         return '%s/%s' % (path, device[2].get('model', ''))
 
     def refuse_document_type(self, *_: object) -> None:
@@ -195,22 +195,22 @@ class _Collector:
 def _join(path: str, name: str) -> str:
     if name in _IMAGES:
         return IMAGES
-    # Paths start below <domain>, so that they are the same in a status file.
+    # Paths begin below <domain>, so that they are the same in a status file.
     name = name.rpartition(' ')[2]
     return '%s/%s' % (path, name) if path not in ('', 'domain', 'domstatus') else name
 
 
 def collect(xml: bytes, root: str) -> Elements:
-    """Return the elements in use by their paths, in document order.
+    """Return the elements in use by path, in document order.
 
-    Paths are relative to ``<domain>``, without namespaces: 'cputune/vcpupin'. The root elements
-    are at 'domain' and, in a status file, 'domstatus'.
+    Paths are relative to ``<domain>`` and without namespaces, such as 'cputune/vcpupin'. The root
+    elements have the paths 'domain' and, in a status file, 'domstatus'.
 
-    :param root: the root element expected, 'domain' or 'domstatus'
-    :raises DomainError: not such a document, malformed or beyond a bound
+    :param root: the expected root element, 'domain' or 'domstatus'
+    :raises DomainError: the document has another root element, is malformed or exceeds a bound
     """
     if not isinstance(xml, bytes):
-        raise DomainError('the XML is not bytes but %s' % type(xml).__name__)
+        raise DomainError('the XML is %s, not bytes' % type(xml).__name__)
     if len(xml) > SIZE_MAX_BYTES:
         raise DomainError('the XML is larger than %d bytes' % SIZE_MAX_BYTES)
     collector = _Collector(_ROOTS[root])
@@ -227,12 +227,12 @@ def collect(xml: bytes, root: str) -> Elements:
         raise DomainError('the XML is not well-formed: %s' % error) from error
     for path in (root, 'domain'):
         if path not in collector.by_path:
-            raise DomainError('no <%s> where one belongs' % path)
+            raise DomainError('the XML has no <%s> where it is expected' % path)
     return collector.by_path
 
 
 def attributes(elements: Elements, path: str, name: str) -> list[str]:
-    """Return the values of an attribute of all elements at a path."""
+    """Return the values of an attribute of those elements at a path that have it."""
     return [
         element.attributes[name]
         for element in elements.get(path, ())

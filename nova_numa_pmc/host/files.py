@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read small sysfs and procfs files as text, numbers or CPU lists; replace files atomically.
 
-Also which boot of the host this is, and its clock.
+This module also reads the id of the host's boot and the time since then.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it only imports light modules.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    #: Of a file: device, inode, times of its last change and of its status' [ns], size [bytes].
+    #: A file's device, inode, times of the last change of its contents and of its status [ns],
+    #: and size [bytes].
     Identity = tuple[int, int, int, int, int]
 
 #: The kernel's directories of nodes and CPUs, below the root.
 NODES, CPUS = 'sys/devices/system/node', 'sys/devices/system/cpu'
-#: libvirt's directory of hooks, below the root, and our script in that.
+#: libvirt's directory of hooks, below the root, and our script in that directory.
 HOOKS, OUR_HOOK = 'etc/libvirt/hooks', 'qemu.d/50-nova-numa-pmc'
 #: More pages, or KiB, than any host has.
 AMOUNT_MAX = 1 << 50
-#: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
+#: No kernel file that is read here comes close to this; it bounds what a test or a bind mount puts
+#: in its place.
 _READ_MAX_BYTES = 1 << 20
 
 
 def read_cpus(root: str, path: str) -> frozenset[int] | None:
-    """Return the set of CPUs (or nodes) in a list file, None without the file.
+    """Return the set of CPUs (or nodes) in a list file, or None if there is no such file.
 
     :raises TopologyError: the file cannot be read or understood
     """
     text = read_text(root, path)
-    # Kernels with nohz_full built in but not used print a null mask.
+    # Kernels that have nohz_full built in but do not use it print a null mask.
     if text is None or text == '(null)':
         return None if text is None else frozenset()
     try:
@@ -49,16 +51,16 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
 
 
 def read_text(root: str, path: str) -> str | None:
-    """Return a small file's text, stripped; None if the kernel has no such file (any more).
+    """Return a small file's text, stripped, or None if there is (no longer) such a file.
 
     :raises TopologyError: the file cannot be read
     """
     path = path_of(root, path)
     try:
-        # A third of open()'s time, which counts with hundreds of files in the hook.
+        # This takes a third of the time of open(), which matters for the hook's hundreds of files.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # sysfs files are a page at most, but lists of CPUs and proc files may be longer.
+            # sysfs files have at most a page, but lists of CPUs and proc files can be longer.
             text = os.read(descriptor, 1 << 16)
         finally:
             os.close(descriptor)
@@ -72,13 +74,13 @@ def read_text(root: str, path: str) -> str | None:
 def read_kernel_file(path: str) -> str:
     """Read a kernel file to its end; kernfs may return it in parts.
 
-    :raises OSError: as the kernel says; EFBIG above 1 MiB
+    :raises OSError: the file cannot be read, or is larger than 1 MiB (EFBIG)
     """
     return os.fsdecode(_read_bytes(path))
 
 
 def read_optional(root: str, path: str) -> str | None:
-    """Return a kernel file's text, stripped; None where it cannot be read."""
+    """Return a kernel file's text, stripped, or None if it cannot be read."""
     try:
         return _read_bytes(path_of(root, path)).decode('utf-8', 'replace').strip(BLANK)
     except OSError:
@@ -103,28 +105,30 @@ def _read_bytes(path: str) -> bytes:
 
 
 def identity(path: str) -> Identity:
-    """Return a file's identity, which changes whenever it is changed or replaced.
+    """Return a file's identity, which changes whenever the file is changed or replaced.
 
-    :raises OSError: it cannot be looked at
+    :raises OSError: the file's status cannot be read
     """
     status = os.stat(path)
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 def start_ticks(stat: str) -> int:
-    """Return the start of a process or thread [ticks since boot], from the text of its stat.
+    """Return the start time of a process or thread [ticks since boot].
 
-    Field 22 of proc(5)'s; the second, a name, may contain spaces and parentheses.
+    It is field 22 of ``stat`` (proc(5)); field 2, a name, may contain spaces and parentheses.
 
-    :raises ValueError, IndexError: it has none
+    :param stat: text of the process's or thread's ``stat``
+    :raises ValueError, IndexError: the text has no such field
     """
     return int(stat.rpartition(')')[2].split()[19])
 
 
 def has_capability(root: str, process: str, number: int) -> bool | None:
-    """Return whether a process ('self', or a pid) has a capability; None: not reported.
+    """Return whether a process has a capability, or None if not reported.
 
-    :param number: of linux/capability.h
+    :param process: 'self' or a pid
+    :param number: the capability's number in linux/capability.h
     """
     for line in (read_optional(root, 'proc/%s/status' % process) or '').splitlines():
         name, _, digits = line.partition(':')
@@ -137,7 +141,7 @@ def has_capability(root: str, process: str, number: int) -> bool | None:
 
 
 def list_pids(root: str) -> list[int]:
-    """List the ids of processes, ascending; none where procfs cannot be listed."""
+    """Return the ids of all processes, ascending; empty if procfs cannot be listed."""
     try:
         return sorted(int(name) for name in os.listdir(path_of(root, 'proc')) if name.isdigit())
     except OSError:
@@ -145,10 +149,10 @@ def list_pids(root: str) -> list[int]:
 
 
 def whole_number(root: str, path: str, digits: str, maximum: int) -> int:
-    """Parse a number read from a file.
+    """Parse a number that was read from a file.
 
-    :param path: of the file, for the error
-    :raises TopologyError: not a number, or above ``maximum``
+    :param path: the file, to be named in the error
+    :raises TopologyError: it is not a number, or is above ``maximum``
     """
     if not is_number(digits) or int(digits) > maximum:
         raise TopologyError(
@@ -160,18 +164,18 @@ def whole_number(root: str, path: str, digits: str, maximum: int) -> int:
 def read_whole_number(root: str, path: str, maximum: int) -> int | None:
     """Read a file that holds one number.
 
-    :returns: None without the file
-    :raises TopologyError: not a number, or above ``maximum``
+    :returns: the number, or None if there is no such file
+    :raises TopologyError: the file does not hold a number, or one above ``maximum``
     """
     text = read_text(root, path)
     return None if text is None else whole_number(root, path, text, maximum)
 
 
 def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
-    """Return {field: bytes} of a meminfo's wanted fields ('Node 0 MemTotal:  1024 kB').
+    """Read the wanted fields of a meminfo file ('Node 0 MemTotal:  1024 kB').
 
-    :returns: None without the file
-    :raises TopologyError: it cannot be read or understood
+    :returns: {field: bytes}, or None if there is no such file
+    :raises TopologyError: the file cannot be read or understood
     """
     text = read_text(root, path)
     if text is None:
@@ -190,9 +194,9 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
 
 
 def read_boot_id(root: str = '/') -> str:
-    """Read the id that the kernel gave this boot.
+    """Read the id that the kernel has given to this boot.
 
-    :raises StateError: it cannot be read
+    :raises StateError: the id cannot be read
     """
     path = 'proc/sys/kernel/random/boot_id'
     try:
@@ -205,7 +209,7 @@ def read_boot_id(root: str = '/') -> str:
 
 
 def boottime_ns() -> int:
-    """Return the time since this boot, suspends included: CLOCK_BOOTTIME."""
+    """Return the time since boot, including suspends: CLOCK_BOOTTIME."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -217,14 +221,14 @@ def replace_file(
     durable: bool = True,
     directory_fd: int | None = None,
 ) -> None:
-    """Put new bytes in a file's place in one step.
+    """Replace a file atomically by one with new contents.
 
-    :param temporary: name of a temporary file beside it, for one writer at a time; any file there
-        is removed
-    :param mode: of the file, whatever the umask
-    :param durable: make it survive a crash of the host, which nothing on a tmpfs does
-    :param directory_fd: of the directory that both paths are relative to
-    :raises OSError: as the kernel says
+    :param temporary: path of a temporary file in the same directory, which only one writer may
+        use at a time; an existing file there is removed
+    :param mode: mode of the file, whatever the umask
+    :param durable: make the file survive a crash of the host, which nothing on a tmpfs does
+    :param directory_fd: descriptor of the directory that both paths are relative to
+    :raises OSError: the file could not be replaced
     """
     try:
         os.unlink(temporary, dir_fd=directory_fd)

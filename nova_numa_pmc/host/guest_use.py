@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the running guests at each tick: where they ran, for how long, where their memory lies."""
+"""Read at each tick for how long and where the running guests ran, and where their memory is."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest, Life, Topology
 
     #: {thread id: its times}
-    _Ran = Mapping[int, ThreadTimes]
+    _TimesByTid = Mapping[int, ThreadTimes]
 
-#: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
+#: The nodes of a guest's memory change slowly, and each reading makes the kernel sum up a tree of
+#: groups.
 MEMORY_AGE_MAX_NS = 15 * 10**9
-#: Quotas and threads outside of QEMU change slowly, too. libvirt's changes of quotas are seen at
-#: once, as it writes the status file, and so are new threads of QEMU, whose number is checked.
+#: Quotas and threads outside of QEMU change slowly, too. If libvirt changes a quota, this is
+#: noticed at once, because it writes the status file; so are new threads of QEMU, because their
+#: number is checked.
 GROUPS_AGE_MAX_NS = 60 * 10**9
 
 
 class ThreadUse(Record):
-    """Time that a guest's threads ran and waited; the fields are :class:`RunningGuest`'s."""
+    """How long a guest's threads ran and waited; the fields are those of :class:`RunningGuest`."""
 
     cores: float | None = None
     waiting_cores: float | None = None
@@ -38,12 +40,12 @@ class ThreadUse(Record):
 
 
 class _KeptThreads(Record):
-    """State of a guest's threads, kept from tick to tick.
+    """State of a guest's threads that is kept from tick to tick.
 
-    :param guest: the guest it was read for
-    :param read_ns: CLOCK_MONOTONIC when its groups were read
-    :param tasks: how many threads its process had
-    :param helpers: (pid, tid) of its threads that are no vCPUs
+    :param guest: the guest's record when this was read
+    :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
+    :param tasks: result of :func:`threads.count` for the guest's process
+    :param helpers: (pid, tid) of the guest's threads that are not vCPUs
     """
 
     guest: Guest
@@ -54,54 +56,56 @@ class _KeptThreads(Record):
 
 
 class GuestUseReader:
-    """Reads the running guests; caches their groups and the last times of their threads."""
+    """Reader of the running guests, which caches their groups and their threads' last times."""
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
         self._kept: dict[Life, _KeptThreads] = {}
-        #: Of all threads in the last tick, by uuid.
-        self._ran: dict[str, dict[int, ThreadTimes]] = {}
-        #: {directory: time for which the group was throttled so far [ns]} at the last reading.
+        #: {uuid: {tid: times}} of all threads at the last tick.
+        self._times: dict[str, dict[int, ThreadTimes]] = {}
+        #: {directory: time for which the group had been throttled [ns]} at the last tick.
         self._throttled: dict[str, int | None] = {}
-        #: (version, directory) of the group of its memory.
+        #: (version, directory) of the group that counts a guest's memory.
         self._groups: dict[Life, tuple[int, str]] = {}
-        #: When it was read [ns], and bytes by node.
+        #: When a guest's memory was read [ns], and its bytes by node.
         self._memory: dict[Life, tuple[int, dict[int, int]]] = {}
 
     def read(
         self, host: Topology, now_ns: int, elapsed_ns: int
     ) -> tuple[tuple[RunningGuest, ...], list[str]]:
-        """Return (guests by name, problems).
+        """Return (guests sorted by name, problems).
 
-        :param elapsed_ns: time since the last call, 0 in the first
+        :param now_ns: CLOCK_MONOTONIC
+        :param elapsed_ns: time since the last call, 0 in the first call
         """
         all_guests, problems = self._files.read()
-        # Two files of one guest would be counted twice; libvirt has one for each name.
+        # A guest with two files would be counted twice; libvirt has one file for each name.
         by_uuid = {guest.uuid: guest for guest in all_guests}
         node_of_cpu = {cpu: node.id for node in host.nodes for cpu in node.online_cpus}
         vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
-        ran = self._read_threads(by_uuid, vcpus, now_ns)
+        times = self._read_threads(by_uuid, vcpus, now_ns)
         throttled, self._throttled = self._throttled, {}
         running = []
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
             uuid = guest.uuid
-            limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
-            used = use_between(self._ran.get(uuid, {}), ran[uuid], node_of_cpu, elapsed_ns, limits)
+            before, after = self._times.get(uuid, {}), times[uuid]
+            limits = self._quotas(guest, before, after, throttled)
+            use = use_between(before, after, node_of_cpu, elapsed_ns, limits)
             running.append(
                 RunningGuest(
                     guest,
-                    {tid: ran[uuid][tid] for tid in vcpus[uuid] if tid in ran[uuid]},
-                    used.cores,
-                    used.waiting_cores,
-                    used.cores_by_node,
+                    {tid: after[tid] for tid in vcpus[uuid] if tid in after},
+                    use.cores,
+                    use.waiting_cores,
+                    use.cores_by_node,
                     self._bytes_by_node(guest, now_ns),
-                    used.waiting_by_cpu,
+                    use.waiting_by_cpu,
                 )
             )
-        self._ran = ran
+        self._times = times
         return tuple(running), problems
 
     def _read_threads(
@@ -110,69 +114,76 @@ class GuestUseReader:
         """Return {uuid: {tid: times}} of all threads."""
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
-            own = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            kept = self._kept[guest.life] = self._look_up(guest, own, now_ns)
-            keys[uuid] = own | kept.helpers
-        ran = self._threads.read(frozenset().union(*keys.values()))
+            vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
+            kept = self._kept[guest.life] = self._look_up(guest, vcpu_keys, now_ns)
+            keys[uuid] = vcpu_keys | kept.helpers
+        times = self._threads.read(frozenset().union(*keys.values()))
         return {
-            uuid: {key[1]: ran[key] for key in own if key in ran} for uuid, own in keys.items()
+            uuid: {key[1]: times[key] for key in guest_keys if key in times}
+            for uuid, guest_keys in keys.items()
         }
 
     def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
-        """Return the cached state of a guest, renewed where something has changed."""
-        before = self._kept.get(guest.life)
-        if before is not None and (
-            _has_changed(before.guest, guest)
-            or not 0 <= now_ns - before.read_ns < GROUPS_AGE_MAX_NS
+        """Return the state of a guest's threads, read again where it may have changed."""
+        kept = self._kept.get(guest.life)
+        if kept is not None and (
+            _has_changed(kept.guest, guest) or not 0 <= now_ns - kept.read_ns < GROUPS_AGE_MAX_NS
         ):
-            before = None
+            kept = None
         tasks = threads.count(guest.pid, self._root)
-        if before is not None and before.tasks == tasks:
-            return before
-        guest_quotas = (
-            quotas.find(guest.pid, self._root) if before is None else before.guest_quotas
-        )
+        if kept is not None and kept.tasks == tasks:
+            return kept
+        guest_quotas = quotas.find(guest.pid, self._root) if kept is None else kept.guest_quotas
         helpers = threads.helpers(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
         return _KeptThreads(
-            guest, now_ns if before is None else before.read_ns, guest_quotas, tasks, helpers
+            guest, now_ns if kept is None else kept.read_ns, guest_quotas, tasks, helpers
         )
 
     def _quotas(
-        self, guest: Guest, before: _Ran, after: _Ran, throttled: Mapping[str, int | None]
+        self,
+        guest: Guest,
+        before: _TimesByTid,
+        after: _TimesByTid,
+        throttled: Mapping[str, int | None],
     ) -> tuple[cpu_wait.Quota, ...]:
         """Return the guest's quotas for the interval.
 
-        How long a group was held back is read only where one of its threads has run or waited
-        since: of most guests there is nothing to read.
+        How long a group was throttled is only read if one of its threads has run or waited since
+        the last tick; for most guests, nothing is read.
+
+        :param throttled: {directory: time for which the group had been throttled [ns]} at the
+            last tick
         """
         limits = []
         for group in self._kept[guest.life].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
-            old = throttled.get(group.directory)
-            if old is None or any(before.get(tid) != after.get(tid) for tid in tids):
-                new = quotas.throttled_ns(group)
+            old_ns = throttled.get(group.directory)
+            if old_ns is None or any(before.get(tid) != after.get(tid) for tid in tids):
+                new_ns = quotas.throttled_ns(group)
             else:
-                new = old
-            self._throttled[group.directory] = new
+                new_ns = old_ns
+            self._throttled[group.directory] = new_ns
             limits.append(
                 cpu_wait.Quota(
                     group.cores,
                     group.tids,
-                    (new - old if old is not None and new is not None and new >= old else None),
+                    new_ns - old_ns
+                    if old_ns is not None and new_ns is not None and new_ns >= old_ns
+                    else None,
                 )
             )
         return tuple(limits)
 
     def _forget(self, present: Iterable[Guest]) -> None:
-        alive = {guest.life for guest in present}
-        for kept in (self._kept, self._groups, self._memory):
-            for key in kept.keys() - alive:
-                del kept[key]
+        present_lives = {guest.life for guest in present}
+        for cache in (self._kept, self._groups, self._memory):
+            for key in cache.keys() - present_lives:
+                del cache[key]
 
     def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
         key = guest.life
-        since_ns, by_node = self._memory.get(key, (None, {}))
-        if since_ns is None or now_ns - since_ns >= MEMORY_AGE_MAX_NS:
+        read_ns, by_node = self._memory.get(key, (None, {}))
+        if read_ns is None or now_ns - read_ns >= MEMORY_AGE_MAX_NS:
             by_node = self._read_memory(guest, key)
             self._memory[key] = now_ns, by_node
         return by_node
@@ -185,7 +196,7 @@ class GuestUseReader:
         except CpusetError:
             by_node = None
         if by_node is None:
-            self._groups.pop(key, None)  # the group may have been made again elsewhere
+            self._groups.pop(key, None)  # the group may have been created again elsewhere
             by_node = {}
         if guest.page_bytes:
             return hugetlb.add_huge_pages(by_node, guest.pid, self._root) or {}
@@ -197,66 +208,68 @@ class GuestUseReader:
 
 
 def _has_changed(before: Guest, guest: Guest) -> bool:
-    """Return whether libvirt has written a guest's status file, which makes another record of it.
+    """Return whether libvirt has rewritten a guest's status file between two records.
 
-    The record of a guest with pins is created anew at each reading and has changed only if it is
-    unequal.
+    A rewritten file results in a new record. For a guest with pins every reading creates a new
+    record, so the contents of the records are compared.
     """
     return before is not guest and (not guest.pins or before != guest)
 
 
 def use_between(
-    before: _Ran,
-    after: _Ran,
+    before: _TimesByTid,
+    after: _TimesByTid,
     node_of_cpu: Mapping[int, int],
     elapsed_ns: int,
     limits: tuple[cpu_wait.Quota, ...] = (),
 ) -> ThreadUse:
-    """Return the use of a guest's threads between two readings.
+    """Return how long a guest's threads ran and waited between two readings.
 
-    The time of a thread that was last seen on another node than before is halved between
-    the two: where it was in between is unknown; so is its waiting between two CPUs. A
-    thread that is in one reading only, or whose id another one has got, is left out.
+    If a thread was last seen on another node than before, its time is divided equally between the
+    two nodes, because where it ran in between is unknown. Its waiting is divided in the same way
+    between two CPUs. A thread is left out if it is in only one of the readings, or if another
+    thread has been given its id.
 
+    :param before, after: {thread id: its times} at the two readings
     :param node_of_cpu: {CPU: node id}
     """
     if elapsed_ns <= 0:
         return ThreadUse()
-    used: dict[int, tuple[int, int]] = {}
+    uses: dict[int, tuple[int, int]] = {}  # {tid: (run, waited) [ns]}
     by_node: dict[int | None, float] = {}
     by_cpu: dict[int, float] = {}
-    for tid, ran in after.items():
+    for tid, new in after.items():
         old = before.get(tid)
-        if old is ran:  # most threads have neither run nor waited
-            by_node.setdefault(node_of_cpu.get(ran.cpu), 0.0)
+        if old is new:  # most threads have neither run nor waited
+            by_node.setdefault(node_of_cpu.get(new.cpu), 0.0)
         elif (
             old
-            and old.since == ran.since
-            and (old.run_ns <= ran.run_ns and old.wait_ns <= ran.wait_ns)
+            and old.since == new.since
+            and (old.run_ns <= new.run_ns and old.wait_ns <= new.wait_ns)
         ):
-            used[tid] = ran.run_ns - old.run_ns, ran.wait_ns - old.wait_ns
+            uses[tid] = new.run_ns - old.run_ns, new.wait_ns - old.wait_ns
     waits = (
-        cpu_wait.waited_ns(used, limits, elapsed_ns)
+        cpu_wait.waited_ns(uses, limits, elapsed_ns)
         if limits
-        else {tid: wait for tid, (_, wait) in used.items()}
+        else {tid: wait_ns for tid, (_, wait_ns) in uses.items()}
     )
-    for tid, (run, _) in used.items():
+    for tid, (run_ns, _) in uses.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
             node = node_of_cpu.get(cpu)
-            by_node[node] = by_node.get(node, 0) + run / 2 / elapsed_ns
+            by_node[node] = by_node.get(node, 0) + run_ns / 2 / elapsed_ns
             if waits[tid]:
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
-    if not by_node:  # no thread is in both
+    if not by_node:  # no thread is in both readings
         return ThreadUse()
-    # A CPU that no node has (it went offline meanwhile): where it ran is not known.
-    known = (
+    # If a CPU belongs to no node (it went offline meanwhile), where the guest ran is not known.
+    cores_by_node = (
         {}
         if None in by_node
         else {node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
     )
     return ThreadUse(
-        sum(run for run, _ in used.values()) / elapsed_ns,
+        sum(run_ns for run_ns, _ in uses.values()) / elapsed_ns,
         sum(waits.values()) / elapsed_ns,
-        known,
+        cores_by_node,
         by_cpu,
     )

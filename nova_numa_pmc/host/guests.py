@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn libvirt's domain XML into guests.
 
-Two sources: the XML that libvirt hands to its hook on stdin, and the status
-files that libvirt's QEMU driver keeps for every active domain in
-``/run/libvirt/qemu`` (``<domstatus state= pid=>`` around the live ``<domain>``,
-written by virDomainObjFormat in src/conf/domain_conf.c and replaced by
-rename), so that the hook never has to call libvirt, which would deadlock.
+The XML comes from two places: libvirt hands it to its hook on stdin, and libvirt's QEMU driver
+keeps a status file for every active domain in ``/run/libvirt/qemu`` (``<domstatus state= pid=>``
+around the live ``<domain>``, written by virDomainObjFormat in src/conf/domain_conf.c and replaced
+by rename). The hook therefore never has to call libvirt, which would deadlock.
 
-The XML is not trusted: a guest that is hostile or unlike libvirt's raises
-:class:`DomainError` and is left alone. Element by element:
-https://libvirt.org/formatdomain.html and, for the metadata, Nova's
-nova/virt/libvirt/config.py.
+The XML is not trusted: if it is hostile or unlike libvirt's, :class:`DomainError` is raised and
+the guest is left alone. The elements are described in https://libvirt.org/formatdomain.html and,
+for the metadata, in Nova's nova/virt/libvirt/config.py.
 """
 
 from __future__ import annotations
@@ -31,23 +29,24 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.domain_xml import Elements
     from nova_numa_pmc.host.files import Identity
 
-    #: A status file's name without '.xml', identity, guest, and what is wrong with it.
+    #: A status file's name without '.xml', its identity, its guest, and the problem with it.
     Entry = tuple[str, 'Identity | None', 'model.Guest | None', 'str | None']
 
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_DIRECTORY = 'run/libvirt/qemu'
 
-#: Most characters kept of a malformed value.
-_SHOWN = 40
+#: The number of characters that are kept of a malformed value.
+_SHOWN_MAX = 40
 
-#: The page size of ``<hugepages/>`` without one is the host's default, 2 MiB on x86 unless
-#: the kernel was booted with another. Nova always names the size.
+#: Page size of a ``<hugepages/>`` that names none: the host's default, which is 2 MiB on x86
+#: unless the kernel was booted with another one. Nova always names the size.
 DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
-# Elements by which others have bound the guest to nodes or CPUs of this host. Not among them are
-# <vcpu cpuset>, which only limits us; <memoryBacking><hugepages><page nodeset> and <cpu><numa>,
-# which are about the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
-# from the cache or the controllers of one socket and would be left behind.
+# Elements by which others have bound the guest to nodes or CPUs of this host. <vcpu cpuset> is not
+# among them, because it only limits us, nor are <memoryBacking><hugepages><page nodeset> and
+# <cpu><numa>, because they are about the guest's nodes, not the host's. Shares of cache and of
+# memory bandwidth are: they belong to the cache or the memory controllers of one socket, and a
+# guest that moved would leave them behind.
 _PLACED_BY = (
     ('cputune/vcpupin', 'vcpupin'),
     ('cputune/emulatorpin', 'emulatorpin'),
@@ -57,7 +56,7 @@ _PLACED_BY = (
     ('devices/memory/source/nodemask', 'nodemask'),
 )
 
-#: Those of single threads: (path, name of the group, attribute with its number).
+#: Pins of single threads: (path, name of the group, attribute with the thread's number).
 _PINS = (
     ('cputune/vcpupin', 'vcpu', 'vcpu'),
     ('cputune/emulatorpin', 'emulator', None),
@@ -68,7 +67,7 @@ _PINS = (
 def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> model.Guest:
     """Turn the XML of one domain, as the hook gets it, into a guest.
 
-    ``cpu_nodes`` stays empty, as the XML names CPUs only: see ``pinned_cpus``.
+    ``cpu_nodes`` stays empty, because the XML only names CPUs, which are in ``pinned_cpus``.
 
     :raises DomainError: the XML is malformed, hostile, too large or unlike libvirt's
     """
@@ -78,20 +77,20 @@ def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) ->
 def read_running(
     root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES
 ) -> tuple[list[model.Guest], list[str]]:
-    """Return the guests that run, from libvirt's status files, and what could not be read.
+    """Return the running guests according to libvirt's status files, and problems.
 
-    Guests carry their ``pid``; a file whose process is gone is skipped, as is one that vanishes
-    while we read.
+    The guests have their ``pid``. A file is skipped if its process is gone or if it vanishes while
+    it is being read.
 
-    :returns: (guests by file name, problems, each starting with the file's path)
+    :returns: (guests sorted by file name, problems that each begin with the file's path)
     """
     return StatusFiles(root, default_huge_page_bytes).read()
 
 
 def active_names(root: str = '/') -> frozenset[str]:
-    """Return the names of libvirt's active domains, by their status files.
+    """Return the names of libvirt's active domains according to their status files.
 
-    :raises StateError: they cannot be listed
+    :raises StateError: the status files cannot be listed
     """
     directory = os.path.join(root, STATUS_DIRECTORY)
     try:
@@ -105,7 +104,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> Identity | None:
-    """Return an identity of a guest's pid file that no later file has; None: no such file."""
+    """Return the identity of a guest's pid file, which no later file has, or None without one."""
     try:
         return files.identity(os.path.join(root, STATUS_DIRECTORY, name + '.pid'))
     except OSError:
@@ -113,9 +112,9 @@ def pid_file_identity(name: str, root: str = '/') -> Identity | None:
 
 
 def qemu_pid(guest: model.Guest, root: str = '/') -> int:
-    """Return the pid of a guest's QEMU, from libvirt's pid file, checked against its uuid.
+    """Return the pid of a guest's QEMU from libvirt's pid file, checked against the guest's uuid.
 
-    :raises GuestGone: there is no such process, or it is not QEMU (yet)
+    :raises GuestGone: there is no such process, or it is not (yet) the guest's QEMU
     """
     path = os.path.join(root, STATUS_DIRECTORY, guest.name + '.pid')
     try:
@@ -123,16 +122,16 @@ def qemu_pid(guest: model.Guest, root: str = '/') -> int:
         command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
     except (OSError, ValueError) as error:
         raise GuestGone('%s: %s: QEMU is not running' % (path, error)) from None
-    # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
+    # Names of guests may be reused; libvirt has passed the uuid since 0.4.6.
     if guest.uuid.encode() not in command.split(b'\0'):
-        raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
+        raise GuestGone('%s: process %d is not QEMU of guest %s' % (path, pid, guest.uuid))
     return pid
 
 
 class StatusFiles:
-    """Reads libvirt's status files; a file is parsed again only if it was replaced.
+    """Reader of libvirt's status files, which parses a file again only if it was replaced.
 
-    libvirt replaces a file by renaming another over it, which changes its inode or time.
+    libvirt replaces a file by renaming another one over it, which changes the inode or the time.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class StatusFiles:
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
-        """Return the running guests, as :func:`read_running`."""
+        """Return the running guests and problems, as :func:`read_running` does."""
         entries, problems = self.entries()
         return (
             without_full_pins([guest for _, _, guest, _ in entries if guest], self._root),
@@ -152,9 +151,9 @@ class StatusFiles:
         )
 
     def entries(self) -> tuple[list[Entry], list[str]]:
-        """Return one entry per status file, and the problems of listing them.
+        """Return one entry per status file, and problems with listing the files.
 
-        The guest is None where there is a problem, or no process.
+        An entry's guest is None if there is a problem with the file or if its process is gone.
         """
         directory = os.path.join(self._root, STATUS_DIRECTORY)
         before, self._parsed = self._parsed, {}
@@ -187,7 +186,7 @@ class StatusFiles:
         return entries, []
 
     def _parse(self, path: str) -> tuple[model.Guest | None, str | None]:
-        """Return (guest, None), (None, the problem), or (None, None) without a process."""
+        """Return (guest, None), (None, problem), or (None, None) if the file names no process."""
         try:
             return _running_guest(_read_bytes(path), self._default_huge_page_bytes), None
         except DomainError as error:
@@ -198,15 +197,15 @@ class StatusFiles:
 
 
 def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
-    """Drop pins to every CPU that a guest may use: they restrict nothing."""
-    from nova_numa_pmc.host import pins, topology  # not for the hook, which has no live XML
+    """Return the guests without pins to every CPU that a guest may use, which restrict nothing."""
+    from nova_numa_pmc.host import pins, topology  # not needed by the hook, which has no live XML
 
     online = topology.read_online(root) if any(guest.pins for guest in running) else frozenset()
     return [pins.without_full_pins(guest, online) if guest.pins else guest for guest in running]
 
 
 def _read_bytes(path: str) -> bytes:
-    # Not blocking, in case a fifo lies there.
+    # Non-blocking, in case it is a FIFO.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, 'rb') as file:
         return file.read(domain_xml.SIZE_MAX_BYTES + 1)
@@ -227,7 +226,7 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
     )
     if 'numad' not in elements:
         return guest
-    # What numad advised at this start; the domain's XML says only placement='auto'.
+    # numad's advice at this start; the domain's XML only has placement='auto'.
     advice = elements['numad'][0].attributes
     nodes = values.cpuset('numad nodeset', [advice.get('nodeset', '')])
     cpus = values.cpuset('numad cpuset', [advice.get('cpuset', '')])
@@ -241,19 +240,19 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
 
 def _id(elements: Elements) -> int | None:
     digits = elements['domain'][0].attributes.get('id', '')
-    # It only names the guest: an odd one is no reason to leave it out.
+    # The id only names the guest, so a malformed one is no reason to leave the guest out.
     return int(digits) if is_number(digits, 9) else None
 
 
 def _word(elements: Elements, path: str, name: str) -> str | None:
-    """Return one of libvirt's own words, None where it has none."""
+    """Return the keyword in an attribute, or None if there is none."""
     words = attributes(elements, path, name)
-    # They only hold moves back: an odd one is no reason to leave the guest out.
-    return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
+    # Keywords only hold moves back, so an unexpected one is no reason to leave the guest out.
+    return ascii(words[0][:_SHOWN_MAX])[1:-1] if words and words[0] not in ('', 'none') else None
 
 
 def _tids(elements: Elements) -> tuple[int, ...]:
-    """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
+    """Return the ids of the vCPUs' threads; empty if QEMU runs all vCPUs in one thread."""
     return tuple(
         sorted(
             {
@@ -302,7 +301,10 @@ def _text(elements: Elements, path: str) -> str:
 
 
 def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
-    """Return the vCPUs at start, the most (None: the same) and the CPUs allowed (None: any)."""
+    """Return the vCPUs at start, their maximum and the allowed CPUs.
+
+    The maximum is None if it equals the first number; the CPUs are None if any are allowed.
+    """
     if 'vcpu' not in elements:
         return 1, None, None
     element = elements['vcpu'][0]
@@ -310,7 +312,7 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     current = values.integer(
         'vcpu current', element.attributes.get('current', element.text), 1, maximum
     )
-    # An empty set is libvirt's way to say none, as an absent one.
+    # For libvirt an empty set is the same as none.
     allowed = values.cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
     return current, maximum if maximum != current else None, allowed
 
@@ -320,8 +322,8 @@ def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
 
 
 def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
-    """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
-    pins, listed = [], 0
+    """Return (name of the thread's control group, CPUs) of each pin, sorted."""
+    pins, listed_count = [], 0
     for path, kind, number in _PINS:
         for element in elements.get(path, ()):
             cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
@@ -329,8 +331,8 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
             if number is not None:
                 text = element.attributes.get(number, '')
                 name += '%d' % values.integer(path, text, 0, values.VCPUS_MAX)
-            listed += len(cpus)
-            if listed > values.LISTED_MAX:
+            listed_count += len(cpus)
+            if listed_count > values.LISTED_MAX:
                 raise DomainError('%s: lists more than %d CPUs' % (path, values.LISTED_MAX))
             if cpus:
                 pins.append((name, cpus))
@@ -348,7 +350,7 @@ def _mem_nodes(elements: Elements) -> tuple[int, ...]:
 
 
 def _is_strict(elements: Elements) -> bool:
-    """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
+    """Return whether numatune binds memory to its nodes; libvirt's default mode is 'strict'."""
     return {
         *attributes(elements, 'numatune/memory', 'mode'),
         *attributes(elements, 'numatune/memnode', 'mode'),
@@ -356,24 +358,24 @@ def _is_strict(elements: Elements) -> bool:
 
 
 def _placed_by(elements: Elements, specs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of elements and extra specs by which others have placed the guest."""
-    placed = []
+    """Return codes for the elements and extra specs by which others have placed the guest."""
+    codes = []
     if 'numatune/memory' in elements or 'numatune/memnode' in elements:
-        placed.append('numatune')
+        codes.append('numatune')
     if 'auto' in (
         attributes(elements, 'vcpu', 'placement')
         + attributes(elements, 'numatune/memory', 'placement')
     ):
-        placed.append('numad')
-    placed += [name for path, name in _PLACED_BY if path in elements]
+        codes.append('numad')
+    codes += [name for path, name in _PLACED_BY if path in elements]
     if specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:
-        placed.append('dedicated')
-    placed += sorted(key for key in specs if key.startswith('hw:numa_'))
-    return tuple(placed)
+        codes.append('dedicated')
+    codes += sorted(key for key in specs if key.startswith('hw:numa_'))
+    return tuple(codes)
 
 
 def _pci_devices(elements: Elements) -> tuple[str, ...]:
-    """Return the PCI addresses on the host (those in a <source>), sorted."""
+    """Return the addresses of the host's PCI devices (those in a <source>), sorted."""
     addresses = set()
     for path in (
         'devices/hostdev',
@@ -384,20 +386,20 @@ def _pci_devices(elements: Elements) -> tuple[str, ...]:
     ):
         for element in elements.get('%s/source/address' % path, ()):
             attributes = element.attributes
-            # Addresses of USB, SCSI and mediated devices have none of these.
+            # Addresses of USB, SCSI and mediated devices do not have these attributes.
             if 'slot' in attributes and 'function' in attributes:
                 addresses.add(values.pci_address(attributes))
     return tuple(sorted(addresses))
 
 
 def _host_devices(elements: Elements) -> tuple[str, ...]:
-    """Return the interfaces below macvtap and the block devices, by their names on the host."""
+    """Return the host's names of the interfaces below macvtap and of the block devices."""
     names = attributes(elements, 'devices/interface/source', 'dev') + [
         path
         for path in attributes(elements, 'devices/disk/source', 'dev')
         if path.startswith('/dev/')
     ]
-    # They are shown only: an odd one is no reason to leave the guest alone.
+    # The names are only displayed, so an odd one is no reason to leave the guest alone.
     return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
@@ -420,6 +422,6 @@ def _extra_specs(elements: Elements) -> dict[str, str]:
             raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()
         if key.startswith(model.EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
-            # As text that is no valid value, to be named in the log: a wrong hint is ignored.
-            specs[key] = ascii(specs[key][:_SHOWN])
+            # An invalid hint is ignored; this text is not a valid value, and can be logged.
+            specs[key] = ascii(specs[key][:_SHOWN_MAX])
     return specs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the sets that a guest's control groups hold it to, and find out which are ours."""
+"""Read the cpusets of a guest's control groups, and determine which of them are ours."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 
 
 class Cpuset(Record):
-    """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
+    """A group's own sets; a group with an empty set (v2) inherits its parent's."""
 
     cpus: frozenset[int]
     mems: frozenset[int]
 
 
 def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
-    """Read the own sets of a guest's groups.
+    """Read the own sets of each of a guest's groups, not those that it inherits.
 
-    :returns: {directory: its sets} of the target and the children that still exist
-    :raises GuestGone, CpusetError: the target cannot be read
+    :returns: {directory: its sets} for the target and the children that still exist
+    :raises GuestGone: the guest has ended
+    :raises CpusetError: the target, or a child that still exists, cannot be read
     """
     return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
 
 
 def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
-    """Read the own CPUs of a guest's groups only.
+    """Read the own CPUs, but not the mems, of each of a guest's groups.
 
-    :returns: {directory: CPUs} of the target and the children that still exist
-    :raises GuestGone, CpusetError: the target cannot be read
+    :returns: {directory: CPUs} for the target and the children that still exist
+    :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
 
@@ -48,24 +49,24 @@ def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[fro
         try:
             sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
         except (OSError, CpuListError) as error:
-            gone = writes.has_vanished(groups.scope, file_of(directory, 'cpus'))
-            if directory == groups.target or not gone:
+            is_gone = writes.has_vanished(groups.scope, file_of(directory, 'cpus'))
+            if directory == groups.target or not is_gone:
                 raise CpusetError('%s: %s' % (directory, error)) from None
         else:
             yield directory, sets
 
 
 def held_cpus(groups: GuestGroups) -> frozenset[int]:
-    """Return the CPUs that a guest's own groups hold it to; empty: it is held to none.
+    """Return the CPUs that a guest's own groups hold it to; empty if they hold it to none.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     cpusets = read_cpusets(groups)
-    own = frozenset[int]().union(
+    written_cpus = frozenset[int]().union(
         *(cpusets[directory].cpus for directory in written_groups(groups) if directory in cpusets)
     )
-    above = cpusets[groups.target].cpus if groups.version == 2 else frozenset()
-    return own & above or own or above
+    target_cpus = cpusets[groups.target].cpus if groups.version == 2 else frozenset()
+    return written_cpus & target_cpus or written_cpus or target_cpus
 
 
 def is_held(
@@ -75,23 +76,23 @@ def is_held(
     set_by_others: Container[str] = frozenset(),
     exactly: bool = False,
 ) -> bool:
-    """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
+    """Return whether a guest's groups hold it to ``cpus``; offline CPUs are disregarded.
 
-    :param set_by_others: names of groups that others have set
-    :param exactly: a proper subset of ``cpus`` does not count
+    :param set_by_others: names of groups that others have set, which are disregarded
+    :param exactly: whether each group must have all of ``cpus``; if False, a subset is enough
     :raises GuestGone, CpusetError: as :func:`own_cpus`
     """
-    own = own_cpus(groups)
-    above = own.pop(groups.target)
+    child_cpus = own_cpus(groups)
+    target_cpus = child_cpus.pop(groups.target)
     if groups.writes_target:
-        return above & online == cpus
-    if groups.version == 2 and above and above & online <= cpus != online:
-        return False  # the group that the start narrowed makes libvirt's commands fail
-    # A new vCPU has all CPUs.
+        return target_cpus & online == cpus
+    if groups.version == 2 and target_cpus and target_cpus & online <= cpus != online:
+        return False  # still narrowed from the guest's start: libvirt's commands would fail
+    # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
         group_cpus
         and (group_cpus & online == cpus or (not exactly and group_cpus & online <= cpus))
-        for directory, group_cpus in own.items()
+        for directory, group_cpus in child_cpus.items()
         if os.path.basename(directory) not in set_by_others
     )
 
@@ -106,11 +107,12 @@ def own_sets(groups: GuestGroups) -> list[Cpuset]:
 
 
 def our_set(groups: GuestGroups) -> Cpuset | None:
-    """Return the set that an earlier write left in all groups.
+    """Return the CPUs that an earlier write left in all groups, as a :class:`Cpuset` without mems.
 
-    None: there is no such set.
+    :returns: None if the groups do not all have the same CPUs
+    :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
-    sets = {own.cpus for own in own_sets(groups)}
+    sets = {cpuset.cpus for cpuset in own_sets(groups)}
     return Cpuset(sets.pop(), frozenset()) if len(sets) == 1 else None
 
 
@@ -120,33 +122,34 @@ def groups_set_by_others(
     cpus: frozenset[int],
     ours: frozenset[int] = frozenset(),
 ) -> list[str]:
-    """List the names of the children whose CPUs others have set.
+    """Return the names of the children whose CPUs others have set.
 
-    A subset or superset of ``cpus`` does not contradict it. Neither does a set that the thread
-    itself does not have: a libvirt command that failed to pin the thread leaves such a set.
+    A subset or superset of ``cpus`` does not contradict it. Nor does a set that has no effect on
+    the thread, which a libvirt command leaves behind if it fails to pin the thread.
 
-    :param cpusets: as :func:`read_cpusets` returns
-    :param ours: what an earlier call of :func:`cpuset.hold` may have left
+    :param cpusets: as returned by :func:`read_cpusets`
+    :param ours: the CPUs that an earlier call of :func:`cpuset.hold` may have left
     """
     return [
         os.path.basename(directory)
-        for directory, own in cpusets.items()
+        for directory, cpuset in cpusets.items()
         if directory != groups.target
         and not (
-            own.cpus <= cpus
-            or own.cpus >= cpus
-            or own.cpus == ours
-            or _is_idle(groups, directory, own.cpus)
+            cpuset.cpus <= cpus
+            or cpuset.cpus >= cpus
+            or cpuset.cpus == ours
+            or _has_no_effect(groups, directory, cpuset.cpus)
         )
     ]
 
 
-def _is_idle(groups: GuestGroups, directory: str, own: frozenset[int]) -> bool:
+def _has_no_effect(groups: GuestGroups, directory: str, cpus: frozenset[int]) -> bool:
     """Return whether a set is disjoint from its parent's and therefore has no effect (v2)."""
     if groups.version != 2:
         return False
     try:
-        return not own & parse_cpulist(read_kernel_file(file_of(directory, 'cpus') + '.effective'))
+        effective = parse_cpulist(read_kernel_file(file_of(directory, 'cpus') + '.effective'))
+        return not cpus & effective
     except (OSError, CpuListError):
         return False
 
@@ -157,5 +160,5 @@ def written_groups(groups: GuestGroups) -> tuple[str, ...]:
 
 
 def file_of(directory: str, kind: str) -> str:
-    """Return the path of a group's file of 'cpus' or 'mems'."""
+    """Return the path of a group's file for a set of this kind, 'cpus' or 'mems'."""
     return os.path.join(directory, 'cpuset.' + kind)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install libvirt's qemu hook, inspect it, and remove it again.
 
-libvirt runs ``hooks/qemu`` and, from 6.5.0, then every executable in
-``hooks/qemu.d/`` in alphabetical order (``virHookCall`` in libvirt's
-src/util/virhook.c). Ours is always ``qemu.d/50-nova-numa-pmc``; for an older
-libvirt a dispatcher at ``hooks/qemu`` runs it after the hook that was there.
+libvirt runs ``hooks/qemu`` and, since 6.5.0, then every executable in ``hooks/qemu.d/`` in
+alphabetical order (``virHookCall`` in libvirt's src/util/virhook.c). Our hook is always
+``qemu.d/50-nova-numa-pmc``. With an older libvirt, a dispatcher at ``hooks/qemu`` runs it after
+the hook that was there before.
 
-No step leaves an executable file half-written, or the host without the hook
-it had: files are made beside, in ``hooks/``, where libvirt runs only files
-named after its drivers, and renamed into place.
+No step leaves an executable file half-written, or the host without the hook that it had: files are
+written under a temporary name in ``hooks/``, where libvirt only runs files named after its
+drivers, and are then renamed into place.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _DISPATCHER_MARK = b'# nova-numa-pmc: runs the qemu hook'
 
 
 class HookError(exceptions.NumaPmcError):
-    """The hook cannot be installed or removed; the message says why and what to do."""
+    """Failure to install or remove the hook; the message says why and what to do."""
 
 
 class InstalledFiles(Record):
     """Files in the hook directory.
 
-    :param path: of our script
-    :param current: it is byte for byte what this package would install
-    :param dispatcher: ``hooks/qemu`` is ours and runs it (for libvirt before 6.5)
+    :param path: path of our script
+    :param current: whether the script is byte for byte what this package would install
+    :param dispatcher: whether ``hooks/qemu`` is our dispatcher (for libvirt before 6.5)
     :param chained: path of the hook that the dispatcher runs first, or None
     """
 
@@ -55,38 +55,41 @@ class InstalledFiles(Record):
 
 
 def package_site() -> str:
-    """Return the directory that holds this package, as the script puts it on ``sys.path``."""
+    """Return the directory that contains this package, which the script adds to ``sys.path``."""
     return os.path.dirname(os.path.dirname(os.path.abspath(nova_numa_pmc.__file__)))
 
 
 def template(name: str) -> bytes:
-    """Return the shipped script ``name``, with LF line ends.
+    """Return the shipped script ``name``, with LF line endings.
 
-    Looks beside the package first (a checkout), then in the data directory of
-    the installation. CRLF would make the kernel look for an interpreter named
-    ``/bin/sh\\r``, and every guest would die at the daemon's next restart.
+    The script is looked for beside the package (a checkout) and then in the data directories of
+    installations. With CRLF line endings, the kernel would look for an interpreter named
+    ``/bin/sh\\r``, and every guest would die when the daemon is next restarted.
+
+    :raises HookError: the script was not found
     """
-    places = (
+    paths = (
         os.path.join(package_site(), 'hooks', name),
         os.path.join(sysconfig.get_path('data'), 'share/nova-numa-pmc/hooks', name),
         os.path.join('/usr/share/nova-numa-pmc/hooks', name),
         os.path.join('/usr/local/share/nova-numa-pmc/hooks', name),
     )
-    for path in places:
+    for path in paths:
         try:
             with open(path, 'rb') as stream:
                 return stream.read().replace(b'\r\n', b'\n')
         except FileNotFoundError:
             continue
     raise HookError(
-        'the script %s was not found in %s: reinstall the package' % (name, ', '.join(places))
+        'the script %s was not found (tried %s): reinstall the package' % (name, ', '.join(paths))
     )
 
 
 def render(limit_s: int, site: str | None = None) -> bytes:
-    """Return our script's bytes for the package at ``site``.
+    """Return the bytes of our script for the package in the directory ``site``.
 
-    :param limit_s: when the script kills Python [s]; above the hook's own bound
+    :param limit_s: time after which the script kills Python [s], longer than the hook's own limit
+    :raises HookError: the script was not found, or the directory's name contains a newline
     """
     site = shlex.quote(site or package_site())
     if '\n' in site:
@@ -97,15 +100,15 @@ def render(limit_s: int, site: str | None = None) -> bytes:
 
 
 def writable_by_others(site: str) -> str | None:
-    """Return the first directory that users other than root can change, or None.
+    """Return the first directory on the package's path that others than root can change, or None.
 
-    The hook imports from it as root.
+    The hook imports the package as root.
     """
     path = os.path.join(site, 'nova_numa_pmc')
     while True:
         status = os.stat(path)
-        open_to_others = status.st_mode & 0o022 and not status.st_mode & 0o1000
-        if status.st_uid != 0 or open_to_others:
+        is_open_to_others = status.st_mode & 0o022 and not status.st_mode & 0o1000
+        if status.st_uid != 0 or is_open_to_others:
             return path
         if path == '/':
             return None
@@ -113,7 +116,10 @@ def writable_by_others(site: str) -> str | None:
 
 
 def inspect(root: str, expected: bytes) -> InstalledFiles:
-    """Inspect the hooks installed on the host at ``root``; ``expected`` is our script."""
+    """Inspect the hooks installed on the host at ``root``.
+
+    :param expected: our script, as :func:`render` returns it
+    """
     hooks = os.path.join(root, files.HOOKS)
     path = os.path.join(hooks, files.OUR_HOOK)
     chained = os.path.join(hooks, CHAINED)
@@ -129,11 +135,11 @@ def inspect(root: str, expected: bytes) -> InstalledFiles:
 
 
 def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
-    """Put our script in place; return what was changed, empty if nothing.
+    """Put our script in place; return a line for each change that was made.
 
-    :param expected: our script
-    :param directory_read: libvirt runs ``qemu.d/`` itself (6.5.0 and later)
-    :raises HookError: where an old hook cannot be kept
+    :param expected: our script, as :func:`render` returns it
+    :param directory_read: whether libvirt runs the scripts in ``qemu.d/`` itself (since 6.5.0)
+    :raises HookError: a hook that was there before cannot be kept
     """
     hooks = os.path.join(root, files.HOOKS)
     changes = []
@@ -148,7 +154,7 @@ def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
 
 
 def remove(root: str) -> list[str]:
-    """Take our files away and put a chained hook back; return what was changed."""
+    """Remove our files and restore a chained hook; return a line for each change that was made."""
     hooks = os.path.join(root, files.HOOKS)
     changes = _unchain(hooks)
     path = os.path.join(hooks, files.OUR_HOOK)
@@ -158,14 +164,14 @@ def remove(root: str) -> list[str]:
     try:
         os.rmdir(os.path.join(hooks, 'qemu.d'))
     except OSError:
-        pass  # others' hooks are in it, or there is none
+        pass  # it contains hooks of others, or does not exist
     return changes
 
 
 def put_probe(root: str, expected: bytes) -> str:
-    """Write the script beside the hooks, where libvirt never runs it; return its path.
+    """Write the script beside the hooks, where libvirt never runs it, and return its path.
 
-    Confinement depends on path and label, so a trial has to run from there.
+    Confinement depends on path and label, so a trial has to run the script from there.
     """
     hooks = os.path.join(root, files.HOOKS)
     os.makedirs(hooks, mode=0o755, exist_ok=True)
@@ -214,7 +220,7 @@ def _put(hooks: str, name: str, content: bytes) -> bool:
         return False
     files.replace_file(path, content, os.path.join(hooks, TEMPORARY), mode=0o755)
     if os.geteuid() == 0:
-        os.chown(path, 0, 0)  # a directory may give its own group
+        os.chown(path, 0, 0)  # a setgid directory would give its own group
     return True
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the huge pages of each node.
 
-A kernel without NUMA has them in ``/sys/kernel/mm/hugepages`` only. Format: the kernel's
+A kernel without NUMA reports huge pages only in ``/sys/kernel/mm/hugepages``. Format: the kernel's
 Documentation/ABI/testing/sysfs-kernel-mm-hugepages and sysfs-devices-node.
 
-Imported by the libvirt hook where the host has huge pages: light modules only.
+The libvirt hook imports this module if the host has huge pages, so it only imports light modules.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _NODE = NODES + '/node%d/hugepages/%s'
 def nodes_with_huge_pages(
     root: str, nodes: tuple[model.Node, ...], totals: Mapping[str, int]
 ) -> tuple[model.Node, ...]:
-    """Return nodes with their huge pages.
+    """Return the nodes with their huge pages filled in.
 
-    Pages of the host that no node reports are divided evenly over the nodes that report none and
-    have memory of the host's own, just as the kernel divides them when it allocates them.
+    Pages of the host that no node reports are divided evenly among those nodes that do not report
+    their pages and have the host's own memory, as the kernel divides pages when it allocates them.
 
-    :param totals: {the host's directory of a page size: its pages}
+    :param totals: {the host's directory for a page size: number of pages of that size}
     :raises TopologyError: a file is malformed
     """
     left_bytes = {node.id: node.memory_bytes for node in nodes}
-    own = {node.id for node in nodes if node.memory.kind == model.HOST}
+    own_nodes = {node.id for node in nodes if node.memory.kind == model.HOST}
     pages: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
     for size, path, total in _largest_first(root, totals):
-        for node_id, count, free in _of_size(root, path, size, total, left_bytes, own):
+        for node_id, count, free in _pages_of_size(root, path, size, total, left_bytes, own_nodes):
             count = min(count, left_bytes[node_id] // size)
             left_bytes[node_id] -= count * size
             if count:
@@ -47,7 +47,10 @@ def nodes_with_huge_pages(
 
 
 def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """List (bytes of a page, directory, pages); smaller pages fit beside larger ones."""
+    """Return (bytes of a page, directory, pages) of each size, the largest size first.
+
+    Smaller pages fit into the memory that larger ones leave.
+    """
     sizes = []
     for path, total in totals.items():
         digits = path.rpartition('/')[2].removeprefix('hugepages-').removesuffix('kB')
@@ -57,37 +60,43 @@ def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str,
     return sorted(sizes, reverse=True)
 
 
-def _of_size(
-    root: str, path: str, size: int, host_total: int, left_bytes: Mapping[int, int], own: Set[int]
+def _pages_of_size(
+    root: str,
+    path: str,
+    size: int,
+    host_total: int,
+    left_bytes: Mapping[int, int],
+    own_nodes: Set[int],
 ) -> list[tuple[int, int, int]]:
-    """List (node id, pages, free pages) of one page size.
+    """Return (node id, pages, free pages) of each node for one page size.
 
-    :param path: the host's directory of this size
-    :param left_bytes: {node id: its memory that is in no huge page yet}
-    :param own: ids of the nodes with the host's own memory
+    :param path: the host's directory for this size
+    :param size: bytes of a page
+    :param left_bytes: {node id: bytes of its memory that are in no huge page yet}
+    :param own_nodes: ids of the nodes that have the host's own memory
     """
-    reported: list[tuple[int, int, int]] = []
-    silent: list[int] = []
+    pages: list[tuple[int, int, int]] = []
+    unreported_nodes: list[int] = []
     for node_id in left_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
         total = read_whole_number(root, directory + '/nr_hugepages', AMOUNT_MAX)
         if total is None:
-            silent += [node_id] if node_id in own else []
+            unreported_nodes += [node_id] if node_id in own_nodes else []
         elif total:
-            reported.append((node_id, total, _free(root, directory)))
-    rest = host_total - sum(total for _, total, _ in reported)
-    if silent and rest > 0:
-        free = _free(root, path) - sum(free for _, _, free in reported)
-        fitting = {node_id: left_bytes[node_id] // size for node_id in silent}
-        reported += _divide(fitting, rest, max(0, free))
-    return reported
+            pages.append((node_id, total, _read_free(root, directory)))
+    unreported_total = host_total - sum(total for _, total, _ in pages)
+    if unreported_nodes and unreported_total > 0:
+        free = _read_free(root, path) - sum(free for _, _, free in pages)
+        fitting = {node_id: left_bytes[node_id] // size for node_id in unreported_nodes}
+        pages += _divide(fitting, unreported_total, max(0, free))
+    return pages
 
 
 def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int, int, int]]:
-    """Divide pages evenly over nodes, as far as each has memory for them.
+    """Divide pages evenly among nodes, as far as each has memory for them.
 
-    :param fitting: {node id: pages that it has memory for}
-    :returns: (node id, pages, free pages), of the latter no more than there are
+    :param fitting: {node id: number of pages that it has memory for}
+    :returns: (node id, pages, free pages); a node has no more free pages than pages
     """
     shares, free_each = [], free // len(fitting)
     for index, node_id in enumerate(sorted(fitting, key=fitting.__getitem__)):
@@ -97,5 +106,5 @@ def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int
     return shares
 
 
-def _free(root: str, directory: str) -> int:
+def _read_free(root: str, directory: str) -> int:
     return read_whole_number(root, directory + '/free_hugepages', AMOUNT_MAX) or 0

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch directories for changes: inotify(7), which Python's standard library lacks.
 
-Files created before a directory is watched are not reported: list the directory after
-:meth:`Inotify.add`.
-Control groups report writes to their files and new groups, but not the files that a write to
-``cgroup.subtree_control`` creates.
+Files that were created before a directory is watched are not reported, so list the directory after
+:meth:`Inotify.add`. Control groups report writes to their files and new groups, but not the files
+that a write to ``cgroup.subtree_control`` creates.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _READ_BYTES = 1 << 16
 
 
 class InotifyEvent(Record):
-    """One event: its watch (−1: none), its bits, and the name of the entry or ''."""
+    """An event: its watch (−1 if none), its bits, and the name of the directory entry or ''."""
 
     watch: int
     mask: int
@@ -33,9 +32,9 @@ class InotifyEvent(Record):
 
 
 class Inotify:
-    """One inotify descriptor.
+    """An inotify instance.
 
-    :raises OSError: none is available (EMFILE: fs.inotify.max_user_instances)
+    :raises OSError: none is available (EMFILE: limited by fs.inotify.max_user_instances)
     """
 
     def __init__(self) -> None:
@@ -47,9 +46,10 @@ class Inotify:
         return self._fd
 
     def add(self, directory: str, mask: int) -> int:
-        """Watch a directory; return the watch, the same one for the same directory.
+        """Watch a directory and return the watch, which is always the same for a directory.
 
-        :raises OSError: ENOENT: it is not there; ENOSPC: fs.inotify.max_user_watches
+        :raises OSError: the directory does not exist (ENOENT), or there are too many watches
+            (ENOSPC: limited by fs.inotify.max_user_watches)
         """
         return self._check(
             self._libc.inotify_add_watch(
@@ -65,7 +65,7 @@ class Inotify:
     def read(self) -> list[InotifyEvent]:
         """Return the events since the last call, without waiting.
 
-        An event :data:`OVERFLOW` means that events were lost (fs.inotify.max_queued_events).
+        An :data:`OVERFLOW` event means that events were lost (fs.inotify.max_queued_events).
         """
         events = []
         with contextlib.suppress(BlockingIOError):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send lines to the system's log, without waiting long for it.
 
-The protocol is syslog(3)'s (RFC 3164) over the datagram socket /dev/log, which
-journald and the syslog daemons serve. libc's own syslog() blocks until
-the daemon reads, and libvirt would be blocked with us.
+The protocol is that of syslog(3) (RFC 3164) over the datagram socket /dev/log, which journald and
+the syslog daemons serve. libc's own syslog() blocks until the daemon reads, and would block
+libvirt together with the hook.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 #: Severities of syslog(3).
 ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
-#: How long all lines of one process wait together [s]. Starts at one time can fill the daemon's
-#: queue for a moment.
+#: The time that all lines of one process may wait in total [s]. Guests that start at the same time
+#: can fill the daemon's queue for a moment.
 PATIENCE_S = 0.2
 _LINE_MAX_BYTES = 8192
 
 
 def _wait(sender: _socket.socket, limit_s: float) -> float:
-    """Wait until the log may take a line, or the time is up; return the time it took [s]."""
+    """Wait until the log can take a line or the time is up; return the time waited [s]."""
     began_s = time.monotonic()
     poll = select.poll()
     poll.register(sender, select.POLLOUT)
@@ -37,9 +37,9 @@ def _wait(sender: _socket.socket, limit_s: float) -> float:
 
 
 class JournalLines:
-    """The lines of one process of the hook.
+    """Log lines of one process of the hook.
 
-    :ivar lost: how many could not be sent
+    :ivar lost: number of lines that could not be sent
     """
 
     def __init__(self, root: str, wait: Callable[[_socket.socket, float], float] = _wait) -> None:
@@ -47,7 +47,7 @@ class JournalLines:
         self._left_s, self.lost = PATIENCE_S, 0
 
     def log(self, severity: int, message: str) -> None:
-        """Log one line; nothing is raised if that cannot be done in the time that is left."""
+        """Log one line; count it as lost if it cannot be sent in the time that is left."""
         text = '<%d>%s nova-numa-pmc[%d]: %s' % (
             _DAEMON | severity,
             time.strftime('%b %e %H:%M:%S'),

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive libvirt's guest events, over a read-only connection in a thread that alone may hang.
+"""Receive libvirt's guest events over a read-only connection, in a thread of its own.
 
-``virConnectOpenReadOnly`` on a stopped daemon can block for ever, and so can any other call until
-the keepalive gives up. So all calls are made in one daemon thread that is never joined or
-waited for; its events are taken from a queue, and a pipe announces them. Start it with the signals
-blocked that the process waits for: a thread inherits the signal mask of its creator.
+``virConnectOpenReadOnly`` can block for ever if the daemon is stopped, and any other call can
+block until the keepalive gives up. All calls are therefore made in one daemon thread, which is
+never joined or waited for; its events are taken from a queue, and a pipe announces them. When the
+thread is started, the signals that the process waits for must be blocked, because a thread
+inherits the signal mask of its creator.
 
-libvirt reports lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune), jobs that
-end and metadata; nothing when a job begins, a vCPU is plugged or numatune is called
-(https://libvirt.org/html/libvirt-libvirt-domain.html). Needs libvirt-python, imported there.
+libvirt reports changes of lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune)
+and metadata, and jobs that end. It reports nothing when a job begins, a vCPU is plugged or
+numatune is called (https://libvirt.org/html/libvirt-libvirt-domain.html). The thread needs
+libvirt-python, and imports it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Guest
 
 URI = 'qemu:///system'
-#: Events after which a domain is read; those that an old binding lacks are left out.
+#: Events after which a domain's XML is read; those that an old binding lacks are left out.
 EVENTS = (
     'LIFECYCLE',
     'DEVICE_ADDED',
@@ -43,14 +45,17 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is pinged after this much silence [s], and given up after this many lost pings.
+#: The daemon is pinged after this much silence [s], and the connection is given up after this many
+#: lost pings.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
-#: Time between attempts to connect: the first and the longest [s].
+#: First and longest time between attempts to connect [s].
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: A call that takes longer than this counts as unanswered [s].
 PATIENCE_S = 5.0
-_BEAT_MS = 1000
-#: Names kept while libvirt does not answer; once it does, all that run are requested anyway.
+#: Longest time that a round of libvirt's event loop waits.
+_ROUND_MAX_MS = 1000
+#: The number of names kept while libvirt does not answer; once it does, all running guests are
+#: requested anyway.
 _REQUESTED_MAX = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
@@ -59,10 +64,11 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestEvent(Record):
-    """A change of a domain, with its live XML once that was read.
+    """A change of a domain, with its guest once the live XML has been read.
 
-    :param guest: the guest by its XML, without its process; None: not read yet, or gone
-    :param identity: of its status file, as it was before libvirt was queried
+    :param guest: the guest that the XML describes, without its process; None if the XML has not
+        been read yet or cannot be
+    :param identity: identity of the domain's status file before libvirt was queried
     """
 
     name: str
@@ -71,10 +77,11 @@ class GuestEvent(Record):
 
 
 class Listener:
-    """Receives events in a thread and queues them.
+    """Receiver of libvirt's events, which are queued by a thread.
 
-    :param identify: returns the identity of a domain's status file by its name; None: none there
-    :param module: libvirt's binding (tests); None: it is imported
+    :param identify: function that returns the identity of a domain's status file by the domain's
+        name, or None if there is no such file
+    :param module: libvirt's binding (for tests), or None to import it
     """
 
     def __init__(
@@ -89,22 +96,22 @@ class Listener:
         self._busy_since_s: float | None = None
         self._events: collections.deque[GuestEvent] = collections.deque()
         self._requested: collections.deque[str] = collections.deque(maxlen=_REQUESTED_MAX)
-        self._wakes, self._wakes_out = _pipe()
-        self._asks, self._asks_out = _pipe()
+        self._wakeup_fd, self._wakeup_write_fd = _pipe()
+        self._request_fd, self._request_write_fd = _pipe()
         self._ended = threading.Event()
         self._closed: list[int] = []
 
     def start(self) -> None:
-        """Begin to listen; signals that the process waits for have to be blocked."""
+        """Start the thread; the signals that the process waits for must be blocked."""
         threading.Thread(target=self._run, name='libvirt', daemon=True).start()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable once there are events."""
-        return self._wakes
+        return self._wakeup_fd
 
     def pop_events(self) -> list[GuestEvent]:
         """Return the events since the last call, without waiting."""
-        _drain(self._wakes)
+        _drain(self._wakeup_fd)
         changes = []
         with contextlib.suppress(IndexError):
             while True:
@@ -112,13 +119,13 @@ class Listener:
         return changes
 
     def request_xml(self, name: str) -> None:
-        """Request a domain's live XML, which comes by :meth:`pop_events`, or never."""
+        """Request a domain's live XML; :meth:`pop_events` returns it later, or never."""
         self._requested.append(name)
-        _poke(self._asks_out)
+        _poke(self._request_write_fd)
 
     @property
     def problem(self) -> str:
-        """Return why no events come from libvirt; :data:`ANSWERS` where they do."""
+        """Return why no events arrive from libvirt, or :data:`ANSWERS` if they do."""
         since_s = self._busy_since_s
         if since_s is not None and self._clock() - since_s > PATIENCE_S:
             return HANGS
@@ -127,23 +134,26 @@ class Listener:
     def close(self) -> None:
         """Ask the thread to end, without waiting for it."""
         self._ended.set()
-        _poke(self._asks_out)
+        _poke(self._request_write_fd)
 
-    # All below runs in the thread.
+    # All methods below run in the thread.
 
     def _run(self) -> None:
         try:
             libvirt = self._libvirt or importlib.import_module('libvirt')
         except ImportError:
-            self._set_state(ABSENT)
+            self._set_problem(ABSENT)
             return
         self._libvirt = libvirt
-        libvirt.registerErrorHandler(lambda *_: None, None)  # else it writes to standard error
+        libvirt.registerErrorHandler(lambda *_: None, None)  # its default writes to standard error
         libvirt.virEventRegisterDefaultImpl()
-        # Both end a round of libvirt's loop, which has no timeout of its own.
-        timer = libvirt.virEventAddTimeout(_BEAT_MS, lambda *_: None, None)
+        # Both of these end a round of libvirt's event loop, which has no timeout of its own.
+        timer = libvirt.virEventAddTimeout(_ROUND_MAX_MS, lambda *_: None, None)
         handle = libvirt.virEventAddHandle(
-            self._asks, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: _drain(self._asks), None
+            self._request_fd,
+            libvirt.VIR_EVENT_HANDLE_READABLE,
+            lambda *_: _drain(self._request_fd),
+            None,
         )
         pause_s = RETRY_S
         while not self._ended.is_set():
@@ -151,18 +161,18 @@ class Listener:
                 self._busy_since_s = self._clock()
                 connection = libvirt.openReadOnly(self._uri)
                 pause_s = RETRY_S
-                self._set_state(self._listen(connection))
+                self._set_problem(self._listen(connection))
             except libvirt.libvirtError as error:
-                self._set_state('libvirt: %s' % str(error)[:120])
-            except Exception as error:  # of a binding unlike those we know: it is tried again
-                self._set_state('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
+                self._set_problem('libvirt: %s' % str(error)[:120])
+            except Exception as error:  # an unknown binding may raise anything; try again
+                self._set_problem('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
         libvirt.virEventRemoveTimeout(timer)
         libvirt.virEventRemoveHandle(handle)
 
     def _listen(self, connection: virConnect) -> str:
-        """Receive events until the connection is lost; return why it was."""
+        """Receive events until the connection is lost; return why it was lost."""
         libvirt = self._libvirt
         self._closed = []
         with contextlib.suppress(libvirt.libvirtError):
@@ -178,7 +188,7 @@ class Listener:
             domain.name()
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
-        self._set_state(ANSWERS)
+        self._set_problem(ANSWERS)
         while not (self._closed or self._ended.is_set()):
             self._fetch(connection)
             self._busy_since_s = None
@@ -189,11 +199,11 @@ class Listener:
         return (
             HANGS
             if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed
-            else ('libvirt has closed the connection')
+            else 'libvirt has closed the connection'
         )
 
     def _on_event(self, _: virConnect, domain: virDomain, *__: object) -> None:
-        """Queue an event of any kind; libvirt is asked for the XML after this has returned."""
+        """Queue an event of any kind; libvirt is only queried for the XML after this returns."""
         name = domain.name()
         self._queue(GuestEvent(name))
         self._requested.append(name)
@@ -208,19 +218,21 @@ class Listener:
         for name in sorted(names):
             self._busy_since_s = self._clock()
             identity, guest = self._identify(name), None
-            # A domain that has gone or is unlike libvirt's is passed on without XML.
+            # If the domain is gone or its XML is not understood, the event has no guest.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
             self._queue(GuestEvent(name, guest, identity))
 
     def _queue(self, change: GuestEvent) -> None:
         self._events.append(change)
-        _poke(self._wakes_out)
+        _poke(self._wakeup_write_fd)
 
-    def _set_state(self, why: str) -> None:
-        self._busy_since_s = None  # first: the woken thread asks why
-        self._problem = ''.join(character if character.isprintable() else ' ' for character in why)
-        _poke(self._wakes_out)
+    def _set_problem(self, text: str) -> None:
+        self._busy_since_s = None  # first, because the thread that is woken reads the problem
+        self._problem = ''.join(
+            character if character.isprintable() else ' ' for character in text
+        )
+        _poke(self._wakeup_write_fd)
 
 
 def _pipe() -> tuple[int, int]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the running guests: from libvirt's live XML if libvirt answers, else from status files.
+"""Read the running guests from libvirt's live XML if libvirt answers, else from status files.
 
-libvirt's API is the documented source of a guest's definition, but knows nothing of its process:
-the pid, the threads and a job that has just begun are only in the status file, which can be read
-without waiting. So the file shows *that* a guest runs and what its process does, and libvirt what
-the guest *is*, if libvirt was queried after this version of the file was written: both then hold
-the same document, and after a change without an event the file is the newer one.
+libvirt's API is the documented source of a guest's definition, but does not report the guest's
+process: the pid, the threads and a job that has just begun are only in the status file, which can
+be read without waiting. So the status file shows *that* a guest runs and what its process does,
+and libvirt's XML shows what the guest *is*. The XML is only used if libvirt was queried after this
+version of the status file was written. Both then contain the same document, whereas after a change
+without an event the status file is the newer one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nova_numa_pmc.host import files, guests, libvirt_events
 if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
 
-#: Fields taken from the live XML. numad's advice, one of the pins, is in the status file only.
+#: Fields that are taken from the live XML.
 _DEFINITION = (
     'vcpus',
     'memory_bytes',
@@ -36,31 +37,33 @@ _DEFINITION = (
     'host_devices',
     'plugged_bytes',
 )
+#: Fields that are taken from the live XML if they are set there, because numad's advice is only in
+#: the status file.
 _PLACED = ('placed_by', 'mem_nodes', 'mem_bound', 'pinned_cpus', 'pins')
-#: State of a guest of which only the pid is known; it is not moved.
+#: State of a guest of whose process only the pid is known; such a guest is not moved.
 _STATE_UNKNOWN = 'unknown'
 
 
 class LiveGuests:
-    """Reads the running guests at each tick.
+    """Reader of the running guests.
 
-    :param listener: receives libvirt's events, None: status files are read alone
+    :param listener: receiver of libvirt's events, or None to only read status files
     """
 
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
-        #: Identities for which libvirt was queried, by name.
+        #: {name: identity of the status file for which the XML was last requested}
         self._requested: dict[str, Identity | None] = {}
 
     def update(self, change: libvirt_events.GuestEvent) -> None:
-        """Take in libvirt's XML of a guest."""
+        """Store the guest that libvirt's XML describes."""
         if change.guest is not None:
             self._live[change.name] = change
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
-        """Return (guests by file name, problems) as :meth:`guests.StatusFiles.read` does."""
+        """Return (guests sorted by file name, problems), as :meth:`guests.StatusFiles.read`."""
         entries, problems = self._files.entries()
         running = []
         for name, identity, guest, problem in entries:
@@ -68,19 +71,23 @@ class LiveGuests:
             if guest is not None:
                 guest = guest if live is None else _merge(guest, live)
             elif problem is not None and live is not None:
-                guest, problem = self._from_xml_alone(live), None  # the file cannot be understood
+                # The status file cannot be understood.
+                guest, problem = self._from_live_xml(live), None
             if guest is not None:
                 running.append(guest)
             if problem is not None:
                 problems.append(problem)
         names = {name for name, *_ in entries}
-        for kept in (self._live, self._requested):
-            for name in kept.keys() - names:
-                del kept[name]
+        for cache in (self._live, self._requested):
+            for name in cache.keys() - names:
+                del cache[name]
         return guests.without_full_pins(running, self._root), problems
 
     def _live_guest(self, name: str, identity: Identity | None) -> model.Guest | None:
-        """Return libvirt's XML of this very file; else request it, once for each."""
+        """Return the guest in libvirt's XML for this version of the status file.
+
+        Otherwise return None and request the XML, once for each version.
+        """
         change = self._live.get(name)
         if (
             change is not None
@@ -94,8 +101,8 @@ class LiveGuests:
             self._listener.request_xml(name)
         return None
 
-    def _from_xml_alone(self, live: model.Guest) -> model.Guest | None:
-        """Return a guest by libvirt's XML and its pid file; None: no process of it is found."""
+    def _from_live_xml(self, live: model.Guest) -> model.Guest | None:
+        """Return a guest from libvirt's XML and its pid file, or None if it has no process."""
         try:
             return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
         except GuestGone:
@@ -103,9 +110,9 @@ class LiveGuests:
 
 
 def identify(root: str, name: str) -> Identity | None:
-    """Return the identity of a guest's status file, None: there is none.
+    """Return the identity of a guest's status file, or None if there is no such file.
 
-    :param name: libvirt's, which allows no slash
+    :param name: the guest's name, in which libvirt allows no slash
     """
     try:
         return files.identity(os.path.join(root, guests.STATUS_DIRECTORY, name + '.xml'))
@@ -115,7 +122,7 @@ def identify(root: str, name: str) -> Identity | None:
 
 def _merge(guest: model.Guest, live: model.Guest) -> model.Guest:
     if live.uuid != guest.uuid:
-        return guest  # another guest of the same name, a moment ago
+        return guest  # the XML is of another guest that had this name a moment ago
     return guest._replace(
         **{field: getattr(live, field) for field in _DEFINITION},
         **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notify systemd of the service's state: sd_notify(3), without libsystemd."""
+"""Notify systemd of the service's state by the protocol of sd_notify(3), without libsystemd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READY, STOPPING, WATCHDOG = 'READY=1', 'STOPPING=1', 'WATCHDOG=1'
 
 
 def notify(*variables: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send variables to the service manager; where there is none, do nothing.
+    """Send variables to the service manager; do nothing if there is none.
 
     :returns: whether they were sent
     """
@@ -34,7 +34,7 @@ def notify(*variables: str, environment: Mapping[str, str] = os.environ) -> bool
 
 
 def watchdog_s(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return systemd's watchdog timeout for this process [s]; None: there is no watchdog."""
+    """Return systemd's watchdog timeout for this process [s], or None if there is no watchdog."""
     if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
         return None
     digits = environment.get('WATCHDOG_USEC', '')

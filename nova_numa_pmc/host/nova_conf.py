@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the few options of Nova that matter here, as Nova's services would.
 
-By oslo.config itself (substitutions, lists, later files override earlier
-ones), with the defaults of Nova's own nova/conf/*.py. The files are not
-trusted: what is not a regular file of at most 1 MiB is not opened, and a value
-that cannot be used is a finding, not an error.
+They are read by oslo.config itself (with its substitutions and lists, and with later files
+overriding earlier ones), with the defaults of Nova's own nova/conf/*.py. The files are not
+trusted: only regular files of at most 1 MiB are opened, and a value that cannot be used is a
+finding, not an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SIZE_MAX_BYTES = 1 << 20
 _DIRECTORY_FILES_MAX = 100
 
-#: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
+#: Options with the defaults of Nova 29 to 34, by group. An option without a default is None if it
+#: is not set.
 OPTIONS: dict[str, Sequence[cfg.Opt]] = {
     'DEFAULT': [
         cfg.ListOpt('compute_monitors', default=[]),
@@ -58,15 +59,15 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.FloatOpt('disk_weight_multiplier', default=1.0),
         cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0),
     ],
-    # The placement service's own file.
+    # In Placement's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
     'metrics': [cfg.ListOpt('weight_setting', default=[])],
-    # oslo.messaging's.
+    # Options of oslo.messaging.
     'oslo_messaging_notifications': [
         cfg.MultiStrOpt('driver', default=['']),
         cfg.IntOpt('retry', default=-1),
     ],
-    # Ours, in the same file.
+    # Our own options, in Nova's file.
     scheduler_conf.GROUP.name: [
         option
         for module in (scheduler_conf, compute_conf)
@@ -77,7 +78,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
 
 
 class _FilesOnly(cfg.ConfigOpts):
-    """ConfigOpts that reads files only: ``config_source`` in one could name a URI to fetch."""
+    """ConfigOpts that only reads files: ``config_source`` in a file could name a URI to fetch."""
 
     def _load_alternative_sources(self) -> None:
         pass
@@ -86,7 +87,7 @@ class _FilesOnly(cfg.ConfigOpts):
 class NovaConf:
     """Options as read from a service's files.
 
-    :ivar files: paths read, the last overriding
+    :ivar files: paths of the files that were read; later ones override earlier ones
     :ivar findings: findings about files and values that could not be used
     """
 
@@ -101,7 +102,10 @@ class NovaConf:
             self._conf = _parse([])
 
     def get(self, name: str, group: str = 'DEFAULT') -> Any:
-        """Return an option's value; its default, and a finding, where it cannot be used."""
+        """Return an option's value.
+
+        If the value cannot be used, return the default and add a finding.
+        """
         try:
             return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
         except (cfg.Error, ValueError, RecursionError) as error:
@@ -109,19 +113,22 @@ class NovaConf:
                 'nova-conf-value',
                 finding.ERROR,
                 '[%s] %s cannot be used: %s' % (group, name, error),
-                'correct it; Nova would not start with it',
+                'correct it; Nova does not start with this value',
                 self.where,
             )
             return next(opt for opt in OPTIONS[group] if opt.name == name).default
 
     def file_of(self, name: str, group: str = 'DEFAULT') -> str:
-        """Return the last file that sets an option; the first file where none does."""
+        """Return the last file that sets an option, or :attr:`where` if none does."""
         return self.file_that_sets(name, group) or self.where
 
     def file_that_sets(self, name: str, group: str = 'DEFAULT') -> str | None:
-        """Return the last file that sets an option, even one that is no longer read."""
+        """Return the last file that sets an option, or None if none does.
+
+        The option does not have to be one of :data:`OPTIONS`.
+        """
         for path in reversed(self.files):
-            # Not ConfigOpts.get_location: that names the last file with the option's group.
+            # Not ConfigOpts.get_location, which names the last file with the option's group.
             sections: dict[str, dict[str, list[str]]] = {}
             cfg.ConfigParser(path, sections).parse()
             if name in sections.get(group, {}):
@@ -130,7 +137,7 @@ class NovaConf:
 
     @property
     def where(self) -> str:
-        """Return the file to look at first."""
+        """Return the file to look at first, or '' if none was read."""
         return self.files[0] if self.files else ''
 
     def _is_usable(self, path: str) -> bool:
@@ -167,42 +174,45 @@ def _parse(files: list[str]) -> cfg.ConfigOpts:
     conf = _FilesOnly()
     for group, listed in OPTIONS.items():
         conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
-    # Not this process's environment: the service has one of its own.
+    # Do not use this process's environment: the service has its own.
     conf([], project='nova', default_config_files=files, default_config_dirs=[], use_env=False)
     return conf
 
 
 def files_of(process: Process | None, service: str, root: str) -> list[str]:
-    """List the files that a service reads, in the order in which later ones override.
+    """Return the files that a service reads; later ones override earlier ones.
 
-    :param process: the service, None: it is not running. The files that it was started with are
-        believed, else those that oslo.config looks for
-    :param service: 'nova-compute', 'nova-scheduler'
+    These are the files named on the service's command line, or those that oslo.config looks for
+    if it names none.
+
+    :param process: the service's process, or None if it is not running
+    :param service: 'nova-compute' or 'nova-scheduler'
     """
     command = process.command if process else ()
-    named = list(_arguments(command, '--config-file'))
+    config_files = list(_arguments(command, '--config-file'))
     directories = list(_arguments(command, '--config-dir'))
     base = process.root if process else root
-    if not named:
-        named = [
+    if not config_files:
+        config_files = [
             path
             for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
             if os.path.exists(host_options.below(base, path))
         ]
     if not directories:
         directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
-    paths = [host_options.below(base, path) for path in named]
+    paths = [host_options.below(base, path) for path in config_files]
     for directory in directories:
         paths += _files_in(host_options.below(base, directory))
     return paths
 
 
 def _arguments(command: Sequence[str], option: str) -> Iterator[str]:
-    for position, part in enumerate(command):
-        if part == option and position + 1 < len(command):
+    """Yield the arguments that a command line has for an option."""
+    for position, word in enumerate(command):
+        if word == option and position + 1 < len(command):
             yield command[position + 1]
-        elif part.startswith(option + '='):
-            yield part.partition('=')[2]
+        elif word.startswith(option + '='):
+            yield word.partition('=')[2]
 
 
 def _files_in(directory: str) -> list[str]:

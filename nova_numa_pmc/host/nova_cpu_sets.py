@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the host's CPUs from Nova's configuration: ``cpu_shared_set`` and ``cpu_dedicated_set``.
 
-For the agent and the commands: the libvirt hook cannot afford oslo.config, and reads what the
-agent has published.
+This module is for the agent and the commands. The libvirt hook cannot afford to import
+oslo.config, and reads what the agent has published.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.host.files import Identity
 
-#: How often to check whether nova-compute was started with other files.
+#: How often to check whether nova-compute's files have changed.
 _AGE_MAX_NS = 60 * 10**9
-#: How often to search for the process of nova-compute, which reads all of procfs.
+#: How often to search for nova-compute's process while no files are found; a search reads all of
+#: procfs.
 _SEARCH_AGE_MAX_NS = 600 * 10**9
 
 
 class NovaCpuSets(Record):
     """Nova's two sets of CPUs.
 
-    :param shared, dedicated: each option's CPUs, None: not set, or no file of nova-compute is
-        readable
-    :param files: paths of those read
+    :param shared, dedicated: each option's CPUs, or None if it is not set or cannot be read
+    :param files: paths of the files that were read
     """
 
     shared: frozenset[int] | None = None
@@ -38,9 +38,9 @@ class NovaCpuSets(Record):
 
 
 class NovaCpuSetsReader:
-    """Reads both sets at each tick; a file is parsed again only if it was replaced.
+    """Reader of both sets, which parses the files again only if one of them has changed.
 
-    :param root: where proc and etc are (tests)
+    :param root: directory that contains ``proc`` and ``etc`` (for tests)
     """
 
     def __init__(self, root: str = '/') -> None:
@@ -50,7 +50,7 @@ class NovaCpuSetsReader:
         self._process: processes.Process | None = None
         self._searched_ns: int | None = None
         self._read_ns: int | None = None
-        self._seen: tuple[object, ...] = ()
+        self._identities: tuple[object, ...] = ()
 
     def read(self, now_ns: int) -> tuple[NovaCpuSets, tuple[str, ...]]:
         """Return (:class:`NovaCpuSets`, problems).
@@ -61,9 +61,9 @@ class NovaCpuSetsReader:
             return self._sets, self._problems
         self._read_ns = now_ns
         files = self._files(now_ns)
-        seen = tuple(_identity(path) for path in files)
-        if seen != self._seen:
-            self._seen = seen
+        identities = tuple(_identity(path) for path in files)
+        if identities != self._identities:
+            self._identities = identities
             self._sets, self._problems = parse(files)
         return self._sets, self._problems
 
@@ -86,7 +86,7 @@ class NovaCpuSetsReader:
 
 
 def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
-    """Return (:class:`NovaCpuSets`, problems) by nova-compute's configuration files."""
+    """Return (:class:`NovaCpuSets`, problems) from nova-compute's configuration files."""
     conf = nova_conf.NovaConf(files)
     problems: list[str] = []
     sets: list[frozenset[int] | None] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the services that run on a host, and the root that each of them sees."""
+"""Find the services that run on a host, and the root directory that each of them sees."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 class Process(Record):
     """A running service.
 
-    :param command: its arguments with the program
-    :param uid, gid: real ids of its owner
-    :param started_s: seconds since the epoch, None: not reported
-    :param root: its root directory, as a path that we can use
-    :param same_root: that is the host's own (False: a container)
+    :param command: the program and its arguments
+    :param uid, gid: ids that own the process's directory in procfs: its effective ids
+    :param started_s: start time [s since the epoch], or None if not reported
+    :param root: the process's root directory, as a path that we can open
+    :param same_root: whether this is the host's own root directory (False in a container)
     """
 
     name: str
@@ -37,15 +37,15 @@ class Process(Record):
     same_root: bool
 
     def path(self, path: str) -> str:
-        """Return where we see an absolute path of the process."""
+        """Return an absolute path of the process as a path that we can open."""
         return host_options.below(self.root, path)
 
 
 def find(root: str, name: str) -> Process | None:
-    """Return the first process of a service, None without one.
+    """Return the first process of a service, or None if the service is not running.
 
-    Services started through an interpreter are found by the script that it runs, those that
-    have titled themselves by the command line in the title.
+    A service that was started by an interpreter is recognised by its script, and one that has set
+    its process title by the command line in the title.
     """
     for pid in files.list_pids(root):
         process = _describe(root, os.path.join(root, 'proc', str(pid)), pid, name)
@@ -65,7 +65,7 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
     title = _TITLE.fullmatch(text)
     parts = title['command'].split(' ') if title else text.split('\0')
     command = tuple(part for part in parts if part)
-    # The program itself, or the script of an interpreter: not the argument of an editor.
+    # Match the program itself or the script of an interpreter, but not the argument of an editor.
     script = (
         [part for part in command[1:] if not part.startswith('-')][:1]
         if command and os.path.basename(command[0]).startswith('python')
@@ -87,7 +87,10 @@ def _describe(root: str, directory: str, pid: int, name: str) -> Process | None:
 
 
 def started_s(root: str, process: str) -> float | None:
-    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported."""
+    """Return a process's start time [s since the epoch], or None if not reported.
+
+    :param process: the process's directory in procfs
+    """
     stat, boot = files.read_optional(process, 'stat'), boot_s(root)
     if stat is None or boot is None:
         return None
@@ -95,7 +98,7 @@ def started_s(root: str, process: str) -> float | None:
 
 
 def boot_s(root: str) -> int | None:
-    """Return the host's boot time [s since the epoch], None: not reported."""
+    """Return the host's boot time [s since the epoch], or None if not reported."""
     for line in (files.read_optional(root, 'proc/stat') or '').splitlines():
         if line.startswith('btime '):
             return int(line.split()[1])
@@ -103,7 +106,10 @@ def boot_s(root: str) -> int | None:
 
 
 def same_root(root: str, process: str) -> bool:
-    """Return whether the process in ``/proc/PID`` sees the same root (False: a container)."""
+    """Return whether a process sees the root directory ``root`` (False in a container).
+
+    :param process: the process's directory in procfs
+    """
     try:
         return os.path.samefile(os.path.join(process, 'root'), root)
     except OSError:

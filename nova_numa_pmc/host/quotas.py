@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU quotas in a guest's control groups, and the threads below each.
+"""Read the CPU quotas of a guest's control groups, and the threads below each group.
 
 libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` on ``emulator``,
-``<iothread_quota>`` on each ``iothreadN`` and ``<global_quota>`` above them; systemd's
-``CPUQuota=`` is set on the scope. A quota of the slice above is no guest's own and is ignored.
+``<iothread_quota>`` on each ``iothreadN`` and ``<global_quota>`` on the group above them. systemd
+sets ``CPUQuota=`` on the scope. A quota of the slice above the scope is not the guest's own and is
+ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _THREADS_MAX = 65536
 
 
 class QuotaGroup(Record):
-    """A group with a quota.
+    """A control group with a quota.
 
-    :param version: 1 or 2, of the hierarchy with the CPU controller
+    :param version: version of the hierarchy that has the CPU controller, 1 or 2
     :param cores: quota ÷ period
-    :param tids: its threads; None: all of the guest's are below it
+    :param tids: ids of the group's threads, or None if all of the guest's threads are below it
     """
 
     directory: str
@@ -34,9 +35,9 @@ class QuotaGroup(Record):
 class GuestQuotas(Record):
     """Quotas of a guest's groups.
 
-    :param groups: innermost first
-    :param emulator_tids: the threads in the emulator's group, among them the
-        kernel's vhost workers, which are no threads of QEMU before Linux 6.4
+    :param groups: the groups with a quota, the innermost first
+    :param emulator_tids: ids of the threads in the emulator's group, including the kernel's vhost
+        workers, which are not threads of QEMU before Linux 6.4
     """
 
     groups: tuple[QuotaGroup, ...] = ()
@@ -44,7 +45,7 @@ class GuestQuotas(Record):
 
 
 def find(pid: int | None, root: str = '/') -> GuestQuotas:
-    """Find the quotas of a guest's groups; groups that cannot be read have none."""
+    """Find the quotas of a guest's groups; a group that cannot be read counts as having none."""
     try:
         version, scope, tail = cgroups.locate(pid, 'cpu', root)
     except CpusetError:
@@ -72,10 +73,10 @@ def find(pid: int | None, root: str = '/') -> GuestQuotas:
 
 
 def quota_cores(directory: str, version: int) -> float | None:
-    """Return a group's quota ÷ period; None: it has none, or cannot be read.
+    """Return a group's quota ÷ period, or None if it has no quota or cannot be read.
 
-    ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst); on v1 ``cpu.cfs_quota_us`` and
-    ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).
+    Sources: ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst) or, on v1, ``cpu.cfs_quota_us``
+    and ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).
     """
     names = ('cpu.max',) if version == 2 else ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
     try:
@@ -91,20 +92,21 @@ def quota_cores(directory: str, version: int) -> float | None:
 
 
 def throttled_ns(group: QuotaGroup) -> int | None:
-    """Return the time that a group was throttled so far; None: the kernel does not report it."""
-    key, unit = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
+    """Return the time for which a group has been throttled, or None if not reported."""
+    key, unit_ns = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
     try:
         for line in files.read_kernel_file(os.path.join(group.directory, 'cpu.stat')).splitlines():
             name, _, value = line.partition(' ')
             if name == key:
-                return int(value) * unit
+                return int(value) * unit_ns
     except (OSError, ValueError):
         pass
     return None
 
 
 def _tids(directory: str, version: int) -> tuple[int, ...]:
-    """Return a group's thread ids; a threaded group of v2 has no readable ``cgroup.procs``."""
+    """Return the ids of a group's threads; empty if they cannot be read."""
+    # In a threaded group of v2, ``cgroup.procs`` cannot be read.
     path = os.path.join(directory, 'cgroup.threads' if version == 2 else 'tasks')
     try:
         return tuple(int(line) for line in files.read_kernel_file(path).split()[:_THREADS_MAX])

@@ -33,42 +33,43 @@ def blocked() -> Iterator[Waiter]:
 
 
 class Waiter:
-    """Waits for time, signals and descriptors.
+    """Callable that waits for time, signals and descriptors.
 
-    Signals are unblocked only during a wait. A signal writes its number to a socket that the wait
-    polls, so that one arriving just before the wait ends it, too. For the main thread; all other
-    threads have to start with these signals blocked.
+    Signals are unblocked only during a wait. A signal's number is written to a socket that the
+    wait polls, so a signal that arrives just before the wait ends it as well. Only for the main
+    thread; all other threads must be started with these signals blocked.
     """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._numbers, self._written = socket.socketpair()
-        for end in (self._numbers, self._written):
-            end.setblocking(False)
-        self._came: collections.deque[int] = collections.deque()
-        self._selector.register(self._numbers, selectors.EVENT_READ)
-        self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+        self._receiver, self._sender = socket.socketpair()
+        for wakeup_socket in (self._receiver, self._sender):
+            wakeup_socket.setblocking(False)
+        #: Numbers of the signals that have arrived and were not yet returned.
+        self._pending: collections.deque[int] = collections.deque()
+        self._selector.register(self._receiver, selectors.EVENT_READ)
+        self._former_fd = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def watch(self, *descriptors: int) -> None:
-        """Let waits also end when one of these descriptors is readable."""
+        """End waits as well when one of these descriptors is readable."""
         for fd in descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
 
     def __call__(self, seconds: float) -> int | None:
-        """Wait this many seconds at most; return the signal that came, or None."""
+        """Wait for at most this many seconds; return the signal that arrived, or None."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         try:
-            self._selector.select(0 if self._came else max(0.0, seconds))
+            self._selector.select(0 if self._pending else max(0.0, seconds))
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with contextlib.suppress(BlockingIOError):
-            self._came.extend(self._numbers.recv(64))
-        return self._came.popleft() if self._came else None
+            self._pending.extend(self._receiver.recv(64))
+        return self._pending.popleft() if self._pending else None
 
     def __enter__(self) -> Waiter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._former)
-        for resource in (self._selector, self._numbers, self._written):
+        signal.set_wakeup_fd(self._former_fd)
+        for resource in (self._selector, self._receiver, self._sender):
             resource.close()

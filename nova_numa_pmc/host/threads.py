@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read from procfs for how long and where a guest's threads ran."""
+"""Read from procfs for how long a guest's threads ran and waited, and where they ran."""
 
 from __future__ import annotations
 
@@ -19,45 +19,49 @@ if TYPE_CHECKING:
 
 _THREADS_MAX = 65536
 _READ_BYTES = 4096
-#: At most one in this many of the process's descriptors is kept open for threads.
+#: The share of the process's descriptors that may be kept open for threads is 1 ÷ this.
 _KEPT_DIVISOR = 8
 
 
 def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
-    """Return the ids of a guest's vCPU threads, ascending.
+    """Return the ids of a guest's vCPU threads, ascending; empty if the guest is gone.
 
-    From libvirt's status file; where that has none, by the names that QEMU gives them
-    ('CPU 0/KVM'); where it runs all vCPUs in one (TCG), all of its threads. Empty: it is gone.
+    The ids are those in libvirt's status file. If there are none, the threads are recognised by
+    the names that QEMU gives them ('CPU 0/KVM'). If none has such a name, because QEMU runs all
+    vCPUs in one thread (TCG), the ids are those of all threads of the process.
     """
     if guest.vcpu_tids or guest.pid is None:
         return guest.vcpu_tids
     directory = os.path.join(root, 'proc/%d/task' % guest.pid)
     tids = sorted(_tids(directory))
-    named = tuple(tid for tid in tids if _name(directory, tid).startswith(b'CPU '))
-    return named or tuple(tids)
+    named_tids = tuple(tid for tid in tids if _name(directory, tid).startswith(b'CPU '))
+    return named_tids or tuple(tids)
 
 
 def helpers(pid: int | None, emulator_tids: Iterable[int], root: str = '/') -> frozenset[Key]:
     """Return (pid, tid) of all threads that work for a guest.
 
-    Those of its process, vCPUs included, and the kernel's own in its emulator's group: before
-    Linux 6.4 vhost workers are processes of their own (drivers/vhost/vhost.c).
+    These are the threads of its process, including vCPUs, and the kernel's own threads in its
+    emulator's group: before Linux 6.4, vhost workers are separate processes
+    (drivers/vhost/vhost.c).
 
-    :param pid: id of the guest's process, None: not known
+    :param pid: id of the guest's process, or None if not known
     :param emulator_tids: ids of the threads in the emulator's group
     """
     if pid is None:
         return frozenset((tid, tid) for tid in emulator_tids)
-    own = _tids(os.path.join(root, 'proc/%d/task' % pid))
+    own_tids = _tids(os.path.join(root, 'proc/%d/task' % pid))
     return frozenset(
-        [(pid, tid) for tid in own] + [(tid, tid) for tid in emulator_tids if tid not in own]
+        [(pid, tid) for tid in own_tids]
+        + [(tid, tid) for tid in emulator_tids if tid not in own_tids]
     )
 
 
 def count(pid: int | None, root: str = '/') -> int | None:
-    """Return a number that changes with the number of a process's threads; None: it is gone.
+    """Return a number that changes with a process's number of threads; None if it is gone.
 
-    The kernel counts them in the links of the directory (proc_task_getattr() in fs/proc/base.c).
+    The kernel includes the threads in the link count of the process's ``task`` directory
+    (proc_task_getattr() in fs/proc/base.c).
     """
     if pid is None:
         return None
@@ -68,7 +72,7 @@ def count(pid: int | None, root: str = '/') -> int | None:
 
 
 def _tids(directory: str) -> set[int]:
-    """Return the set of the threads in a process's directory of tasks; empty: it is gone."""
+    """Return the ids of the threads in a process's ``task`` directory; empty if it is gone."""
     try:
         names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
     except OSError:
@@ -85,11 +89,12 @@ def _name(directory: str, tid: int) -> bytes:
 
 
 def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
-    """Return a thread's times; None: it is gone, or the kernel does not report it.
+    """Return a thread's times, or None if the thread is gone or they are not reported.
 
-    ``schedstat`` (run and wait in ns: Documentation/scheduler/sched-stats.rst) has the times,
-    ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
-    the thread's own directory: ``/proc/TID/stat`` sums over the whole process.
+    ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst), and
+    ``stat`` has the CPU and the start time (Documentation/filesystems/proc.rst, fields 39 and 22).
+    Both are read in the thread's own directory, because ``/proc/TID/stat`` has the sums of the
+    whole process.
     """
     try:
         files = _ThreadFiles(pid, tid, root)
@@ -102,12 +107,12 @@ def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
 
 
 class ThreadReader:
-    """Reads the times of threads at each tick.
+    """Reader of the times of threads.
 
-    Their files stay open, as opening and closing them takes twice as long as reading. An open file
-    belongs to one thread even if another thread gets its id. At most an eighth of the process's
-    descriptors is used, as counters need more. A thread that never runs, like most of an
-    emulator's, needs only one.
+    The threads' files stay open, because opening and closing them takes twice as long as reading
+    them. An open file belongs to one thread even if another thread is given its id. At most an
+    eighth of the process's descriptors is used, because counters need more. A thread that never
+    runs, like most of an emulator's, needs only one descriptor.
     """
 
     def __init__(self, root: str = '/') -> None:
@@ -119,36 +124,36 @@ class ThreadReader:
         """Return the times of the wanted threads that exist; close the files of all others."""
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
-        # Read each time, as the limit is raised when counters need it.
+        # Read at each call, because the limit is raised when counters need it.
         self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_DIVISOR - sum(
             files.descriptors for files in self._kept.values()
         )
         times = {}
         for key in wanted:
             files = self._kept.get(key)
-            ran = (files and files.read()) or self._read_anew(key)
-            if ran is not None:
-                times[key] = ran
+            thread_times = (files and files.read()) or self._read_anew(key)
+            if thread_times is not None:
+                times[key] = thread_times
         return times
 
     def _read_anew(self, key: Key) -> ThreadTimes | None:
-        """Read a thread that is new, or has got the id of one that ended."""
+        """Read a thread that is new, or that has been given the id of one that ended."""
         if key in self._kept:
             self._kept.pop(key).close()
         try:
             files = _ThreadFiles(*key, self._root)
         except OSError:
             return None
-        ran = files.read()
-        if ran and self._room > 0:
+        thread_times = files.read()
+        if thread_times and self._room > 0:
             self._kept[key] = files
             self._room -= files.descriptors
         else:
             files.close()
-        return ran
+        return thread_times
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the threads' files."""
         for files in self._kept.values():
             files.close()
         self._kept = {}
@@ -157,64 +162,64 @@ class ThreadReader:
 class _ThreadFiles:
     """A thread's open files, and what they last contained.
 
-    :ivar descriptors: how many are open
+    :ivar descriptors: number of open files
     """
 
-    __slots__ = ('_directory', '_schedstat', '_stat', '_times', '_ran', 'descriptors')
+    __slots__ = ('_directory', '_schedstat', '_stat', '_schedstat_text', '_times', 'descriptors')
 
     def __init__(self, pid: int, tid: int, root: str) -> None:
-        """Open the first.
+        """Open ``schedstat``.
 
-        :raises OSError: it is gone
+        :raises OSError: the thread is gone
         """
         self._directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
         self._schedstat = self._open('schedstat')
         self._stat: int | None = None
-        self._times: bytes | None = None
-        self._ran: ThreadTimes | None = None
+        self._schedstat_text: bytes | None = None
+        self._times: ThreadTimes | None = None
         self.descriptors = 1
 
     def _open(self, name: str) -> int:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> ThreadTimes | None:
-        """Return the thread's times; None: it is gone, or the kernel does not report it.
+        """Return the thread's times, or None if the thread is gone or they are not reported.
 
-        When its times are as before it has not run, and is where it was: the other file, which
-        takes three times as long, is not read. It stays open once the thread has run.
+        If ``schedstat`` has not changed, the thread has not run and is where it was. ``stat``,
+        which takes three times as long, is then not read. It stays open once the thread has run.
         """
         try:
-            times = os.pread(self._schedstat, _READ_BYTES, 0)
-            if times != self._times:
-                # The first file is still of a thread that lives, so this is of the same.
+            schedstat_text = os.pread(self._schedstat, _READ_BYTES, 0)
+            if schedstat_text != self._schedstat_text:
+                # As schedstat could be read, its thread is alive, and stat is of the same thread.
                 stat = self._open('stat') if self._stat is None else self._stat
                 try:
-                    self._ran = _parse(times, os.pread(stat, _READ_BYTES, 0))
+                    self._times = _parse(schedstat_text, os.pread(stat, _READ_BYTES, 0))
                 finally:
-                    if self._times is None:
+                    if self._schedstat_text is None:
                         os.close(stat)
                     else:
                         self._stat, self.descriptors = stat, 2
-                self._times = times
+                self._schedstat_text = schedstat_text
         except OSError:
             return None
-        return self._ran
+        return self._times
 
     def close(self) -> None:
-        """Close them."""
+        """Close the files."""
         os.close(self._schedstat)
         if self._stat is not None:
             os.close(self._stat)
 
 
 def _parse(schedstat: bytes, stat: bytes) -> ThreadTimes | None:
-    """Return the times in the two files; None: they are not a thread's."""
+    """Return the times in the two files, or None if these are not a thread's."""
     times = schedstat.split()
     fields = stat.rpartition(b')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:
         return None
     run_ns, wait_ns, cpu, since = times[0], times[1], fields[36], fields[19]
-    # In bytes isdigit takes ASCII only; a sign, a dot or a longer number is none of the kernel's.
+    # bytes.isdigit() only accepts ASCII; the kernel writes no sign, no dot and no longer number.
     if not (
         run_ns.isdigit()
         and wait_ns.isdigit()

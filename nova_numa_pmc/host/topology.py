@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the host's nodes, CPUs and huge pages from sysfs.
 
-The libvirt hook reads this at every guest start, so it opens few files: five
-for the host, three for each node, one for each core where SMT is on, and what
-:mod:`memory_kinds` needs where a node has memory and no CPUs. Files
-that a kernel does not have (no NUMA, no SMT control, no huge pages) have
-defaults; a file that cannot be understood is a :class:`TopologyError`.
+The libvirt hook reads these at every guest start, so few files are opened: five for the host,
+three for each node, one for each core if SMT is on, and those that :mod:`memory_kinds` needs if a
+node has memory but no CPUs. Files that a kernel does not have (no NUMA, no SMT control, no huge
+pages) have defaults; a file that cannot be understood raises :class:`TopologyError`.
 
 Formats: the kernel's Documentation/ABI/stable/sysfs-devices-node,
 Documentation/ABI/testing/sysfs-devices-system-cpu and, for the fields of
@@ -37,11 +36,11 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What the kernel cannot give back to guests on this node. Left out, because they hold guests'
-#: own memory, which is promised already and would count twice: Unevictable and Mlocked (guests
-#: with ``<locked/>``), Shmem (guests backed by memfd or shared memory) and AnonPages. What the
-#: host's daemons hold of these is what the operator's reserve per node is for.
-#: SecPageTables (6.1) are KVM's nested page tables: for guests, but beyond what is promised.
+#: Memory of a node that the kernel cannot free for guests. Unevictable and Mlocked (guests with
+#: ``<locked/>``), Shmem (guests backed by memfd or shared memory) and AnonPages are left out,
+#: because they contain guests' own memory, which is already promised and would be counted twice;
+#: the operator's reserve per node is for what the host's daemons have of these. SecPageTables
+#: (6.1) are KVM's nested page tables: they serve guests, but are not part of what is promised.
 UNRECLAIMABLE_FIELDS = ('SUnreclaim', 'KernelStack', 'PageTables', 'SecPageTables')
 
 _ONLINE = CPUS + '/online'
@@ -52,8 +51,9 @@ _HUGE_PAGES = 'sys/kernel/mm/hugepages'
 def read(root: str = '/') -> model.Topology:
     """Read the host's topology as it is now.
 
-    A kernel without NUMA is one node 0 with all CPUs. A node's ``cpus`` are those that guests
-    may use: online, neither isolated nor nohz_full. ``cores`` holds every online CPU.
+    With a kernel without NUMA, there is one node, 0, with all CPUs. A node's ``cpus`` are those
+    that guests may use: online and neither isolated nor nohz_full. ``cores`` contains every online
+    CPU.
 
     :raises TopologyError: a file is malformed; the message names it
     """
@@ -61,22 +61,22 @@ def read(root: str = '/') -> model.Topology:
     isolated = read_cpus(root, CPUS + '/isolated') or frozenset()
     nohz_full = read_cpus(root, CPUS + '/nohz_full') or frozenset()
     numbers = _node_numbers(root)
-    on_node = {number: cpus_of_node(number, root) for number in numbers}
+    cpus_by_node = {number: cpus_of_node(number, root) for number in numbers}
     meminfo = NODES + '/node%d/meminfo'
     if not numbers:
-        numbers, on_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
+        numbers, cpus_by_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
     if online is None:
-        online = frozenset[int]().union(*on_node.values())
+        online = frozenset[int]().union(*cpus_by_node.values())
     if not online:
         raise TopologyError('%s/online: no CPU is online' % path_of(root, CPUS))
     usable = online - isolated - nohz_full
-    on_node, problems = _on_one_node(root, on_node, online)
+    cpus_by_node, problems = _keep_on_one_node(root, cpus_by_node, online)
     nodes = tuple(
         _read_node(
             root,
             number,
-            on_node[number] & usable,
-            on_node[number],
+            cpus_by_node[number] & usable,
+            cpus_by_node[number],
             meminfo.replace('%d', str(number)),
         )
         for number in numbers
@@ -96,7 +96,7 @@ def read(root: str = '/') -> model.Topology:
 
 
 def _huge_page_totals(root: str) -> dict[str, int]:
-    """Return {directory of a page size: pages} of the sizes of which the host has any.
+    """Return {directory of a page size: number of pages} for the sizes that the host has pages of.
 
     :raises TopologyError: a file is malformed
     """
@@ -111,36 +111,36 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
 
 
-def _on_one_node(
-    root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int]
+def _keep_on_one_node(
+    root: str, cpus_by_node: Mapping[int, frozenset[int]], online: frozenset[int]
 ) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
-    """Leave each online CPU on one node, and report where firmware has it on others.
+    """Keep each online CPU on one node; report CPUs that firmware puts on several nodes or none.
 
-    :param on_node: {node id: its CPUs}
+    :param cpus_by_node: {node id: its CPUs}
     :returns: ({node id: its online CPUs}, problems)
     """
-    by_node: dict[int, frozenset[int]] = {}
-    left = online
+    online_by_node: dict[int, frozenset[int]] = {}
+    remaining = online
     problems: list[str] = []
-    for number, cpus in on_node.items():
-        twice = cpus & online - left
-        if twice:
+    for number, cpus in cpus_by_node.items():
+        duplicates = cpus & online - remaining
+        if duplicates:
             problems.append(
                 '%s: CPUs %s are also on another node, and counted there'
-                % (path_of(root, _CPULIST % number), format_cpulist(twice))
+                % (path_of(root, _CPULIST % number), format_cpulist(duplicates))
             )
-        by_node[number] = cpus & left
-        left -= cpus
-    if left:
+        online_by_node[number] = cpus & remaining
+        remaining -= cpus
+    if remaining:
         problems.append(
-            '%s/node*/cpulist: CPUs %s are online and on no node: no guest is placed '
-            'on them' % (path_of(root, NODES), format_cpulist(left))
+            '%s/node*/cpulist: CPUs %s are online but on no node: no guest is placed '
+            'on them' % (path_of(root, NODES), format_cpulist(remaining))
         )
-    return by_node, tuple(problems)
+    return online_by_node, tuple(problems)
 
 
 def read_online(root: str = '/') -> frozenset[int]:
-    """Return the host's online CPUs; empty: they cannot be read."""
+    """Return the host's online CPUs; empty if they cannot be read."""
     try:
         return read_cpus(root, _ONLINE) or frozenset()
     except TopologyError:
@@ -148,7 +148,7 @@ def read_online(root: str = '/') -> frozenset[int]:
 
 
 def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
-    """Read a node's CPUs; return an empty set where it has none or is absent.
+    """Return a node's CPUs; empty if the node has none or does not exist.
 
     :raises TopologyError: the file cannot be read or understood
     """
@@ -156,11 +156,13 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 
 
 def pci_device_node(address: str, root: str = '/') -> int | None:
-    """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
+    """Return the node that a PCI device is attached to, or None if it is not known.
 
-    The kernel reads -1 where the firmware does not report it; a device that is gone is not known.
+    The kernel reports -1 if the firmware does not report a node. The node of a device that is gone
+    is not known either.
 
-    :raises TopologyError: the address is no PCI address, or the file is malformed
+    :param address: such as '0000:3b:00.1'
+    :raises TopologyError: the address is not a PCI address, or the file is malformed
     """
     address = address.lower()
     if not _is_pci_address(address):
@@ -173,20 +175,22 @@ def pci_device_node(address: str, root: str = '/') -> int | None:
 
 
 def host_device_node(name: str, root: str = '/') -> int | None:
-    """Return the node of a network interface 'eth0' or block device '/dev/nvme0n1'.
+    """Return the node of a network interface or a block device, or None if it is not known.
 
-    None: not known, or no device of a bus (a bridge, a volume of several disks).
+    It is not known for a device that is not attached to a bus (a bridge, a volume on several
+    disks).
 
+    :param name: such as 'eth0' or '/dev/nvme0n1'
     :raises TopologyError: the file is malformed
     """
     kind = 'net'
     if name.startswith('/dev/'):
-        path = os.path.realpath(path_of(root, name[1:]))  # /dev/disk/by-id/... and the like
+        path = os.path.realpath(path_of(root, name[1:]))  # follow /dev/disk/by-id/... and others
         kind, name = 'block', os.path.basename(path)
     if not name or '/' in name or name in ('.', '..'):
         return None
-    for above in ('device', 'device/device'):  # of an NVMe namespace first its controller
-        path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, above)
+    for link in ('device', 'device/device'):  # an NVMe namespace's first device is its controller
+        path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, link)
         text = read_text(root, path)
         if text is not None:
             return None if text == '-1' else whole_number(root, path, text, CPUS_MAX - 1)
@@ -195,7 +199,7 @@ def host_device_node(name: str, root: str = '/') -> int | None:
 
 def _is_pci_address(address: str) -> bool:
     parts = address.replace('.', ':').split(':')
-    # A domain beyond four digits is how the kernel numbers Intel VMD's.
+    # The kernel gives Intel VMD's PCI domains numbers of more than four digits.
     return (
         len(parts) == 4
         and address.count('.') == 1
@@ -226,7 +230,7 @@ def _read_node(
     if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
-        raise TopologyError('%s: contains no MemTotal or no MemFree' % path_of(root, meminfo))
+        raise TopologyError('%s: MemTotal or MemFree is missing' % path_of(root, meminfo))
     return model.Node(
         number,
         cpus,
@@ -238,7 +242,10 @@ def _read_node(
 
 
 def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the SLIT matrix by position; the kernel's rows hold the online nodes only."""
+    """Return the distances (SLIT) as rows and columns in the order of ``numbers``.
+
+    The kernel's rows contain only the online nodes.
+    """
     rows = []
     for number in numbers:
         path = '%s/node%d/distance' % (NODES, number)
@@ -251,7 +258,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
             row = tuple(whole_number(root, path, item, DISTANCE_MAX) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
-                '%s: %a are not %d distances from 1 to %d'
+                '%s: %a is not a list of %d distances from 1 to %d'
                 % (path_of(root, path), (text or '')[:80], len(numbers), DISTANCE_MAX)
             )
         rows.append(row)
@@ -259,17 +266,17 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
 
 
 def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]:
-    """Return the online SMT siblings of each core, by lowest CPU."""
+    """Return the online SMT siblings of each core, sorted by their lowest CPU."""
     smt = read_text(root, CPUS + '/smt/active')
     if smt is not None and smt == '0':
         return tuple(frozenset((cpu,)) for cpu in sorted(online))
     cores: list[frozenset[int]] = []
-    seen: set[int] = set()
+    seen_cpus: set[int] = set()
     for cpu in sorted(online):
-        if cpu in seen:
+        if cpu in seen_cpus:
             continue
         siblings = read_cpus(root, '%s/cpu%d/topology/thread_siblings_list' % (CPUS, cpu))
-        core = ((siblings or frozenset()) & online - seen) | {cpu}
+        core = ((siblings or frozenset()) & online - seen_cpus) | {cpu}
         cores.append(core)
-        seen |= core
+        seen_cpus |= core
     return tuple(cores)

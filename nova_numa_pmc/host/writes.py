@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a guest's control files in order: skip those in force, read back, undo on failure.
+"""Write a guest's control files in order, verify each write, and undo all writes if one fails.
 
-Every value is in the kernel's list format ('0-3,6'), which a flag ('1') is as well, so that
-two spellings of one set count as equal.
+Every value is in the kernel's list format ('0-3,6'), so that two spellings of the same set count
+as equal; a flag ('1') is valid in this format, too.
 
-An empty set (v2) inherits the parent's, but cannot be written back: once a group that has tasks
-holds a set, the kernel refuses to empty it with ENOSPC (validate_change() in
-kernel/cgroup/cpuset.c; seen on 6.1). So the parent's effective set stands for it everywhere.
+A group with an empty set (v2) inherits the parent's, but an empty set cannot be restored: once a
+group that has tasks has a set, the kernel refuses to empty it with ENOSPC (validate_change() in
+kernel/cgroup/cpuset.c; seen on 6.1). An empty set is therefore always represented by the parent's
+effective set.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    #: Writes a text into a file, as :func:`write`.
+    #: A function that writes a text to a file, as :func:`write` does.
     Writer = Callable[[str, str], object]
 
 
 class FileChange(Record):
-    """One file's change, as texts in the kernel's list format; neither is empty on v2."""
+    """The change of a file, as texts in the kernel's list format, neither of them empty on v2."""
 
     path: str
     before: str
@@ -46,18 +47,18 @@ def write(path: str, text: str) -> None:
 
 
 def read_set(path: str) -> str:
-    """Read the set in force: a group's own, or the one that it inherits.
+    """Read the set that is in force: the group's own or, if that is empty, the inherited one.
 
     :returns: text in the kernel's list format
-    :raises OSError: as the kernel says
+    :raises OSError: the file cannot be read
     """
     return read_kernel_file(path).strip() or read_inherited(path)
 
 
 def read_inherited(path: str) -> str:
-    """Read the set that an empty file ``path`` inherits: the parent's effective one.
+    """Read the set that a group with an empty file ``path`` inherits: the parent's effective one.
 
-    :raises OSError: as the kernel says
+    :raises OSError: the parent's file cannot be read
     """
     directory, name = os.path.split(path)
     return read_kernel_file(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
@@ -66,69 +67,75 @@ def read_inherited(path: str) -> str:
 def run(
     scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
 ) -> tuple[FileChange, ...]:
-    """Run steps in order: skip those in force already, read back, undo all if one fails.
+    """Write files in order, verify each write, and undo all writes if one fails.
 
-    :param scope: the guest's outermost group: while it exists, the guest does
-    :param steps: (path, text); an empty text: what the group would inherit then
-    :returns: the changes, net and in order
+    A value that is already in force is not written.
+
+    :param scope: the guest's outermost group, which exists for as long as the guest does
+    :param steps: (path, text) of each write; an empty text means what the group would inherit
+    :returns: the net changes, in order
     :raises GuestGone: the guest ended meanwhile
-    :raises CpusetError: names the file, the value, the error and what was undone, or not
+    :raises CpusetError: a write failed; the message names the file, the value, the error and what
+        was or was not undone
     """
-    done: list[FileChange] = []
+    changes: list[FileChange] = []
     for path, text in steps:
         try:
-            own = read_kernel_file(path).strip()
-            before = own or read_inherited(path)
-            # A set that a group only inherits is lost once the group above it is widened.
-            if (own or not text) and parse_cpulist(before) == parse_cpulist(
+            own_text = read_kernel_file(path).strip()
+            before = own_text or read_inherited(path)
+            # An inherited set is written even if it is the same, because it is lost once the group
+            # above is widened.
+            if (own_text or not text) and parse_cpulist(before) == parse_cpulist(
                 text or read_inherited(path)
             ):
                 continue
             text = text or read_inherited(path)
-            done.append(FileChange(path, before, text))
+            changes.append(FileChange(path, before, text))
             write(path, text)
             after = read_set(path)
             if parse_cpulist(after) != parse_cpulist(text):
                 raise OSError(errno.EIO, 'reads back as %r' % after)
         except BaseException as error:
-            # Any exception: a bound on the hook's time may arrive as one, in the middle.
+            # The limit on the hook's time may raise any exception here, in the middle of a write.
             if isinstance(error, OSError) and has_vanished(scope, path):
-                done = [change for change in done if change.path != path]
+                changes = [change for change in changes if change.path != path]
                 continue
-            undone = _take_back(done, write)
+            undo_text = _undo(changes, write)
             if not isinstance(error, (OSError, CpuListError)):
                 raise
             raise CpusetError(
-                '%s: writing %r failed: %s%s' % (path, text, _why(error), undone)
+                '%s: writing %r failed: %s%s' % (path, text, _describe_error(error), undo_text)
             ) from None
-    return _net(done)
+    return _net(changes)
 
 
-def _take_back(done: Sequence[FileChange], write: Writer) -> str:
-    """Undo changes, the last first; return text on what was restored and what was not."""
-    undone: list[str] = []
-    left: list[str] = []
-    for change in reversed(done):
+def _undo(changes: Sequence[FileChange], write: Writer) -> str:
+    """Undo changes, the last first; return a text that says what was undone and what was not."""
+    undone_paths: list[str] = []
+    failures: list[str] = []
+    for change in reversed(changes):
         try:
             if parse_cpulist(read_set(change.path)) != parse_cpulist(change.before):
                 write(change.path, change.before)
-                undone.append(change.path)
+                undone_paths.append(change.path)
         except (OSError, CpuListError) as error:
-            left.append('%s (was %r: %s)' % (change.path, change.before, _why(error)))
-    if not undone and not left:
+            failures.append(
+                '%s (was %r: %s)' % (change.path, change.before, _describe_error(error))
+            )
+    if not undone_paths and not failures:
         return '; nothing had been changed'
-    return ('; undone: ' + ', '.join(undone) if undone else '') + (
-        '; NOT undone: ' + ', '.join(left) if left else ''
+    return ('; undone: ' + ', '.join(undone_paths) if undone_paths else '') + (
+        '; NOT undone: ' + ', '.join(failures) if failures else ''
     )
 
 
-def _why(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     code = errno.errorcode.get(getattr(error, 'errno', 0), type(error).__name__)
     return '%s (%s)' % (code, getattr(error, 'strerror', None) or error)
 
 
 def has_vanished(scope: str, path: str) -> bool:
-    """Return whether a file's group went away by itself (an unplugged vCPU).
+    """Return whether a file's group has vanished while the guest runs (an unplugged vCPU).
 
     :raises GuestGone: the whole guest is gone
     """
@@ -137,14 +144,14 @@ def has_vanished(scope: str, path: str) -> bool:
     return not os.path.isdir(os.path.dirname(path))
 
 
-def _net(done: Iterable[FileChange]) -> tuple[FileChange, ...]:
-    """Fold changes of one file into one and drop those that ended where they began."""
-    folded: dict[str, FileChange] = {}
-    for change in done:
-        first = folded.get(change.path, change)
-        folded[change.path] = FileChange(change.path, first.before, change.after)
+def _net(changes: Iterable[FileChange]) -> tuple[FileChange, ...]:
+    """Merge the changes of each file into one, and drop those without a net effect."""
+    merged: dict[str, FileChange] = {}
+    for change in changes:
+        first = merged.get(change.path, change)
+        merged[change.path] = FileChange(change.path, first.before, change.after)
     return tuple(
         change
-        for change in folded.values()
+        for change in merged.values()
         if parse_cpulist(change.before) != parse_cpulist(change.after)
     )

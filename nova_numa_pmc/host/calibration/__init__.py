@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bandwidth and latency of the nodes' memory, measured or from the firmware."""
+"""Bandwidth and latency of the nodes' memory, as measured or as reported by the firmware."""

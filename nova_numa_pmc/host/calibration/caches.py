@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the sizes of the CPUs' last-level caches, from sysfs.
+"""Read the sizes of the CPUs' last-level caches from sysfs.
 
 Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
 """
@@ -21,7 +21,10 @@ _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
 
 def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
-    """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not reported."""
+    """Return the size of a CPU's last-level cache and the CPUs that share it.
+
+    :returns: (bytes, CPUs), or None if it is not reported
+    """
     directory = os.path.join(root, _CACHES % cpu)
     last = None
     try:
@@ -37,7 +40,7 @@ def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
 
 
 def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
-    """Return a cache's (level, bytes, CPUs that share it); None: not reported or understood."""
+    """Return a cache's (level, bytes, CPUs that share it); None if these cannot be read."""
     try:
         level, size, shared = (
             read_kernel_file(os.path.join(path, name)).strip()
@@ -53,7 +56,10 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
 
 
 def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
-    """Return the sum of the distinct last-level caches of some CPUs; 0: none is reported."""
+    """Return the total size of the distinct last-level caches of some CPUs.
+
+    :returns: 0 if none is reported
+    """
     size_by_cpus = {
         shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
     }

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the firmware's latencies between nodes from ACPI's HMAT.
 
-sysfs shows only the best initiators' figures (``nodeN/access1``), never a remote latency; the
-whole matrix is in the raw table, which only root can read. Format: ACPI 6.5, 5.2.28.4, and
-Linux's drivers/acpi/numa/hmat.c for its units. The table names proximity domains; Linux
-numbers nodes as it meets these in SRAT, which is the same number on most hosts.
+sysfs only shows the latencies from the best initiators (``nodeN/access1``), and never a remote
+latency. The whole matrix is in the raw table, which only root can read. Its format is in ACPI 6.5,
+5.2.28.4, and its units in Linux's drivers/acpi/numa/hmat.c. The table contains ids of proximity
+domains. Linux numbers nodes in the order in which SRAT lists these domains; on most hosts the
+numbers are the same.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _LOCALITY_TYPE, _MEMORY = 1, 0
 _ACCESS_LATENCY, _READ_LATENCY = 0, 1
 _UNKNOWN = (0, 0xFFFF)
 _DOMAINS_MAX = 4096
-#: Sanity: no memory answers in less than a tenth of a nanosecond or more than a millisecond.
+#: No memory responds in less than a tenth of a nanosecond or more than a millisecond.
 _NS_MIN, _NS_MAX = 0.1, 1e6
 
 
 def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
-    """Return {(initiator's domain, memory's domain): ns}; empty: the host has no HMAT.
+    """Return {(initiator's domain, memory's domain): ns}; empty if the host has no HMAT.
 
-    Read latency where the table has it, else access latency.
+    This is the read latency if the table has it, and the access latency otherwise.
 
     :raises CalibrationError: the table cannot be read or understood
     """
@@ -51,16 +52,17 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
 
 
 def parse(data: bytes) -> dict[tuple[int, int], float]:
-    """Return the latencies in a table's bytes.
+    """Return the latencies in a table, as :func:`read_latencies_ns` does.
 
-    :raises ValueError: they are not an HMAT, damaged, or of an unknown revision
+    :param data: the bytes of the table
+    :raises ValueError: they are not an HMAT, or it is damaged or of an unknown revision
     """
     if len(data) < _FIRST:
         raise ValueError('too short for an ACPI table')
     signature, length, revision, _checksum = _HEADER.unpack_from(data)
     if signature != b'HMAT' or length != len(data) or sum(data) & 0xFF:
         raise ValueError('not an HMAT, or damaged')
-    # A revision's units in nanoseconds: Linux, hmat_normalize().
+    # Unit of each revision in nanoseconds, as in Linux (hmat_normalize()).
     unit_ns = {1: 0.1, 2: 0.001}.get(revision)
     if unit_ns is None:
         raise ValueError('revision %d is unknown' % revision)

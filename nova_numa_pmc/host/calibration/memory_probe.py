@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the bandwidth and latency of a node's memory, with libc alone.
+"""Measure the bandwidth and latency of a node's memory, using only libc.
 
-Nothing is compiled and no page is made executable, so it runs on every architecture and
-under SELinux: the loops are functions that libc has, called without Python's lock.
+Nothing is compiled and no page is made executable, so this runs on every architecture and
+under SELinux. The loops are functions of libc, which are called without Python's global lock.
 
-* Bandwidth: ``memchr(3)`` for a byte that is not there, a read of every line at the speed of
-  the CPU's widest loads, one thread on each core.
-* Latency: ``tfind(3)`` down a tree whose every node has a right child only. A tree's node is
-  {key, left, right}, in glibc and musl alike (:func:`_check_tree` makes sure of it), so a tree
-  of our own making is a list of pointers in random order, each in a line of its own that was
-  never read before: what Intel's Memory Latency Checker and lmbench's lat_mem_rd chase.
-  The comparison is ``abs(3)`` of the key 1, always positive, and reads no memory.
+* Bandwidth: ``memchr(3)`` searches for a byte that does not occur, and so reads every line at the
+  speed of the CPU's widest loads, in one thread on each core.
+* Latency: ``tfind(3)`` descends a tree in which every node has only a right child. A tree's node
+  is {key, left, right} in both glibc and musl (:func:`_check_tree` verifies this), so we can build
+  a tree that is a list of pointers in random order, each in a line of its own that has not been
+  read before. Intel's Memory Latency Checker and lmbench's lat_mem_rd follow such a list as well.
+  The comparison function is ``abs(3)`` of the key 1, which is always positive and reads no memory.
 
-Memory is put on its node by mbind(2) with MPOL_PREFERRED, as MPOL_BIND would have the OOM
-killer called where the node is full, and get_mempolicy(2) is asked where it lies.
+Memory is put on its node by mbind(2) with MPOL_PREFERRED, because MPOL_BIND would invoke the OOM
+killer if the node is full; get_mempolicy(2) then tells where the memory is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-#: Numbers of mbind and get_mempolicy.
+#: System call numbers of mbind and get_mempolicy.
 _SYSCALLS = {
     'x86_64': (237, 239),
     'aarch64': (235, 236),
@@ -49,10 +49,10 @@ _SYSCALLS = {
 _MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
 _MADV_HUGEPAGE = 14
 
-#: A chain has this many lines, each read once a pass: 13 ms at 100 ns.
+#: Lines of a chain, each of which is read once in a pass: 13 ms at 100 ns.
 CHAIN_LINES = 1 << 17
-#: Lines are visited in random order within such a window, then in the next: few enough pages
-#: for the TLB where huge pages are off.
+#: Lines are visited in random order within one window after the other. A window has few enough
+#: pages for the TLB even without huge pages.
 _WINDOW_BYTES = 4 << 20
 _PASSES, _RUNS, _RUN_S = 5, 3, 0.4
 _CHAIN_BYTES, _CACHE_MAX_BYTES, _SLICE_MIN_BYTES = 256 << 20, 1 << 30, 8 << 20
@@ -68,11 +68,11 @@ _ALWAYS_RIGHT = ctypes.cast(_libc.abs, _pointer)
 
 
 class ProbeSizes(Record):
-    """Sizes of the memory that is used.
+    """Sizes of the memory to be used.
 
-    :param chain_bytes: over which a chain is spread
-    :param flush_bytes: what is read before each pass, to push the chain out of the caches
-    :param slice_bytes: what each thread reads for the bandwidth
+    :param chain_bytes: memory that a chain is spread over
+    :param flush_bytes: memory that is read before each pass, to evict the chain from the caches
+    :param slice_bytes: memory that each thread reads to measure the bandwidth
     """
 
     chain_bytes: int
@@ -80,30 +80,36 @@ class ProbeSizes(Record):
     slice_bytes: int
 
     def total_bytes(self, threads: int) -> int:
-        """Return the most memory in use on a node at any time [bytes]."""
+        """Return the most memory that is in use on a node at a time [bytes]."""
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
 def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
-    """Return the sizes to use, given the sizes of a CPU's last-level cache and of a node's."""
-    part = -(-4 * node_cache_bytes // threads)
+    """Return the sizes of the memory to use.
+
+    :param cache_bytes: size of a CPU's last-level cache
+    :param node_cache_bytes: total size of a node's last-level caches
+    :param threads: number of threads that measure the bandwidth
+    """
+    slice_bytes = -(-4 * node_cache_bytes // threads)
     return ProbeSizes(
         _CHAIN_BYTES,
         _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
-        _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))),
+        _whole_pages(max(_SLICE_MIN_BYTES, min(slice_bytes, _CACHE_MAX_BYTES))),
     )
 
 
 def _whole_pages(size: int) -> int:
-    """Round up to huge pages of 2 MiB."""
+    """Round a size in bytes up to whole huge pages of 2 MiB."""
     return -(-size // (2 << 20)) * (2 << 20)
 
 
 class Memory:
-    """Anonymous memory on a node, written once so that its pages are allocated.
+    """Anonymous memory on a node, which is written once so that its pages are allocated.
 
-    :param node: node id, None: wherever the kernel puts it (a host without NUMA)
-    :raises CalibrationError: it cannot be allocated there
+    :param size: size in bytes
+    :param node: node id; None for wherever the kernel puts it (a host without NUMA)
+    :raises CalibrationError: the memory cannot be allocated on the node
     """
 
     def __init__(self, size: int, node: int | None) -> None:
@@ -112,7 +118,7 @@ class Memory:
         try:
             self._map.madvise(_MADV_HUGEPAGE)
         except OSError:
-            pass  # a kernel without huge pages
+            pass  # the kernel has no transparent huge pages
         self._view: ctypes.Array[ctypes.c_char] | None = (ctypes.c_char * size).from_buffer(
             self._map
         )
@@ -197,9 +203,9 @@ def read_bytes_per_sec(
     runs: int = _RUNS,
     run_s: float = _RUN_S,
 ) -> float:
-    """Return the bandwidth of a node's memory to threads on these CPUs; the best of some runs.
+    """Return the bandwidth of a node's memory to threads on these CPUs, the best of some runs.
 
-    :param cpus: one for each thread, one a core
+    :param cpus: the CPU of each thread; there should be one thread per core
     """
     memories: list[Memory] = []
     try:
@@ -216,15 +222,15 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
     rates = [0.0] * len(cpus)
 
     def read(index: int, memory: Memory) -> None:
-        done = 0
+        read_bytes = 0
         start.wait()
-        began = time.perf_counter()
-        passed = 0.0
-        while passed < run_s:
+        started_s = time.perf_counter()
+        elapsed_s = 0.0
+        while elapsed_s < run_s:
             _libc.memchr(memory.address, 1, memory.size)
-            done += memory.size
-            passed = time.perf_counter() - began
-        rates[index] = done / passed
+            read_bytes += memory.size
+            elapsed_s = time.perf_counter() - started_s
+        rates[index] = read_bytes / elapsed_s
 
     on_cpus(
         cpus, [functools.partial(read, index, memory) for index, memory in enumerate(memories)]
@@ -233,24 +239,24 @@ def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) 
 
 
 def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> None:
-    """Run each job in a thread on its CPU; raise what one of them raised.
+    """Run each job in a thread on its CPU; if a job raises an exception, raise it here.
 
-    :raises CalibrationError: a CPU may not be used by this process
+    :raises CalibrationError: this process may not use one of the CPUs
     """
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def run(cpu: int, job: Callable[[], object]) -> None:
         try:
-            os.sched_setaffinity(0, {cpu})  # 0 is the calling thread.
+            os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
             job()
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
-    # Refused here, one thread would leave the others waiting at their barrier.
-    beyond = set(cpus) - os.sched_getaffinity(0)
-    if beyond:
+    # Checked beforehand, because a thread that failed would leave the others at their barrier.
+    denied = set(cpus) - os.sched_getaffinity(0)
+    if denied:
         raise CalibrationError(
-            'this process may not use CPU %d: run it where its cpuset has that CPU' % min(beyond)
+            'this process may not use CPU %d: run it where its cpuset has that CPU' % min(denied)
         )
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
     for thread in threads:
@@ -258,15 +264,15 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
     try:
         for thread in threads:
             thread.join()
-    finally:  # if interrupted, they must not go on reading memory that is freed
+    finally:  # if interrupted, wait for them: they must not read memory after it is freed
         for thread in threads:
             thread.join()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
 class PointerChain:
-    """A list of pointers in random order over a node's memory, and memory to push it out."""
+    """A list of pointers in random order in a node's memory, with memory to flush the caches."""
 
     def __init__(
         self, node: int | None, chain_bytes: int, flush_bytes: int, lines: int = CHAIN_LINES
@@ -281,16 +287,16 @@ class PointerChain:
             self.lines = len(offsets)
             self._first = self._memory.address + offsets[0]
             with self._memory.words() as words:
-                for here, there in zip(offsets, offsets[1:]):
-                    words[here // 8 + 2] = self._memory.address + there
+                for offset, next_offset in zip(offsets, offsets[1:]):
+                    words[offset // 8 + 2] = self._memory.address + next_offset
         except BaseException:
             self.close()
             raise
 
     def latency_ns(self, cpu: int, passes: int = _PASSES) -> float:
-        """Return the time from one line to the next, from a CPU; the least of some passes.
+        """Return the time that a CPU takes from one line to the next, the least of some passes.
 
-        It is the thread's own CPU time, so that waiting for the CPU does not count.
+        This is CPU time of the thread, so that waiting for the CPU does not count.
         """
         times: list[int] = []
         flush = self._flush
@@ -307,9 +313,9 @@ class PointerChain:
 
     def _pass_ns(self) -> int:
         root = _pointer(self._first)
-        began = time.thread_time_ns()
+        started_ns = time.thread_time_ns()
         _libc.tfind(_pointer(1), ctypes.byref(root), _ALWAYS_RIGHT)
-        return time.thread_time_ns() - began
+        return time.thread_time_ns() - started_ns
 
     def close(self) -> None:
         """Free the memory."""
@@ -328,25 +334,31 @@ class PointerChain:
 def order(size: int, lines: int, seed: int = 1) -> list[int]:
     """Return the offsets of a chain's lines in the order in which they are visited.
 
-    Each equal part of the memory has one line, at a random place, so that a line fetched by the
-    adjacent-line prefetcher is never used. The order is random within consecutive windows.
+    The memory is divided into equal parts, each with one line of the chain at a random offset, so
+    that a line fetched by the adjacent-line prefetcher is never used. The order is random within
+    consecutive windows.
+
+    :param size: size of the memory in bytes
     """
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     stride = size // lines
-    places = stride // LINE_BYTES
+    lines_per_part = stride // LINE_BYTES
     per_window = max(1, min(lines, _WINDOW_BYTES // stride))
     offsets: list[int] = []
     for first in range(0, lines, per_window):
         window = list(range(first, min(first + per_window, lines)))
-        chance.shuffle(window)
-        offsets += [part * stride + LINE_BYTES * int(chance.random() * places) for part in window]
+        generator.shuffle(window)
+        offsets += [
+            part * stride + LINE_BYTES * int(generator.random() * lines_per_part)
+            for part in window
+        ]
     return offsets
 
 
 def _check_tree() -> None:
-    """Make sure that a node of this libc's trees is {key, left, right}.
+    """Verify that a node of a tree is {key, left, right} in this C library.
 
-    :raises CalibrationError: it is not
+    :raises CalibrationError: it is laid out differently
     """
     root = _pointer()
     first = _libc.tsearch(_pointer(1), ctypes.byref(root), _ALWAYS_RIGHT)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out where a running guest's pages lie, and move them."""
+"""Locate the pages of a running guest and move them between nodes."""

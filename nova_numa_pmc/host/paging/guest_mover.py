@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move a running guest to other nodes: its CPUs at once, then its memory bit by bit.
+"""Move a running guest to other nodes: its CPUs at once, then its memory in batches.
 
-``cpuset.mems`` keeps all nodes meanwhile: narrowing it would let the kernel move everything in its
-one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead, pages
-are moved by move_pages(2) in batches, each when the rate limit allows it; between two batches
-nothing is locked or pending. Nothing is recorded either: the work left is the memory that lies
-elsewhere, so an interrupted move is resumed by starting it again.
+During the move, ``cpuset.mems`` keeps all nodes. Narrowing it would make the kernel move all of
+the memory at once, in its one ordered queue, which every write to a cpuset or to cgroup.procs on
+the host waits for. Instead, move_pages(2) moves the pages in batches, each as soon as the rate
+limit allows it, and nothing is locked or pending between two batches. No progress is recorded
+either: the work that remains is the memory that is still on other nodes, so an interrupted move is
+resumed by starting it again.
 """
 
 from __future__ import annotations
@@ -31,26 +32,27 @@ if TYPE_CHECKING:
 
 #: States of a move. MOVING is the only one that is not final.
 MOVING = 'moving'
-DONE = 'done'  # next to no movable memory lies elsewhere
-PARTLY = 'partly'  # pages would not move: ``refused`` says why
-FULL = 'full'  # the nodes have no room for more
+DONE = 'done'  # almost no movable memory is left on other nodes
+PARTLY = 'partly'  # some pages did not move; ``refused`` says why
+FULL = 'full'  # the target nodes have no room for more
 CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
 
-_WALKS_MAX = 3  # most passes over a guest's memory; ends before if a pass moves nothing
-_FEW_RATIO = 0.01  # refused share that is ignored: QEMU and libvirt share a page or two
-_UNSEEN_MIN_RATIO = 0.25  # of what was to move: more than a QEMU's own read-only pages
-_HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
+_WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the last
+_FEW_RATIO = 0.01  # refused share that is ignored: QEMU shares a page or two with libvirt
+_UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-only pages
+_HOPELESS_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
 
 
 class PagingLimits(Record):
     """Limits on moving a guest's memory.
 
     :param bytes_per_sec: the rate limit
-    :param batch_bytes: what one step looks at, and moves at most. Each call makes all CPUs of
-        the host give back the pages they hold (lru_cache_disable() in mm/swap.c), so not too
-        little; a cancellation waits for one, so not too much
-    :param reserve_bytes: available memory that is left on a node
+    :param batch_bytes: memory that one step examines, and the most that it moves. Each call makes
+        every CPU of the host drain its cached pages (lru_cache_disable() in mm/swap.c), so a batch
+        should not be too small; a cancellation waits for the current batch, so it should not be
+        too large
+    :param reserve_bytes: available memory to leave on a node
     """
 
     bytes_per_sec: float = 256 << 20
@@ -63,12 +65,12 @@ class Progress(Record):
 
     :param state: one of the constants above
     :param moved_bytes: bytes moved by this mover
-    :param left_bytes: bytes that still lie elsewhere; None: unknown. At the end they may include
-        memory that QEMU has not mapped
-    :param refused: (errno's name, pages) that did not move in the last walk;
+    :param left_bytes: bytes that are still on other nodes; None if unknown. At the end they may
+        include memory that QEMU has not mapped
+    :param refused: pages that did not move in the last walk, as (errno's name, number of pages);
         :class:`page_mover.MovedPages` explains the names
-    :param elapsed_s: since the first step
-    :param wait_s: how long to wait before the next step; an earlier step does nothing [s]
+    :param elapsed_s: time since the first step
+    :param wait_s: time to wait before the next step, which does nothing if it is taken earlier
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
@@ -82,21 +84,21 @@ class Progress(Record):
 
     @property
     def brought_bytes(self) -> int:
-        """Return the bytes that arrived: moved by this mover, or meanwhile by NUMA balancing."""
+        """Return the bytes that have arrived, moved by this mover or by NUMA balancing."""
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
 
 
 class GuestMove:
-    """One guest's move, a step at a time.
+    """The move of one guest, made one step at a time.
 
-    ``step()`` until ``progress.state`` is not MOVING any more; wait ``wait_s`` between two.
-    Whatever it raises ends the move: GuestGone, CpusetError and PinnedByOthers (of the
-    CPUs: what was written is undone), PageMoveError.
+    Call ``step()`` until ``progress.state`` is no longer MOVING, and wait ``progress.wait_s``
+    between two calls. An exception ends the move: GuestGone, PageMoveError, or, for the CPUs,
+    CpusetError and PinnedByOthers, after which the CPU sets are as they were.
 
-    :ivar progress: after the last step
-    :ivar applied: of the CPUs, None: not yet
+    :ivar progress: progress after the last step
+    :ivar applied: result of holding the CPUs; None if they have not been held
     """
 
     def __init__(
@@ -112,13 +114,14 @@ class GuestMove:
     ) -> None:
         """Prepare a move; nothing is written yet.
 
-        :param mems: node ids that the memory goes to, not empty
-        :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
-            written either unless ``ours`` has them
-        :param ours: what the hook or an earlier move left: what may be changed
-        :param clock: returns seconds that never go back
-        :raises GuestGone: it has ended
-        :raises PageMoveError: a node has no memory
+        :param mems: ids of the nodes that the memory goes to; at least one
+        :param cpus: CPUs to hold the guest to; None to leave its CPUs as they are
+        :param ours: the cpuset that the hook or an earlier move has written, and that may
+            therefore be changed. ``cpuset.mems`` is only written to unbind memory that ``ours``
+            binds, or to bring a small remainder where move_pages(2) is denied
+        :param clock: function that returns monotonic time in seconds
+        :raises GuestGone: the guest has ended
+        :raises PageMoveError: no node was given, or one of them does not exist or has no memory
         """
         if not mems:
             raise PageMoveError('%s: no node was requested' % groups.target)
@@ -135,13 +138,13 @@ class GuestMove:
         self._refused: dict[str, int] = {}
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
-        self._refused_bytes = 0  # in the current walk, as is _refused
+        self._refused_bytes = 0  # in the current walk, like _refused
         self.applied: cpuset.HoldResult | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
 
     def step(self) -> Progress:
-        """Move the next batch."""
+        """Move the next batch and return the progress."""
         if self._began_s is None:
             self._began_s = self._clock()
         try:
@@ -152,13 +155,13 @@ class GuestMove:
         return self.progress
 
     def cancel(self) -> None:
-        """End the move with the next step; what is moved stays where it is."""
+        """End the move at the next step; memory that has been moved stays where it is."""
         self._cancelled = True
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
-        """Restore the CPU sets from before this move.
+        """Restore the CPU sets to what they were before this move.
 
-        :raises GuestGone, CpusetError: as :func:`cpuset.undo`
+        :raises GuestGone, CpusetError: as :func:`cpuset.undo` does
         """
         return cpuset.undo(
             self._groups, self.applied.changes if self.applied else (), write=self._port.write
@@ -174,7 +177,7 @@ class GuestMove:
             try:
                 state = yield from self._walk_until_done()
             except PageMoveRefused:
-                if not self._is_little():
+                if not self._can_narrow():
                     raise
                 state = self._narrow()
             if state == DONE and self._much_is_unseen():
@@ -182,7 +185,7 @@ class GuestMove:
         self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
 
     def _much_is_unseen(self) -> bool:
-        """Return whether much memory stayed that no walk has seen, and so was not refused."""
+        """Return whether much memory is left that no walk has seen, and so none has refused."""
         self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.brought_bytes)
@@ -193,7 +196,7 @@ class GuestMove:
                 self._groups, self._cpus, ours=self._ours, write=self._port.write
             )
             self._ours = self._ours._replace(cpus=self._cpus)
-        if self._ours.mems:  # a guest bound to other nodes gets no pages here
+        if self._ours.mems:  # pages cannot be moved to a node that the guest is not bound to
             cpuset.release_memory(self._groups, self._ours.mems, write=self._port.write)
             self._ours = self._ours._replace(mems=frozenset())
 
@@ -216,7 +219,7 @@ class GuestMove:
         return state
 
     def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
-        """Go through the guest's memory once; return the state it leaves."""
+        """Go through the guest's memory once and return the resulting state."""
         hopeless_bytes = 0
         presence = mappings.Presence(self._groups.pid, self._root)
         try:
@@ -274,7 +277,7 @@ class GuestMove:
         presence: mappings.Presence,
     ) -> MovedPages:
         moved = self._pages.move(mapping, start, end, target, presence)
-        # Pages that did not move were tried several times, and count, too.
+        # The kernel has tried several times to move a refused page, so that counts as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes
@@ -292,7 +295,7 @@ class GuestMove:
         )
         return moved
 
-    def _is_little(self) -> bool:
+    def _can_narrow(self) -> bool:
         off_bytes = self._off_bytes()
         return (
             off_bytes is not None
@@ -301,7 +304,7 @@ class GuestMove:
         )
 
     def _narrow(self) -> str:
-        """Move a small rest by writing ``cpuset.mems``, where move_pages(2) is denied."""
+        """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
         off_bytes = self._off_bytes() or 0
         written = cpuset.hold(
             self._groups,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read on which nodes the huge pages of a process lie."""
+"""Read how many bytes of a process's huge pages are on each node."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
-    """Sum a process's pool pages per node from ``/proc/PID/numa_maps``.
+    """Return the bytes of a process's huge pages on each node, from ``/proc/PID/numa_maps``.
 
-    ``memory.numa_stat`` leaves them out and libvirt's groups have no hugetlb controller.
-    The kernel walks the page tables for this: cheap for a guest on huge pages, not for others.
+    ``memory.numa_stat`` does not include huge pages from a pool, and libvirt's control groups have
+    no hugetlb controller. The kernel walks the page tables for this file, which is cheap for a
+    guest on huge pages, but not for others.
 
-    :param pid: id of the process, None: not known
-    :returns: {node id: bytes}; empty where there are none or the kernel does not report them
+    :param pid: id of the process, or None if it is not known
+    :returns: {node id: bytes}; empty if there are none or the kernel does not report them
     """
     by_node: dict[int, int] = {}
     if pid is None:
@@ -47,10 +48,11 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
 def add_huge_pages(
     by_node: Mapping[int, int], pid: int | None, root: str = '/'
 ) -> dict[int, int] | None:
-    """Return the memory of a guest on huge pages of a pool: {node id: bytes}.
+    """Return the memory of a guest that is backed by huge pages from a pool.
 
-    :param by_node: the rest of its memory, as :func:`cgroups.memory_by_node` reads it
-    :returns: None where its huge pages are unknown: the rest is QEMU's own, not the guest's
+    :param by_node: the rest of its memory, as read by :func:`cgroups.memory_by_node`
+    :returns: {node id: bytes}; None if its huge pages are unknown, since the rest is then QEMU's
+        own memory and not the guest's
     """
     huge = bytes_by_node(pid, root)
     if not huge:

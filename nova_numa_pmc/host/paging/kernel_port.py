@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface to the kernel of code that moves guests; tests pass a model of the kernel."""
+"""The kernel interface of the code that moves guests; tests substitute a model of the kernel."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class KernelPort:
-    """The kernel's side of a move: a guest's control files, and a process's pages."""
+    """The kernel operations of a move, on a guest's control files and a process's pages."""
 
     def write(self, path: str, text: str) -> None:
-        """Write a control file, as :func:`writes.write`."""
+        """Write a control file, as :func:`writes.write` does."""
         writes.write(path, text)
 
     def locate(self, pid: int, addresses: array[int]) -> array[int]:
-        """Return the node of each page, as :func:`move_pages.locate`."""
+        """Return the node of each page, as :func:`move_pages.locate` does."""
         return move_pages.locate(pid, addresses)
 
     def move(
         self, pid: int, addresses: array[int], node: int, shared: bool
     ) -> tuple[int, array[int]]:
-        """Move pages to a node, as :func:`move_pages.move`."""
+        """Move pages to a node, as :func:`move_pages.move` does."""
         return move_pages.move(pid, addresses, node, shared)
 
     def touch(self, pid: int, addresses: array[int], cpus: frozenset[int]) -> None:
-        """Read a byte of each page, as :func:`move_pages.touch`."""
+        """Read a byte of each page, as :func:`move_pages.touch` does."""
         move_pages.touch(pid, addresses, cpus)
 
 

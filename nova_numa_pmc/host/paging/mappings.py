@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the mappings of a process that may hold guest memory, and which of their pages exist.
 
-``/proc/PID/maps`` names them without a look at page tables, which ``smaps`` and
-``numa_maps`` walk for each mapping at once, with the address space's lock held.
+``/proc/PID/maps`` lists mappings without looking at page tables. ``smaps`` and ``numa_maps`` walk
+the page tables of each whole mapping in one go, with the address space's lock held.
 
 Formats: Documentation/filesystems/proc.rst and Documentation/admin-guide/mm/pagemap.rst.
 """
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
-#: 65,530 mappings (vm.max_map_count) of a hundred bytes.
+#: More than 65,530 mappings (vm.max_map_count) of about a hundred bytes each.
 _READ_MAX_BYTES = 16 << 20
 _PRESENT = 0x80  # in the last byte of a pagemap entry
 
 
 class Mapping(Record):
-    """A range of addresses that a process may write.
+    """A range of addresses that may hold pages of the process's own.
 
-    :param shared: also move pages that other processes map, as in a memfd or a file of the guest's
-        own (vhost-user); not in /dev/shm, where guests share memory (ivshmem)
+    :param shared: whether to move pages that other processes map as well: true for a memfd or a
+        file of the guest's own (vhost-user), false for /dev/shm, where guests share memory
+        (ivshmem)
     """
 
     start: int
@@ -39,17 +40,17 @@ class Mapping(Record):
 
 
 def read(pid: int, root: str = '/') -> list[Mapping]:
-    """Read the mappings that hold pages of the process's own, ascending.
+    """Return the mappings that hold pages of the process's own, in ascending order.
 
-    They are the writable ones, and before these what the linker has made read-only (RELRO: 3 MiB
-    of a QEMU with its libraries).
+    These are the writable mappings, and the mappings just before them that the dynamic linker has
+    made read-only after relocation (RELRO), which amount to 3 MiB in QEMU with its libraries.
 
-    :raises GuestGone: there is no such process any more
+    :raises GuestGone: the process no longer exists
     :raises PageMoveError: the file cannot be read or understood
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
     mappings: list[Mapping] = []
-    relocated: tuple[int, int, str] | None = None  # a file's read-only data, if these come next
+    read_only: tuple[int, int, str] | None = None  # the previous mapping, if it may be RELRO
     for line in _lines(path):
         fields = line.rstrip('\n').split(None, 5)
         try:
@@ -61,19 +62,19 @@ def read(pid: int, root: str = '/') -> list[Mapping]:
             raise PageMoveError('%s: not a mapping: %.80r' % (path, line)) from None
         name = fields[5] if len(fields) > 5 else ''
         if mode.startswith('rw') and not _is_device(name):
-            if relocated and relocated[1:] == (start, name):
-                mappings.append(Mapping(relocated[0], start, False))
-            own = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
-            mappings.append(Mapping(start, end, bool(own)))
-        relocated = (start, end, name) if mode == 'r--p' and inode else None
+            if read_only and read_only[1:] == (start, name):
+                mappings.append(Mapping(read_only[0], start, False))
+            shared = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
+            mappings.append(Mapping(start, end, bool(shared)))
+        read_only = (start, end, name) if mode == 'r--p' and inode else None
     return mappings
 
 
 def start_ticks(pid: int, root: str = '/') -> int:
-    """Return when a process started [ticks since boot]; this shows that a pid was reused.
+    """Return the start time of a process [ticks since boot], which tells whether a pid was reused.
 
-    :raises GuestGone: it is gone, or a zombie whose memory is
-    :raises PageMoveError: the file cannot be understood
+    :raises GuestGone: the process has ended, or is a zombie, which has no memory any more
+    :raises PageMoveError: the file cannot be read or understood
     """
     path = os.path.join(root, 'proc/%d/stat' % pid)
     text = ''.join(_lines(path))
@@ -87,10 +88,13 @@ def start_ticks(pid: int, root: str = '/') -> int:
 
 
 class Presence:
-    """Finds the pages that exist: looking a range up takes a hundredth of locating its pages."""
+    """Lookup of the pages that are present in a process.
+
+    Looking up a range takes a hundredth of the time of locating its pages.
+    """
 
     def __init__(self, pid: int, root: str = '/') -> None:
-        """Open a process's pagemap; if that is denied, any page counts as possibly present."""
+        """Open a process's pagemap; if that fails, :meth:`any` assumes that pages are present."""
         try:
             self._fd: int | None = os.open(
                 os.path.join(root, 'proc/%d/pagemap' % pid), os.O_RDONLY | os.O_CLOEXEC
@@ -99,21 +103,21 @@ class Presence:
             self._fd = None
 
     def any(self, start: int, end: int) -> bool:
-        """Return whether a page of the range may be present."""
+        """Return whether any page of the range may be present."""
         if self._fd is None:
             return True
-        wanted = (end - start) // PAGE_BYTES * 8
+        size = (end - start) // PAGE_BYTES * 8
         try:
-            entries = os.pread(self._fd, wanted, start // PAGE_BYTES * 8)
+            entries = os.pread(self._fd, size, start // PAGE_BYTES * 8)
         except OSError:
             return True
         flags = entries[7::8]
-        return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
+        return len(entries) < size or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
 
     def are_present(self, addresses: Sequence[int]) -> list[bool]:
-        """Return for each page of a range whether it is present; all False if that is denied.
+        """Return for each page of a range whether it is present; False where this is unknown.
 
-        :param addresses: of pages one after the other
+        :param addresses: addresses of consecutive pages
         """
         entries = b''
         if self._fd is not None:
@@ -138,18 +142,17 @@ def _is_device(name: str) -> bool:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yield a kernel file's lines, up to a size that no such file reaches."""
-    left = _READ_MAX_BYTES
+    """Yield the lines of a kernel file, up to a size that no such file reaches."""
+    remaining = _READ_MAX_BYTES
     try:
         with open(path, encoding='utf-8', errors='surrogateescape') as file:
             for line in iter(lambda: file.readline(65536), ''):
-                left -= len(line)
-                if left < 0:
+                remaining -= len(line)
+                if remaining < 0:
                     raise PageMoveError('%s: larger than 16 MiB' % path)
                 yield line
     except OSError as error:
-        gone = error.errno in (errno.ENOENT, errno.ESRCH)
-        if gone:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
             raise GuestGone('%s: the process has ended' % path) from None
         raise PageMoveError(
             "%s: %s: reading another user's process needs CAP_SYS_PTRACE"

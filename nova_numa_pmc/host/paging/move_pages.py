@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change the nodes of a process's pages: move_pages(2), and a remedy for its gaps.
+"""Locate and move a process's pages by move_pages(2), and make pages visible that it misses.
 
-If py-libnuma is installed, libnuma's ``move_pages`` is called through its handle (py-libnuma has
-no function for it), which works on every architecture that libnuma supports. Otherwise the system
-call is made directly, which needs nothing installed; its numbers are listed here for the common
-architectures. libnuma without py-libnuma is not used: it would only add rare architectures, on
-which py-libnuma can be installed.
+If py-libnuma is installed, libnuma's ``move_pages`` is called through py-libnuma's library handle
+(py-libnuma has no function for it). This works on every architecture that libnuma supports.
+Otherwise the system call is made directly, which requires no package; its numbers on the common
+architectures are listed here. libnuma is not used without py-libnuma, because that would only add
+rare architectures, on which py-libnuma can be installed.
 
-Nothing else of py-libnuma is called: its functions take masks that they do not check, and an
-absent node ends the process. Here the kernel checks the node, and answers ENODEV.
+Nothing else of py-libnuma is called: its functions do not check the masks that they are given, and
+a node that does not exist ends the process. Here the kernel checks the node and returns ENODEV.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
 
-    #: move_pages(pid, count, pages, nodes, statuses, flags), the arrays by their addresses.
+    #: move_pages(pid, count, pages, nodes, statuses, flags); arrays are passed as addresses.
     MovePages = Callable[[int, int, int, int | None, int, int], int]
 
 _SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
 _MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 #: Pages that one call touches: IOV_MAX of limits.h.
-_TOUCHED = 1024
-#: Initial status of a page, which no kernel returns: the status was not written.
+_TOUCH_PAGES_MAX = 1024
+#: Initial status of a page, which the kernel never returns: it has not written a status.
 UNREPORTED = -(1 << 31)
 
 _REMEDIES = {
@@ -52,7 +52,7 @@ def locate(pid: int, addresses: array[int]) -> array[int]:
     :param addresses: array('Q'), multiples of the page size
     :returns: array('i') of node ids, or negative errnos: -ENOENT where no page is present,
         -EFAULT where the zero page or no memory is mapped; see :func:`touch`
-    :raises GuestGone, PageMoveError: as :func:`move`
+    :raises GuestGone, PageMoveError: as :func:`move` does
     """
     statuses = array('i', (UNREPORTED,)) * len(addresses)
     _call(pid, addresses, None, statuses, 0)
@@ -64,53 +64,54 @@ def move(
 ) -> tuple[int, array[int]]:
     """Move pages to a node.
 
-    The kernel allocates on that node only, and reclaims its page cache for it, but never
-    kills for it.
+    The kernel allocates on that node only. It reclaims page cache there if necessary, but never
+    invokes the OOM killer.
 
-    :param shared: move also pages that other processes map (needs CAP_SYS_NICE)
-    :returns: (why, array('i')): a node id or a negative errno for each page, and 0. Where the
-        kernel stopped at pages that would not move, an errno, and :data:`UNREPORTED` for those
-        from there on, whether or not they moved
-    :raises GuestGone: there is no such process any more
-    :raises PageMoveRefused: the kernel lets us move nothing of it
+    :param shared: also move pages that other processes map (needs CAP_SYS_NICE)
+    :returns: (reason, statuses), where the reason is 0 and each status is a node id or a negative
+        errno. If the kernel stopped at pages that did not move, the reason is an errno, and the
+        statuses of these and all later pages are :data:`UNREPORTED`, whether or not they moved
+    :raises GuestGone: the process no longer exists
+    :raises PageMoveRefused: the kernel does not allow any of the process's pages to be moved
     :raises PageMoveError: another error; pages may have moved
     """
     statuses = array('i', (UNREPORTED,)) * len(addresses)
     nodes = array('i', (node,)) * len(addresses)
-    why = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
-    return why, statuses
+    reason = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
+    return reason, statuses
 
 
 def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None:
-    """Read a byte of each page, so that pages waiting for a NUMA hinting fault are seen.
+    """Read a byte of each page, so that :func:`locate` sees pages that await a NUMA hinting fault.
 
-    Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
-    and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
+    If automatic NUMA balancing has marked a page, Linux 6.1 to 6.5 report it as absent, or as the
+    zero page if it is a huge page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
     "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that cannot be read
-    stays as it is: nothing is raised.
+    is left as it is, without an error.
 
-    :param addresses: array('Q') of pages that are present: others would be allocated
-    :param cpus: CPUs to do this on, if this process may use any of them: those of the node where
-        the pages belong, as a fault may bring a page to the node of the CPU that touches it
+    :param addresses: array('Q') of pages that are present; others would be allocated
+    :param cpus: CPUs to do this on, if this process may use any of them. They should be those of
+        the node where the pages belong, since the fault may move a page to the node of the CPU
+        that touches it
     """
-    read_part = _process_vm_readv()
-    with _on(cpus):
-        for first in range(0, len(addresses), _TOUCHED):
-            part = addresses[first : first + _TOUCHED]
-            read = ctypes.create_string_buffer(len(part))
-            here = _Range(ctypes.addressof(read), len(part))
-            there = (_Range * len(part))(*(_Range(address, 1) for address in part))
-            read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
+    read_memory = _process_vm_readv()
+    with _running_on(cpus):
+        for first in range(0, len(addresses), _TOUCH_PAGES_MAX):
+            part = addresses[first : first + _TOUCH_PAGES_MAX]
+            buffer = ctypes.create_string_buffer(len(part))
+            local = _Range(ctypes.addressof(buffer), len(part))
+            remote = (_Range * len(part))(*(_Range(address, 1) for address in part))
+            read_memory(pid, ctypes.byref(local), 1, remote, len(part), 0)
 
 
 @contextlib.contextmanager
-def _on(cpus: Set[int]) -> Iterator[None]:
-    """Run the block on those of the CPUs that this thread may use, if any."""
+def _running_on(cpus: Set[int]) -> Iterator[None]:
+    """Run the block on those of these CPUs that this thread may use, if there are any."""
     before = os.sched_getaffinity(0)
     if before.isdisjoint(cpus):
         yield
         return
-    with contextlib.suppress(OSError):  # offline by now
+    with contextlib.suppress(OSError):  # the CPUs have gone offline
         os.sched_setaffinity(0, before & cpus)
     try:
         yield
@@ -136,7 +137,7 @@ class _Range(ctypes.Structure):
 def _call(
     pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
 ) -> int:
-    """Return 0, or an errno where the kernel stopped at pages that would not move."""
+    """Return 0, or an errno if the kernel stopped at pages that did not move."""
     not_moved = _function()(
         pid,
         len(addresses),
@@ -149,13 +150,13 @@ def _call(
         return errno.EAGAIN if not_moved else 0
     code = ctypes.get_errno()
     if code == errno.ENOMEM and nodes:
-        return code  # the node is full; a part of them may have moved
+        return code  # the node is full; some of the pages may have moved
     message = 'move_pages of process %d%s: %s' % (
         pid,
         ' to node %d' % nodes[0] if nodes else '',
         os.strerror(code),
     )
-    # EINVAL: it has no memory any more, as it is ending (find_mm_struct() in mm/migrate.c).
+    # EINVAL: the process is ending and has no memory any more (find_mm_struct() in mm/migrate.c).
     if code in (errno.ESRCH, errno.EINVAL):
         raise GuestGone(message)
     if code in _REMEDIES:
@@ -167,7 +168,7 @@ _bound: list[MovePages] = []
 
 
 def _function() -> MovePages:
-    """Return the function, bound once."""
+    """Return libnuma's function or the system call, which is bound only once."""
     if not _bound:
         _bound.append(_bind())
     return _bound[0]
@@ -175,11 +176,11 @@ def _function() -> MovePages:
 
 def _bind() -> MovePages:
     arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
-    # A prototype of our own: the handle's is shared with other users of py-libnuma, and does not
-    # keep errno.
+    # The function is given a prototype here, because the handle's own is shared with other users
+    # of py-libnuma and does not save errno.
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, *arguments, use_errno=True)
-    # Whatever its import may raise: without libnuma an AttributeError, and another distribution
-    # named numa has no such handle.
+    # The import can fail in several ways: without libnuma it raises AttributeError, and another
+    # distribution named numa has no such handle.
     with contextlib.suppress(Exception):
         return prototype(('move_pages', _py_libnuma()))
     number = _SYSCALLS.get(platform.machine())
@@ -188,7 +189,7 @@ def _bind() -> MovePages:
             '%s: the system call number of move_pages is unknown: install py-libnuma'
             % platform.machine()
         )
-    # Variadic in C: each argument as wide as a register.
+    # syscall(2) is variadic, so each argument has to be as wide as a register.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out how much more memory a node can take before its guests suffer."""
+"""Estimate how much more memory a node can take without harm to its guests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)
 
 
 def available_bytes(node: int, root: str = '/') -> int:
-    """Return a node's free memory and half of its page cache.
+    """Return a node's free memory plus half of its page cache.
 
-    Half, as the kernel assumes of MemAvailable at the least (si_mem_available() in
-    mm/show_mem.c), which it does not report per node.
+    The kernel counts at least half of the page cache in MemAvailable (si_mem_available() in
+    mm/show_mem.c), which it does not report for each node.
 
-    :raises PageMoveError: there is no such node with memory, or its file is not understood
+    :raises PageMoveError: the node does not exist or has no memory, or its file cannot be parsed
     """
     path = '%s/node%d/meminfo' % (NODES, node)
     try:

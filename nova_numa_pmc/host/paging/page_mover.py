@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move the pages of one address range that lie elsewhere; report why others stay.
+"""Move those pages of an address range that are on the wrong node, and report why others stay.
 
-Pages are located before they are moved: trying to move a page that is in place already, or absent,
-takes four times as long as locating it, and splits the kernel's batch.
+Pages are located before they are moved: an attempt to move a page that is already in place, or
+absent, takes four times as long as locating it, and splits the kernel's batch.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.paging.mappings import Mapping, Presence
 
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
-_PROBE_EVERY = 16  # ranges, after one without huge pages
+_PROBE_EVERY = 16  # ranges before the next attempt, after a range without huge pages
 _CAP_SYS_NICE = 23
 
 
 class MovedPages(Record):
-    """Result for a range.
+    """Result of moving a range.
 
-    :param refused: (errno's name, pages) that did not move, by what move_pages(2) says of them:
-        EAGAIN in use, or pinned for DMA (VFIO, vDPA); EBUSY being moved or reclaimed by the
-        kernel; EACCES shared with another process (KSM, or no CAP_SYS_NICE); ENOMEM no free page
-        of its size on the node; EFAULT not memory that can move
+    :param refused: pages that did not move, as (errno's name, number of pages), by the reason that
+        move_pages(2) gives. EAGAIN: in use, or pinned for DMA (VFIO, vDPA). EBUSY: being moved or
+        reclaimed by the kernel. EACCES: shared with another process (by KSM, or without
+        CAP_SYS_NICE). ENOMEM: no free page of its size on the node. EFAULT: not movable memory
     """
 
     moved_bytes: int = 0
@@ -44,14 +44,14 @@ class MovedPages(Record):
 
 
 class PageMover:
-    """Moves ranges of one process."""
+    """Mover of address ranges of one process."""
 
     def __init__(
         self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = KERNEL
     ) -> None:
-        """Prepare; nothing is moved yet.
+        """Prepare to move pages; nothing is moved yet.
 
-        :param homes: node ids; what is on one of them stays
+        :param homes: ids of the nodes whose pages stay where they are
         """
         self._pid, self._homes, self._port = pid, homes, port
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
@@ -62,11 +62,11 @@ class PageMover:
     def move(
         self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
     ) -> MovedPages:
-        """Move the pages of a range that lie elsewhere to a node.
+        """Move the pages of a range that are not on a home node to a node.
 
-        :param mapping: that holds the range
-        :param presence: of the process
-        :raises GuestGone, PageMoveError: as :func:`move_pages.move`
+        :param mapping: the mapping that contains the range
+        :param presence: the presence of the process's pages
+        :raises GuestGone, PageMoveError: as :func:`move_pages.move` does
         """
         addresses = array('Q', range(start, end, PAGE_BYTES))
         statuses = self._locate(addresses, presence)
@@ -74,9 +74,11 @@ class PageMover:
         if not away:
             return MovedPages()
         shared = mapping.shared and self._may_share
-        taken = self._move_huge(addresses, statuses, target, shared)
+        huge_positions = self._move_huge(addresses, statuses, target, shared)
         refused = self._move(
-            [addresses[position] for position in away if position not in taken], target, shared
+            [addresses[position] for position in away if position not in huge_positions],
+            target,
+            shared,
         )
         refused_pages = sum(refused.values())
         return MovedPages(
@@ -86,9 +88,10 @@ class PageMover:
         )
 
     def _locate(self, addresses: array[int], presence: Presence) -> array[int]:
-        """Return the node of each page, also of those that wait for a NUMA hinting fault.
+        """Return the node of each page, including pages that await a NUMA hinting fault.
 
-        A huge page that waits is reported as the zero page is; one touch covers all of it.
+        The kernel reports a huge page that awaits one like the zero page; touching one of its
+        addresses is enough.
         """
         statuses = self._port.locate(self._pid, addresses)
         if not _ABSENT.isdisjoint(statuses):
@@ -114,10 +117,11 @@ class PageMover:
     def _move_huge(
         self, addresses: array[int], statuses: array[int], target: int, shared: bool
     ) -> frozenset[int]:
-        """Move huge pages by their first addresses; return the positions that went with them.
+        """Move huge pages by their first addresses; return the positions of all of their pages.
 
-        The other addresses of one that is on its way count as busy and break the kernel's
-        batch. What may be a huge page is found by trying: its last page comes along.
+        While a huge page is being moved, its other addresses count as busy and break the kernel's
+        batch. Whether an aligned unit is a huge page is only known afterwards: its last page has
+        then moved with the first.
         """
         if self._since_probe < _PROBE_EVERY:
             self._since_probe += 1
@@ -126,11 +130,11 @@ class PageMover:
         heads = page_choice.whole_units(statuses, self._homes, first, self._unit)
         if not heads:
             return frozenset()
-        why, _ = self._port.move(
+        reason, _ = self._port.move(
             self._pid, array('Q', [addresses[position] for position in heads]), target, shared
         )
-        if why:
-            return frozenset()  # some may have been split: each page is tried by itself
+        if reason:
+            return frozenset()  # some may have been split, so each page is tried on its own
         ends = self._port.locate(
             self._pid,
             array(
@@ -147,31 +151,32 @@ class PageMover:
         return frozenset(position + i for position in whole for i in range(self._unit))
 
     def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
-        """Move pages; return {errno's name: pages} of those that did not."""
+        """Move pages and return the number of those that did not move, by errno's name."""
         refused: dict[str, int] = {}
         while addresses:
-            wanted = array('Q', addresses)
-            why, statuses = self._port.move(self._pid, wanted, target, shared)
-            now = self._port.locate(self._pid, wanted) if why else statuses
-            tried = self._count_tried(wanted, statuses) if why == errno.EAGAIN else len(wanted)
-            for node, status in zip(now[:tried], statuses):
-                # A page that has vanished or was swapped out since it was located was not refused.
+            batch = array('Q', addresses)
+            reason, statuses = self._port.move(self._pid, batch, target, shared)
+            nodes = self._port.locate(self._pid, batch) if reason else statuses
+            tried = self._count_tried(batch, statuses) if reason == errno.EAGAIN else len(batch)
+            for node, status in zip(nodes[:tried], statuses):
+                # A page that was freed or swapped out after it was located was not refused.
                 if node in self._homes or node == -errno.ENOENT:
                     continue
-                code = why if status == move_pages.UNREPORTED or status >= 0 else -status
+                code = reason if status == move_pages.UNREPORTED or status >= 0 else -status
                 name = errno.errorcode.get(code, str(code))
                 refused[name] = refused.get(name, 0) + 1
-            addresses = wanted[tried:]
+            addresses = batch[tried:]
         return refused
 
     def _count_tried(self, addresses: array[int], statuses: array[int]) -> int:
-        """Return the number of pages that the kernel has tried.
+        """Return the number of pages that the kernel has tried to move.
 
-        It reports at once a page that cannot be added to those it has collected, then moves these,
-        and stops there if one of them stays (do_pages_move() in mm/migrate.c): a pinned huge page
-        would hold back all pages behind it. The rest of that huge page counts as tried.
+        When the kernel cannot add a page to its batch, it reports that page at once, moves the
+        batch, and stops there if a page of the batch does not move (do_pages_move() in
+        mm/migrate.c). A pinned huge page would therefore hold back all pages after it. The rest of
+        that huge page counts as tried.
         """
-        stopped = max(
+        stop = max(
             (
                 position
                 for position, status in enumerate(statuses)
@@ -179,13 +184,13 @@ class PageMover:
             ),
             default=0,
         )
-        if move_pages.UNREPORTED not in statuses[:stopped]:
+        if move_pages.UNREPORTED not in statuses[:stop]:
             return len(addresses)
-        unit = addresses[stopped] // PAGE_BYTES // self._unit
+        unit = addresses[stop] // PAGE_BYTES // self._unit
         return next(
             (
                 position
-                for position in range(stopped + 1, len(addresses))
+                for position in range(stop + 1, len(addresses))
                 if addresses[position] // PAGE_BYTES // self._unit != unit
             ),
             len(addresses),
@@ -193,7 +198,7 @@ class PageMover:
 
 
 def _huge_page_bytes(root: str) -> int:
-    """Return the size of a transparent huge page, the largest there is where not reported."""
+    """Return the size of a transparent huge page; 1 TiB, more than any, if it is not reported."""
     try:
         return max(
             2 * PAGE_BYTES,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware counters: which events a CPU has, opened and read by perf_event_open(2)."""
+"""Hardware counters: the events that a CPU has, opened and read by perf_event_open(2)."""

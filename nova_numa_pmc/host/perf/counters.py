@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep counters open on targets that come and go: CPUs, threads, control groups."""
+"""Keep counters open on targets that come and go: CPUs, threads and control groups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.perf.events import Event
 
-    #: What is counted, and its events.
+    #: A target, and the events to count on it.
     Wanted = tuple[perf_event.Target, tuple[Event, ...]]
-    #: The same, what is open of it, and each event's place among the counts of these groups,
-    #: None: the event is not open. No places: the counts are those of the one group.
+    #: A target, its events, its open groups, and each event's position among the counts of these
+    #: groups, which is None for an event that is not open. Without positions, the counts are those
+    #: of the only group, in its order.
     _Open = tuple[
         perf_event.Target,
         tuple[Event, ...],
@@ -24,21 +25,21 @@ if TYPE_CHECKING:
         tuple[int | None, ...] | None,
     ]
 
-#: What distinguishes targets.
+#: The key that identifies a target.
 _K = TypeVar('_K')
 
 
 class Counters(Generic[_K]):
     """Counters on any number of targets, opened and closed as these change.
 
-    It degrades instead of failing: a counter that cannot be opened reads as None, and
-    :meth:`update` reports it once.
+    A counter that cannot be opened is not an error: it reads as None, and :meth:`update` reports
+    each unsupported event only once.
     """
 
     def __init__(self) -> None:
         self._open: dict[_K, _Open] = {}
-        self._enabled_ns: dict[_K, int | None] = {}  # when last read, for CPUs
-        self._reported: set[tuple[Event, str]] = set()  # kinds of target that lack the event
+        self._enabled_ns: dict[_K, int | None] = {}  # of targets that are CPUs, at the last read
+        self._reported: set[tuple[Event, str]] = set()  # unsupported events, by kind of target
 
     def __len__(self) -> int:
         """Return the number of open descriptors."""
@@ -47,10 +48,10 @@ class Counters(Generic[_K]):
     def update(self, wanted: Mapping[_K, Wanted]) -> tuple[exceptions.CounterError, ...]:
         """Open and close counters so that exactly the wanted targets are counted.
 
-        A target that changed under its key (a thread id used again, a control
-        group created again under its name) is closed and opened again.
+        If the target of a key has changed (a thread id was reused, or a control group
+        was created again under its name), its counters are closed and opened again.
 
-        :returns: what could not be counted
+        :returns: the errors of what could not be counted
         """
         for key in [
             key
@@ -66,10 +67,10 @@ class Counters(Generic[_K]):
             try:
                 self._add(key, target, events, problems)
             except exceptions.CounterTargetGone:
-                continue  # it ended between being listed and now
+                continue  # it has ended since it was listed
             except (exceptions.CountersExhausted, exceptions.CounterRefused) as error:
                 problems.append(error)
-                break  # the others would fail alike; what is open goes on
+                break  # the others would fail as well; those that are open keep counting
         return tuple(problems)
 
     def _add(
@@ -88,43 +89,45 @@ class Counters(Generic[_K]):
         if isinstance(target.id, int) and perf_event.thread(target.id) != target:
             for group in groups:
                 group.close()
-            return  # the thread has ended, and its id may be reused
-        # Usually all events are in one group, whose counts are the reading.
-        places = None if len(groups) == 1 and not missing else _places(events, missing)
-        self._open[key] = (target, events, groups, places)
+            return  # the thread has ended, and its id may have been reused
+        # Usually all events are in one group, whose counts are returned as they are.
+        positions = None if len(groups) == 1 and not missing else _positions(events, missing)
+        self._open[key] = (target, events, groups, positions)
         for event, error in missing:
             if (event, target.kind) not in self._reported:
                 self._reported.add((event, target.kind))
                 problems.append(error)
 
     def read(self) -> dict[_K, perf_event.GroupReadings]:
-        """Return key → counts, in the order of its events."""
+        """Return {key: counts}, in the order of the target's events."""
         readings: dict[_K, perf_event.GroupReadings] = {}
         dead = []
-        for key, (target, _, groups, places) in self._open.items():
-            if places is None:
+        for key, (target, _, groups, positions) in self._open.items():
+            if positions is None:
                 counts = readings[key] = groups[0].read()
             else:
                 counts = tuple([count for group in groups for count in group.read()])
-                readings[key] = tuple(None if place is None else counts[place] for place in places)
-            if target.kind == perf_event.CPU and self._stands_still(key, counts):
+                readings[key] = tuple(
+                    None if position is None else counts[position] for position in positions
+                )
+            if target.kind == perf_event.CPU and self._has_stopped(key, counts):
                 dead.append(key)
         for key in dead:
             self._close(key)
         return readings
 
-    def _stands_still(self, key: _K, counts: perf_event.GroupReadings) -> bool:
-        """Return whether a CPU's counters have stopped: it went offline since they were opened.
+    def _has_stopped(self, key: _K, counts: perf_event.GroupReadings) -> bool:
+        """Return whether a CPU's counters have stopped because the CPU went offline.
 
-        The kernel removes the events from their group then, and does not bring
-        them back with the CPU; the next update opens them again.
+        The kernel then removes the events from their group and does not restore
+        them when the CPU comes back; the next update opens them again.
         """
-        known = [count.enabled_ns for count in counts if count is not None]
-        if len(known) < len(counts):
+        times_ns = [count.enabled_ns for count in counts if count is not None]
+        if len(times_ns) < len(counts):
             return True
-        enabled = min(known, default=None)
-        before, self._enabled_ns[key] = self._enabled_ns.get(key), enabled
-        return before is not None and before == enabled
+        enabled_ns = min(times_ns, default=None)
+        before, self._enabled_ns[key] = self._enabled_ns.get(key), enabled_ns
+        return before is not None and before == enabled_ns
 
     def _close(self, key: _K) -> None:
         for group in self._open.pop(key)[2]:
@@ -132,28 +135,28 @@ class Counters(Generic[_K]):
         self._enabled_ns.pop(key, None)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all counters."""
         for key in list(self._open):
             self._close(key)
 
 
-def _places(
+def _positions(
     events: Sequence[Event], missing: Iterable[tuple[Event, object]]
 ) -> tuple[int | None, ...]:
-    """Return each event's position among those that were opened, None: it was not."""
+    """Return each event's position among those that were opened; None if it was not opened."""
     absent = {event for event, _ in missing}
-    positions = iter(range(len(events)))
-    return tuple(None if event in absent else next(positions) for event in events)
+    next_position = iter(range(len(events)))
+    return tuple(None if event in absent else next(next_position) for event in events)
 
 
 def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:
-    """Return the targets of uncore events: (pmu, cpu) → (target, events).
+    """Return the targets of uncore events as {(PMU, CPU): (target, events)}.
 
     Each box is read once per package, on the CPU that its ``cpumask`` names.
     """
     wanted: dict[tuple[str, int], Wanted] = {}
     for event in events:
         for cpu in event.cpus or ():
-            target, chosen = wanted.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
-            wanted[event.pmu, cpu] = target, (*chosen, event)
+            target, events_there = wanted.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
+            wanted[event.pmu, cpu] = target, (*events_there, event)
     return wanted

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class CpuModel(Record):
     """A CPU model.
 
-    :param cpuid: ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`); '': unknown
-    :param name: its model name, from /proc/cpuinfo
+    :param cpuid: identifier such as ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`);
+        '' if unknown
+    :param name: model name from /proc/cpuinfo
     """
 
     cpuid: str
@@ -25,7 +26,7 @@ class CpuModel(Record):
 
 
 def read(root: str = '/') -> CpuModel:
-    """Return the machine's model from ``/proc/cpuinfo``, of its first processor."""
+    """Return the model of the first CPU in ``/proc/cpuinfo``."""
     try:
         with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
             text = file.read(16384)

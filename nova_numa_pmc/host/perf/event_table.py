@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of each CPU by role, as data, with the document each code comes from.
+"""Table of each CPU's events by role, with the document that each code comes from.
 
-Codes are written as perf writes them (``event=0xd3,umask=0x2``). Each entry
-was compared with libpfm4 4.13 where that knows the CPU (the unit tests do it
-again) and with the kernel's own copy of the vendors' lists,
-``tools/perf/pmu-events/arch`` (Intel perfmon, AMD, Arm). Where the two
-disagree the entry says so.
+Codes are written as in perf (``event=0xd3,umask=0x2``). Each entry was compared
+with libpfm4 4.13 if that knows the CPU (the unit tests repeat this comparison),
+and with the kernel's copy of the vendors' lists, ``tools/perf/pmu-events/arch``
+(Intel perfmon, AMD, Arm). If the two disagree, a comment at the row says so.
 
-The same code changes its meaning between models: event 0x0F with umask 0x10
-is *remote* DRAM on Nehalem-EP and Westmere-DP, and *local* DRAM on
-Westmere-SP. So rows are keyed by model, never by code alone.
+The same code has different meanings on different models: event 0x0F with umask
+0x10 is *remote* DRAM on Nehalem-EP and Westmere-DP, but *local* DRAM on
+Westmere-SP. Rows are therefore keyed by model, and never by code alone.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    #: A umask, and libpfm4's name of it.
+    #: A umask and its libpfm4 name.
     Umask = tuple[int, str | None]
-    #: As the kernel exports it: PMU pattern, event name, bytes that a count weighs, caveats.
+    #: Name exported by the kernel: PMU pattern, event name, bytes per count, caveats.
     SysfsName = tuple[str, str, int | None, tuple[str, ...]]
 
 SUBTRACT_REMOTE = 'includes remote: remote_dram is subtracted'
@@ -52,13 +51,13 @@ PACKAGE = 'one sum for each package: with sub-NUMA clustering its nodes share it
 class Entry(Record):
     """One event of a row.
 
-    :param terms: perf terms, ``event=0xd3,umask=0x1``
-    :param document: where the code comes from
-    :param pfm: its libpfm4 name without the PMU's prefix; None: libpfm4 lacks it
-    :param caveats: what the number leaves out or adds
-    :param pmu: the kernel's PMU, a shell pattern (several boxes are added up)
-    :param bytes_per_count: how many bytes a count stands for, None: not an amount of data
-    :param minus: a role whose count is to be subtracted; None: none
+    :param terms: perf terms, such as ``event=0xd3,umask=0x1``
+    :param document: document that the code comes from
+    :param pfm: libpfm4 name without the PMU's prefix; None if libpfm4 lacks the event
+    :param caveats: what the count leaves out or includes besides
+    :param pmu: shell pattern of the kernel's PMUs (several boxes are added up)
+    :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
+    :param minus: role whose count is to be subtracted, if any
     """
 
     role: str
@@ -74,10 +73,10 @@ class Entry(Record):
 class Row(Record):
     """One CPU model.
 
-    :param cpuid: regular expression on ``vendor-family-model-stepping`` in the
-        form of perf's mapfile.csv (family decimal, the rest hexadecimal), for
-        Arm on ``implementer-part``
-    :param pfm: libpfm4's PMU prefix, None: 4.13 does not know it
+    :param cpuid: regular expression that matches ``vendor-family-model-stepping``
+        in the form of perf's mapfile.csv (family decimal, the rest hexadecimal), or
+        ``ARM-implementer-part``
+    :param pfm: libpfm4's PMU prefix; None if 4.13 does not know the CPU
     """
 
     key: str
@@ -87,11 +86,11 @@ class Row(Record):
     entries: tuple[Entry, ...]
 
 
-# Tables, laid out by hand.
+# These tables are laid out by hand.
 # fmt: off
 def _core(event: int, local: Umask, remote: Umask, document: str, pfm: str | None,
           *caveats: str) -> tuple[Entry, ...]:
-    """Return the two retired-load entries, named after libpfm4's event."""
+    """Return the entries of local and remote DRAM, counted by retired loads."""
     return tuple(
         Entry(role, 'event=%#x,umask=%#x' % (event, umask), document,
               '%s:%s' % (pfm, name) if pfm and name else None, (RETIRED,) + caveats)
@@ -109,7 +108,7 @@ _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
 
 
 def _intel(stall: str, stall_pfm: str, stall_caveat: str) -> tuple[Entry, ...]:
-    """Return the architectural entries (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
+    """Return the architectural events (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
     return (
         Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
         Entry(INSTRUCTIONS, 'event=0xc0', _SDM, 'INSTRUCTION_RETIRED'),
@@ -182,7 +181,7 @@ _LOADS_REMOTE = ((0x4, 'REMOTE_HITM'), (0x8, 'REMOTE_FWD'))
 
 def _server(key: str, title: str, cpuid: str, pfm: str | None,
             uncore: tuple[Entry, ...]) -> Row:
-    """Return a row of Skylake-SP and its successors, whose core events stay the same."""
+    """Return the row of Skylake-SP or a successor, which all have the same core events."""
     document = 'Intel perfmon, %s: %s' % (title, _L3_MISS_LOADS)
     return Row(key, title, cpuid, pfm,
                _core(0xd3, *_LOADS_DRAM, document, _L3_MISS_LOADS, SNC)
@@ -192,7 +191,10 @@ def _server(key: str, title: str, cpuid: str, pfm: str | None,
 
 def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None,
               document: str, caveat: str) -> tuple[Entry, ...]:
-    """Return AMD's fill counts by source; ``names``: libpfm4's of 0x08, 0x40 and 0x10."""
+    """Return AMD's core entries, with data cache fills by their source.
+
+    :param names: libpfm4's names of the umasks 0x08, 0x40 and 0x10, if it has them
+    """
     pfm = dict(zip((0x08, 0x40, 0x10), names)) if names else {}
     return (
         Entry(CYCLES, 'event=0x76', document, 'CYCLES_NOT_IN_HALT'),
@@ -262,7 +264,7 @@ ROWS = (
         + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),),
                         _WSM_DOC % 'Westmere-EP-SP', _UNCORE_RETIRED)
         + _RESOURCE),
-    # libpfm4 counts Westmere-EX among wsm_dp, where REMOTE_DRAM is 0x10; Intel's
+    # libpfm4 treats Westmere-EX as wsm_dp, where REMOTE_DRAM is 0x10, but Intel's
     # list has 0x20. So its two DRAM events have no libpfm4 name here.
     Row('westmere-ex', 'Westmere-EX', r'GenuineIntel-6-2F', 'wsm_dp',
         _core(0x0f, (0x08, None), (0x20, None), _WSM_DOC % 'Westmere-EX', None, HITM,
@@ -272,8 +274,9 @@ ROWS = (
     Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D', 'snb_ep',
         _core(0xd3, *_DRAM, 'Intel perfmon, Jaketown: ' + _LLC_MISS, _LLC_MISS)
         + _SNB_CORE + _IMC_CAS + _QPI),
-    # libpfm4's LOCAL_DRAM is 0x01 here (snoop not needed or missed); Intel's list
-    # has 0x03, with snoops that hit but did not forward. So it has no libpfm4 name.
+    # libpfm4's LOCAL_DRAM is 0x01 here (snoop not needed or missed), but Intel's list
+    # has 0x03, which includes snoops that hit but did not forward. So it has no
+    # libpfm4 name here.
     Row('ivybridge-ep', 'Ivy Bridge-EP', r'GenuineIntel-6-3E', 'ivb_ep',
         _core(0xd3, (0x3, None), (0xc, 'REMOTE_DRAM'), 'Intel perfmon, Ivytown: ' + _LLC_MISS,
               _LLC_MISS)
@@ -332,13 +335,14 @@ ROWS = (
     _neoverse('neoverse-v2', 'Neoverse V2', 0xd4f),
 )
 
-#: Names that kernels export in ``/sys/bus/event_source/devices/PMU/events``, by
-#: role: (PMU pattern, event name, what a count weighs in bytes or None, caveats).
-#: Where the kernel gives a scale in MiB it is used instead of our bytes. The names
-#: ``local_dram``, ``remote_dram``, ``cas_reads`` and ``cas_writes`` are ours: any
-#: PMU driver that can tell them (the emulated machine's does) may export them, the
-#: last two from one PMU for each node whose name ends in the node's number.
+#: Caveat of an event whose PMU's name ends in the number of the node that it counts.
 NODE_IN_NAME = 'node in name'
+#: Names that kernels export in ``/sys/bus/event_source/devices/PMU/events``, by
+#: role: (PMU pattern, event name, bytes per count or None, caveats). If the kernel
+#: exports a scale in bytes, KiB or MiB, that is used instead of the bytes given here.
+#: The names ``local_dram``, ``remote_dram``, ``cas_reads`` and ``cas_writes`` are
+#: ours. Any PMU driver that can count them may export them, as the emulated
+#: machine's does; the last two come from one PMU for each node.
 SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
     LOCAL_DRAM: (('*', 'local_dram', None, ()),),
     REMOTE_DRAM: (('*', 'remote_dram', None, ()),
@@ -365,9 +369,9 @@ SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
     LINK_TX: (('uncore_qpi_[0-9]*', 'drs_data', 8, ()), ('uncore_qpi_[0-9]*', 'ncb_data', 8, ())),
 }
 
-#: Layouts of core PMUs that are not on this machine, so that ``--cpu`` can encode
-#: for another one (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
-#: An uncore box's layout differs between models: its terms are shown as they are.
+#: Layouts of core PMUs that this machine lacks, with which ``--cpu`` encodes the events
+#: of another machine (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
+#: The layout of an uncore box differs between models, so its terms are shown as they are.
 DEFAULT_FORMATS: tuple[tuple[str, dict[str, str]], ...] = (
     ('cpu', {'event': 'config:0-7', 'umask': 'config:8-15', 'cmask': 'config:24-31'}),
     ('armv8_*', {'event': 'config:0-15'}),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the events to count on this CPU, with their meanings, codes and sources.
+"""Choose the events to count on this CPU, with their roles, codes and sources.
 
 For every role (:data:`counter_roles.ROLES`), the first of these sources that has an event is used:
-the operator's override, names that the kernel exports, libpfm4, our table.
+the operator's override, the names that the kernel exports, libpfm4, our table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
 
-#: Core PMUs of x86: KVM's mediated vPMU takes their counters for guests.
+#: Core PMUs of x86, whose counters KVM's mediated vPMU hands to guests.
 _X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
 WHY_MEDIATED = (
     "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
@@ -36,15 +36,15 @@ _NODE_NUMBER = re.compile(r'_(\d{1,5})$')
 
 
 class Event(Record):
-    """One event, ready to open.
+    """One event, ready to be opened.
 
-    :param type, config, config1, config2: of perf_event_attr; type None: not on this machine;
-        config None: its layout is not known here
-    :param cpus: CPUs to count an uncore event on; None: a core event
-    :param node: the node an uncore event belongs to where its PMU's name shows it;
-        None: the node of the CPU it is counted on
-    :param bytes_per_count: how many bytes a count stands for, None: not an amount of data
-    :param minus: a role to subtract, or None
+    :param type, config, config1, config2: fields of perf_event_attr. The type is None if this
+        machine lacks the PMU, and config is None if its layout is not known here
+    :param cpus: CPUs to count an uncore event on; None for a core event
+    :param node: node that an uncore event belongs to, if its PMU's name shows it; None for the
+        node of the CPU that it is counted on
+    :param bytes_per_count: bytes that one count stands for; None if it is not an amount of data
+    :param minus: role whose count is to be subtracted, if any
     :param source: one of override, kernel, libpfm4, table
     """
 
@@ -67,9 +67,9 @@ class Event(Record):
 class Selection(Record):
     """Events that can be counted.
 
-    :param row: the CPU's row of the table, None: the table does not know it
-    :param events: what is counted; one role may have several, to be added up
-    :param missing: (role, why)
+    :param row: the CPU's row of the table; None if the table does not know the CPU
+    :param events: events to count; those of one role are added up
+    :param missing: (role, reason) of each role that cannot be counted
     """
 
     cpu: cpu_model.CpuModel
@@ -79,7 +79,10 @@ class Selection(Record):
 
 
 def find_row(cpuid: str) -> event_table.Row | None:
-    """Return the table's row of a CPU, or None; takes a row's key (``skylake-sp``) too."""
+    """Return the table's row of a CPU; None if there is none.
+
+    :param cpuid: a cpuid or a row's key (``skylake-sp``)
+    """
     for row in event_table.ROWS:
         if row.key == cpuid or re.match('(?:%s)(?:-|$)' % row.cpuid, cpuid):
             return row
@@ -87,12 +90,12 @@ def find_row(cpuid: str) -> event_table.Row | None:
 
 
 def mediated_vpmu(root: str = '/') -> bool:
-    """Return whether KVM hands the core's counters to its guests (Linux 7.0, off by default).
+    """Return whether KVM hands the core counters to its guests (Linux 7.0, off by default).
 
-    Then an open event that counts guest mode makes the next guest's first vCPU
-    fail with EBUSY, and a running guest makes such an event fail with EOPNOTSUPP
-    (kernel/events/core.c, mediated_pmu_account_event). Both vendors' modules
-    have the parameter ``enable_mediated_pmu``.
+    If it does, an open event that counts guest mode makes the first vCPU of the
+    next guest fail with EBUSY, and while a guest runs, opening such an event fails
+    with EOPNOTSUPP (kernel/events/core.c, mediated_pmu_account_event). The modules
+    of both vendors have the parameter ``enable_mediated_pmu``.
     """
     for module in ('kvm_intel', 'kvm_amd', 'kvm'):
         path = os.path.join(root, 'sys/module', module, 'parameters/enable_mediated_pmu')
@@ -113,20 +116,21 @@ def select(
 ) -> Selection:
     """Choose the events of every role.
 
-    :param cpu: cpuid or key of another CPU, to show what would be counted there
-        (nothing of it can be opened here); None: this machine's
-    :param overrides: role → event as perf writes it (``cpu/event=0xd3,umask=0x1/``,
-        ``cpu/instructions/``, ``r53100f``) or a libpfm4 name with its prefix
-        (``skx::EVENT:UMASK``); 'none': do not count the role
-    :param libpfm: the loaded library, None: it is not there
-    :raises EventError: an override that names no role or no event
+    :param cpu: cpuid or key of another CPU, to show what would be counted there (its
+        events cannot be opened here); None for this machine's CPU
+    :param overrides: {role: event}, where an event is written as in perf
+        (``cpu/event=0xd3,umask=0x1/``, ``cpu/instructions/``, ``r53100f``) or as a
+        libpfm4 name with its prefix (``skx::EVENT:UMASK``), or is 'none' if the role
+        is not to be counted
+    :param libpfm: the loaded library; None if it is not available
+    :raises EventError: an override has an unknown role, or is not an event
     """
-    here = cpu is None
-    known = cpu_model.read(root) if cpu is None else cpu_model.CpuModel(cpu, 'unknown')
-    pmus = pmu.read_pmus(root) if here else {}
-    row = find_row(known.cpuid)
-    if row and not here:
-        known = known._replace(name=row.title)
+    for_this_host = cpu is None
+    model = cpu_model.read(root) if cpu is None else cpu_model.CpuModel(cpu, 'unknown')
+    pmus = pmu.read_pmus(root) if for_this_host else {}
+    row = find_row(model.cpuid)
+    if row and not for_this_host:
+        model = model._replace(name=row.title)
     overrides = overrides or {}
     unknown = sorted(set(overrides) - set(counter_roles.ROLES))
     if unknown:
@@ -134,23 +138,23 @@ def select(
             'no such event role: %s; choose from %s'
             % (', '.join(unknown), ', '.join(counter_roles.ROLES))
         )
-    chosen: list[Event] = []
+    selected: list[Event] = []
     missing: Missing = []
     for role in counter_roles.ROLES:
-        events, reason = _find(role, pmus, row, overrides, libpfm, here)
-        chosen.extend(events)
+        events, reason = _find(role, pmus, row, overrides, libpfm, for_this_host)
+        selected.extend(events)
         if not events:
             missing.append((role, reason))
-    if here and mediated_vpmu(root):
-        chosen, missing = _without_core(chosen, missing)
-    return Selection(known, row, tuple(chosen), tuple(missing))
+    if for_this_host and mediated_vpmu(root):
+        selected, missing = _without_core(selected, missing)
+    return Selection(model, row, tuple(selected), tuple(missing))
 
 
-def _without_core(chosen: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
+def _without_core(selected: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
     reason = WHY_MEDIATED % 'it'
-    refused = {event.role for event in chosen if event.pmu in _X86_CORE_PMUS}
+    refused = {event.role for event in selected if event.pmu in _X86_CORE_PMUS}
     return (
-        [event for event in chosen if event.pmu not in _X86_CORE_PMUS],
+        [event for event in selected if event.pmu not in _X86_CORE_PMUS],
         missing + [(role, reason) for role in counter_roles.ROLES if role in refused],
     )
 
@@ -161,9 +165,9 @@ def _find(
     row: event_table.Row | None,
     overrides: Mapping[str, str],
     libpfm: Libpfm | None,
-    here: bool,
+    for_this_host: bool,
 ) -> tuple[tuple[Event, ...], str]:
-    """Return (events, why there are none)."""
+    """Return (events, reason why there are none)."""
     if role in overrides:
         spec = overrides[role].strip()
         if spec.lower() == 'none':
@@ -179,9 +183,11 @@ def _find(
             'software sources are used'
         )
     if not entries:
-        return (), 'no event of %s is known for it' % row.title
+        return (), 'no such event is known for %s' % row.title
     events = tuple(
-        event for entry in entries for event in _from_entry(entry, row, pmus, libpfm, here)
+        event
+        for entry in entries
+        for event in _from_entry(entry, row, pmus, libpfm, for_this_host)
     )
     if not events:
         return (), 'there is no PMU %s (no driver, or a virtual machine)' % entries[0].pmu
@@ -223,14 +229,14 @@ def _from_override(
     )
 
 
-#: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable):
-#: the deck's r53100f names them, the kernel sets them itself and refuses them
-#: in ``config`` (arch/x86/include/asm/perf_event.h).
+#: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable).
+#: Raw codes such as r53100f include them, but the kernel sets them itself and refuses
+#: them in ``config`` (arch/x86/include/asm/perf_event.h).
 _REGISTER_BITS = 0x530000
 
 
 def register_code(event: Event) -> int:
-    """Return the code as written in the event-select register, 0x53100f for 0x100f."""
+    """Return an event's code as in the event-select register: 0x53100f for 0x100f."""
     return (event.config or 0) | _REGISTER_BITS
 
 
@@ -272,7 +278,7 @@ def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
             try:
                 events.append(_kernel_event(role, name, box, weight, caveats))
             except exceptions.EventError:
-                continue  # needs a parameter, or sysfs is garbage: the next source may know it
+                continue  # it needs a parameter or is malformed; the next source may have it
         if events and not uncore:
             break
     return tuple(events if uncore else events[:1])
@@ -304,14 +310,14 @@ def _from_entry(
     row: event_table.Row,
     pmus: Mapping[str, pmu.Pmu],
     libpfm: Libpfm | None,
-    here: bool,
+    for_this_host: bool,
 ) -> list[Event]:
     """Return an entry's events, one for each box of its PMU."""
     uncore = entry.role in counter_roles.UNCORE_ROLES
-    if not here and uncore:
+    if not for_this_host and uncore:
         return [_plain_event(entry, entry.pmu)]
     boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]
-    if not here:
+    if not for_this_host:
         boxes = [pmu.absent_pmu(entry.pmu)]
     name = '%s::%s' % (row.pfm, entry.pfm)
     named = libpfm.encode(name) if libpfm and entry.pfm and row.pfm else None
@@ -331,7 +337,7 @@ def _from_entry(
 
 
 def _from_terms(entry: event_table.Entry, boxes: Iterable[pmu.Pmu]) -> list[Event]:
-    """Return the events of an entry that no name gives: its terms, encoded for each box."""
+    """Return an entry's events, encoded from its terms for each box."""
     events = []
     for box in boxes:
         layout = box if box.formats else box._replace(formats=pmu.absent_pmu(box.name).formats)
@@ -351,7 +357,7 @@ def _from_terms(entry: event_table.Entry, boxes: Iterable[pmu.Pmu]) -> list[Even
                 )
             )
         except exceptions.EventError:
-            continue  # this kernel's driver lacks a term: the role is then missing, with a reason
+            continue  # the driver lacks a term; the role may then be missing, with a reason
     return events
 
 

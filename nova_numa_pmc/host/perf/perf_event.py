@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open, read and close hardware counters: a thin binding of perf_event_open(2).
 
-PyPI has no maintained binding that reads groups and counts control groups
-(performance-features: 2023, whole processes only; perfmon: unmaintained, per
-thread; python3-libpfm is not packaged for Debian), so this is one, with ctypes.
+This is a binding with ctypes, because PyPI has no maintained one that reads
+groups and counts control groups: performance-features (2023) counts whole
+processes only, perfmon is unmaintained and counts threads, and python3-libpfm
+is not packaged for Debian.
 
 Structures: include/uapi/linux/perf_event.h.
 """
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.perf.events import Event
 
-    #: Of a group's events, in their order; None: not reported.
+    #: Readings of a group's events, in their order; None: not reported.
     GroupReadings = tuple[CounterReading | None, ...]
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
-# config2, then what this does not use up to PERF_ATTR_SIZE_VER5.
+# config2, then fields up to PERF_ATTR_SIZE_VER5 that are not used here.
 _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
 # TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
 _READ_FORMAT = 1 | 2 | 4 | 8
-# No exclude_* bit is set: what a guest does is to be counted (perf sets
-# exclude_guest by default, so that `perf stat -e event:GH` is what compares).
+# No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
+# by default, so the counts are to be compared with `perf stat -e event:GH`.
 _DISABLED = 1
 _FD_CLOEXEC, _PID_CGROUP = 8, 4
 _IOC_ENABLE, _IOC_DISABLE, _IOC_ID = 0x2400, 0x2401, 0x80082407
@@ -49,19 +50,19 @@ _IOC_FLAG_GROUP = 1
 
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
-#: Below the root.
+#: Path relative to the root.
 PARANOID = 'proc/sys/kernel/perf_event_paranoid'
 
 
 class Target(Record):
     """The threads or CPUs that are counted.
 
-    :param kind: CPU: all that runs on a CPU; THREAD: a thread wherever it runs;
-        CGROUP: a control group and those below it, on one CPU
-    :param id: thread id; path of a directory of the perf_event hierarchy (v1) or of v2
-    :param cpu: for CPU and CGROUP
-    :param since: distinguishes two holders of one id: a thread's start time
-        (:func:`thread`), a control group's inode (:func:`cgroup`)
+    :param kind: CPU for all that runs on a CPU, THREAD for a thread wherever it runs, or
+        CGROUP for a control group and those below it, on one CPU
+    :param id: thread id, or path of a directory of the perf_event hierarchy (v1) or of v2
+    :param cpu: CPU number, for CPU and CGROUP
+    :param since: what tells apart two holders of one id: a thread's start time
+        (:func:`thread`), or a control group's inode (:func:`cgroup`)
     """
 
     kind: str
@@ -76,10 +77,10 @@ def on_cpu(cpu: int) -> Target:
 
 
 def thread(tid: int, root: str = '/') -> Target | None:
-    """Return a thread's target; None when it is gone.
+    """Return a thread's target; None if the thread has ended.
 
-    Reads ``/proc/TID/task/TID/stat``: ``/proc/TID/stat`` sums over all threads of
-    the process, so that reading it for each of them takes quadratic time.
+    This reads ``/proc/TID/task/TID/stat``, because ``/proc/TID/stat`` adds up all
+    threads of the process, and reading that for each thread takes quadratic time.
     """
     try:
         with open(
@@ -92,7 +93,7 @@ def thread(tid: int, root: str = '/') -> Target | None:
 
 
 def cgroup(path: str, cpu: int) -> Target | None:
-    """Return a control group's target on one CPU; None when it is gone."""
+    """Return a control group's target on one CPU; None if the group no longer exists."""
     try:
         return Target(CGROUP, path, cpu, os.stat(path).st_ino)
     except OSError:
@@ -119,7 +120,7 @@ def pack_attr(event: Event, disabled: bool = False) -> bytes:
 def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool = False) -> int:
     """Open one counter and return its descriptor.
 
-    :raises CounterError: the subclass shows what can be done about it
+    :raises CounterError: the subclass tells what can be done about it
     """
     number = _SYSCALLS.get(platform.machine())
     if number is None or event.type is None:
@@ -127,10 +128,10 @@ def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool 
     directory = -1
     pid, flags = -1, _FD_CLOEXEC
     try:
-        if isinstance(target.id, str):  # of a CGROUP
+        if isinstance(target.id, str):  # CGROUP
             directory = pid = _open_cgroup(target.id, target)
             flags |= _PID_CGROUP
-        elif target.id is not None:  # of a THREAD
+        elif target.id is not None:  # THREAD
             pid = target.id
         attr = pack_attr(event, disabled)
         fd: int = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
@@ -173,7 +174,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def paranoid(root: str = '/') -> int | None:
-    """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
+    """Return kernel.perf_event_paranoid; None if this kernel has no perf events."""
     try:
         with open(os.path.join(root, PARANOID), encoding='ascii') as file:
             return int(file.read(16))
@@ -220,7 +221,7 @@ def _explain(number: int, event: Event | None, target: Target) -> exceptions.Cou
 
 
 def raise_descriptor_limit() -> bool:
-    """Raise this process's soft limit of descriptors to its hard one; return whether it rose."""
+    """Raise this process's soft limit of descriptors to the hard one; return whether it rose."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return False
@@ -234,21 +235,21 @@ def _words(number: int) -> struct.Struct:
 
 
 def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
-    """Return a group's counts in the order of ``ids``; None where one is not in it.
+    """Return a group's counts in the order of ``ids``.
 
-    :param data: what read(2) gave: nr, enabled, running, then value and id of each
-    :returns: all None when the data is no group
+    :param data: what read(2) returned: nr, enabled, running, then the value and id of each event
+    :returns: None for an event that is not in the data, and for all if they are not a group's
     """
-    nothing = (None,) * len(ids)
+    unknown = (None,) * len(ids)
     if len(data) < 24 or len(data) % 8:
-        return nothing
+        return unknown
     words = _words(len(data) // 8).unpack(data)
     number, enabled, running = words[:3]
-    # running > enabled is impossible; a leader in an error state or of another format reads so
+    # running > enabled is impossible: it means a leader in an error state or in another format.
     if len(words) != 3 + 2 * number or running > enabled:
-        return nothing
-    if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
-        # Not CounterReading(...): a named tuple's own constructor takes twice the time.
+        return unknown
+    if words[4::2] == tuple(ids):  # nearly always, as the kernel keeps the order of opening
+        # CounterReading(...), a named tuple's own constructor, would take twice as long.
         return tuple(
             [tuple.__new__(CounterReading, (value, enabled, running)) for value in words[3::2]]
         )
@@ -260,10 +261,10 @@ def parse_group(data: bytes, ids: Sequence[int]) -> GroupReadings:
 
 
 class EventGroup:
-    """Events that the hardware counts together on one target."""
+    """Events that the hardware counts together, on one target."""
 
     def __init__(self, events: Iterable[Event], target: Target, disabled: bool = False) -> None:
-        """Open the events; on an error none stays open.
+        """Open the events; if one fails, none stays open.
 
         :raises CounterError: see :func:`open_event`
         """
@@ -271,7 +272,7 @@ class EventGroup:
         self.target = target
         self.fds: list[int] = []
         self.ids: list[int] = []
-        #: What was read last, and its counts.
+        #: The data that were read last, and their counts.
         self._last: tuple[bytes | None, GroupReadings] = None, ()
         try:
             for event in self.events:
@@ -281,7 +282,7 @@ class EventGroup:
             raise
 
     def add(self, event: Event, disabled: bool = False) -> None:
-        """Open one more event in this group; ``events`` is the caller's to extend."""
+        """Open one more event in this group, without adding it to ``events``."""
         fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
         try:
             self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
@@ -293,7 +294,7 @@ class EventGroup:
     def read(self) -> GroupReadings:
         """Return the counts so far, in the order of ``events``.
 
-        The same object is returned as long as the target has not run.
+        As long as the target has not run, the same object is returned.
         """
         try:
             data = os.read(self.fds[0], 24 + 16 * len(self.fds))
@@ -308,20 +309,20 @@ class EventGroup:
         fcntl.ioctl(self.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
 
     def disable(self) -> None:
-        """Stop counting; what was counted stays readable."""
+        """Stop counting; the counts can still be read."""
         fcntl.ioctl(self.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
 
     def close(self) -> None:
-        """Close the counters, members before their leader."""
+        """Close the counters, the group's leader last."""
         for fd in reversed(self.fds):
             os.close(fd)
         self.fds = []
 
 
 def fit_together(events: Iterable[Event], cpu: int) -> bool:
-    """Return whether the hardware could count all of these at once on a CPU.
+    """Return whether the hardware can count all of these events on a CPU at once.
 
-    :raises CounterError: anything else than a refusal of the group
+    :raises CounterError: an error other than a refusal of the group
     """
     try:
         EventGroup(events, on_cpu(cpu), disabled=True).close()
@@ -335,13 +336,13 @@ def open_groups(
 ) -> tuple[tuple[EventGroup, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 
-    A group that could never be counted at once is refused by the kernel
-    (EINVAL): the event then begins the next group, and the kernel rotates. So does one of
-    :data:`counter_roles.GUEST_ROLES`, so that it takes no counter from the others.
-    An event that this machine does not have is left out of the groups.
+    The kernel refuses a group that can never be counted at once (EINVAL). The event then
+    begins the next group, and the kernel lets the groups take turns. Each of
+    :data:`counter_roles.GUEST_ROLES` also begins a group of its own, so that it takes no counter
+    from the others. An event that this machine does not have is left out.
 
-    :returns: (groups, (event left out, its error) of each)
-    :raises CounterError: anything else than an unsupported event; nothing stays open
+    :returns: (groups, ((event, error) of each event that was left out))
+    :raises CounterError: an error other than an unsupported event; no counter stays open
     """
     groups: list[EventGroup] = []
     missing: list[tuple[Event, exceptions.CounterUnsupported]] = []
@@ -359,8 +360,8 @@ def open_groups(
 
 
 def _belong_together(role: str, other: str) -> bool:
-    alone = counter_roles.GUEST_ROLES
-    return role == other or (role not in alone and other not in alone)
+    separate = counter_roles.GUEST_ROLES
+    return role == other or (role not in separate and other not in separate)
 
 
 def _place(event: Event, groups: list[EventGroup], target: Target, disabled: bool) -> None:
@@ -370,5 +371,5 @@ def _place(event: Event, groups: list[EventGroup], target: Target, disabled: boo
             groups[-1].events += (event,)
             return
         except exceptions.CounterUnsupported:
-            pass  # does not fit, or not supported at all: alone it shows which
+            pass  # it does not fit or is not supported; opening it on its own tells which
     groups.append(EventGroup((event,), target, disabled))

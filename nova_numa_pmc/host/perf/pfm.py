@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look an event's encoding up in libpfm4, by name.
+"""Look up the encoding of an event in libpfm4 by its name.
 
-libpfm4 has no Python package in Debian (Fedora's python3-libpfm is a SWIG
-module of its own build), so this binds the three calls that are needed with
-ctypes. Structures: ``perfmon/pfmlib_perf_event.h`` of libpfm 4.13.
+Debian has no Python package of libpfm4 (Fedora's python3-libpfm is a SWIG
+module from libpfm's own build), so the functions that are needed are bound
+with ctypes. Structures: ``perfmon/pfmlib_perf_event.h`` of libpfm 4.13.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Libpfm:
         self._library = library
 
     def encode(self, name: str) -> tuple[int, int, int, int] | None:
-        """Return (type, config, config1, config2) of ``skx::EVENT:UMASK``, None: not known.
+        """Return (type, config, config1, config2) of an event; None if it is unknown.
 
-        The other bits of perf_event_attr are dropped: libpfm4 sets
-        ``exclude_guest``, and guests are what is to be counted here.
+        The other fields of perf_event_attr are dropped, because libpfm4 sets
+        ``exclude_guest`` and guests are to be counted here.
+
+        :param name: name with the PMU's prefix, such as ``skx::EVENT:UMASK``
         """
         attr = ctypes.create_string_buffer(_ATTR_BYTES)
         argument = _Argument(ctypes.addressof(attr), None, ctypes.sizeof(_Argument), 0, 0, 0)
@@ -53,10 +55,10 @@ class Libpfm:
 
 
 def load(soname: str = _SONAME) -> Libpfm | None:
-    """Return libpfm4; None where the library is missing or does not start.
+    """Return libpfm4; None if the library is missing or cannot be initialised.
 
-    ``LIBPFM_ENCODE_INACTIVE`` makes it encode events of CPUs that it does not
-    run on (libpfm(3)); it is read once, at initialisation.
+    ``LIBPFM_ENCODE_INACTIVE`` lets it encode events of CPUs other than the one
+    it runs on (libpfm(3)). It is only read during initialisation.
     """
     before = os.environ.get('LIBPFM_ENCODE_INACTIVE')
     os.environ['LIBPFM_ENCODE_INACTIVE'] = '1'

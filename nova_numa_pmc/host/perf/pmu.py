@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's PMUs as sysfs shows them, and how their terms become bits.
+"""Read the kernel's PMUs from sysfs, and encode their terms as bits.
 
 Source: Documentation/ABI/testing/sysfs-bus-event_source-devices-{format,events}.
 """
@@ -30,12 +30,12 @@ _MIB = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
 class Pmu(Record):
     """One PMU.
 
-    :param type: perf_event_attr.type; None: not on this machine
-    :param formats: term → layout, ``config:0-7,32-35``
-    :param events: exported name → terms
-    :param cpus: CPUs to count on, one for each package (``cpumask``);
-        None: a core PMU, counted on any CPU, thread or control group
-    :param bytes_per_count: exported name → bytes a count stands for, where known
+    :param type: perf_event_attr.type; None if this machine does not have the PMU
+    :param formats: {term: layout}, such as ``config:0-7,32-35``
+    :param events: {exported name: terms}
+    :param cpus: CPUs to count on, one for each package (``cpumask``); None for a
+        core PMU, which counts on any CPU, thread or control group
+    :param bytes_per_count: {exported name: bytes that one count stands for}, where known
     """
 
     name: str
@@ -47,11 +47,11 @@ class Pmu(Record):
 
 
 def parse_terms(text: str) -> list[tuple[str, int]]:
-    """Return perf terms, ``event=0xd3,umask=0x1,edge``, as (name, value) pairs.
+    """Return perf terms, such as ``event=0xd3,umask=0x1,edge``, as (name, value) pairs.
 
-    A term without a value is 1.
+    A term without a value has the value 1.
 
-    :raises EventError: not such terms, or one that needs a parameter (``=?``)
+    :raises EventError: the text is not a list of terms, or one needs a parameter (``=?``)
     """
     terms = []
     for part in text.strip().split(','):
@@ -83,9 +83,9 @@ def _bits(layout: str) -> tuple[str, list[int]]:
 
 
 def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
-    """Return terms as (config, config1, config2) in the PMU's layout.
+    """Return terms encoded in the PMU's layout, as (config, config1, config2).
 
-    :raises EventError: a term that the PMU does not have, or a value too wide for it
+    :raises EventError: the PMU lacks a term, or a value is too wide for its term
     """
     configs = dict.fromkeys(CONFIGS, 0)
     for name, value in parse_terms(text):
@@ -106,7 +106,7 @@ def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
 
 
 def absent_pmu(name: str) -> Pmu:
-    """Return a stand-in for a PMU of another machine, to encode but not to count."""
+    """Return a stand-in for a PMU that this machine lacks, which can encode but not count."""
     for pattern, formats in event_table.DEFAULT_FORMATS:
         if fnmatch.fnmatchcase(name, pattern):
             return Pmu(name, None, formats, {}, None, {})
@@ -114,7 +114,7 @@ def absent_pmu(name: str) -> Pmu:
 
 
 def _read(path: str, limit: int = 4096) -> str | None:
-    """Return a sysfs file's text, or None when it is missing, vanishing or not text."""
+    """Return the text of a sysfs file; None if it is missing, cannot be read or is not text."""
     try:
         with open(path, encoding='ascii') as file:
             return file.read(limit).strip()
@@ -123,7 +123,7 @@ def _read(path: str, limit: int = 4096) -> str | None:
 
 
 def _names(directory: str) -> list[str]:
-    """List a directory of sysfs; empty when it is missing."""
+    """Return the sorted names in a sysfs directory; empty if it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -136,7 +136,7 @@ def _read_directory(path: str) -> dict[str, str]:
 
 
 def _event_files(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
-    """Split ``events/`` into names with their terms, and bytes a count stands for."""
+    """Return ({event: terms}, {event: bytes that one count stands for}) from ``events/``."""
     events: dict[str, str] = {}
     bytes_per_count: dict[str, float] = {}
     for name, text in texts.items():
@@ -154,7 +154,7 @@ def _event_files(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, fl
 
 
 def read_pmu(path: str, name: str) -> Pmu | None:
-    """Return one PMU, or None when its files make no sense (it vanished, or it is garbage)."""
+    """Return one PMU; None if its files are missing or cannot be parsed."""
     kind = _read(os.path.join(path, 'type'))
     if not kind or not kind.isdecimal() or len(kind) > 9:
         return None
@@ -175,7 +175,7 @@ def read_pmu(path: str, name: str) -> Pmu | None:
 
 
 def read_pmus(root: str = '/') -> dict[str, Pmu]:
-    """Return the PMUs of a machine by name; a machine without any gives an empty dict."""
+    """Return the PMUs of a machine by name; empty if it has none."""
     devices = os.path.join(root, DEVICES)
     pmus = ((name, read_pmu(os.path.join(devices, name), name)) for name in _names(devices))
     return {name: pmu for name, pmu in pmus if pmu is not None}

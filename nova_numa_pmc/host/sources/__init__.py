@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder of evidence: sources that show how local guests' memory accesses are, best first.
+"""The ladder of evidence: sources for how local the guests' memory accesses are, best first.
 
 ``guest_counters``   counters on each guest's vCPU threads, or on its control group
-``cpu_counters``     counters on each CPU, shared out by where the guests ran
-``resctrl``          memory bandwidth monitoring: all traffic and that to local memory
-``numa_faults``      the kernel's NUMA balancing: on which nodes threads hit pages
-``pages``            on which nodes pages lie, by where the vCPUs ran
+``cpu_counters``     counters on each CPU, attributed to guests by where they ran
+``resctrl``          memory bandwidth monitoring: total traffic and traffic to local memory
+``numa_faults``      the kernel's NUMA balancing: the nodes of the pages that threads accessed
+``pages``            the nodes of a guest's pages, compared with those where its vCPUs ran
 ``uncore``           not a source: memory controllers, links and I/O of each node
-``owner_counters``   what the counter sources share: counts of owners made of several targets
-``ladder``           tries the sources in order, leaves one that fails, comes back to it
+``owner_counters``   shared by the counter sources: counts of owners that have several targets
+``ladder``           tries the sources in order, and skips one that failed for some ticks
 
-A source has a ``name``, ``sample(tick)`` → {uuid: :class:`evidence.Evidence`}, ``problems`` and
-``close()`` (:class:`ladder.Source`). While it cannot be used on this host, ``sample()`` raises
-:class:`SourceUnavailable`, with the remedy. A guest without evidence in a tick is absent from
-the result, and the next source is tried.
+A source has ``name``, ``problems``, ``sample(tick)``, which returns
+{uuid: :class:`evidence.Evidence`}, and ``close()`` (:class:`ladder.Source`). While it cannot be
+used on this host, ``sample()`` raises :class:`SourceUnavailable` with the remedy. A guest without
+evidence in a tick is absent from the result, and the next source is tried for it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 class SourceTick(Record):
-    """One reading of a host, as the sources get it.
+    """One reading of a host, as it is given to the sources.
 
-    :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
-    :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there
-    :param counts: {node id: counts} of all that ran on its CPUs, {}: uncounted
+    :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
+    :param now_ns: CLOCK_MONOTONIC of this tick
+    :param busy_cores: {node id: cores for which its CPUs were busy}, at least those guests used
+    :param counts: {node id: counts of all that ran on its CPUs}; empty if nothing was counted
     """
 
     before_ns: int | None
@@ -45,5 +46,5 @@ class SourceTick(Record):
 
     @property
     def elapsed_ns(self) -> int:
-        """Return the time since the tick before; 0 in the first."""
+        """Return the time since the previous tick; 0 in the first."""
         return 0 if self.before_ns is None else max(0, self.now_ns - self.before_ns)

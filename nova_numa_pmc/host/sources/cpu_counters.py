@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters on each CPU; a node's counts are attributed to guests by their run time there."""
+"""Counters on each CPU, with a node's counts attributed to guests by their run time there."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class CpuCounters:
-    """Counts what ran on each node's CPUs; not a source itself.
+    """Counters of all that runs on each node's CPUs; not a source itself.
 
-    :param select: returns what can be counted on this host
-    :ivar roles: the roles that it may count
+    :param select: function that returns the events that can be counted on this host
+    :ivar roles: roles that may be counted
     """
 
     name = 'CPUs'
@@ -34,18 +34,18 @@ class CpuCounters:
         self._select, self._root = select, root
         self._events: tuple[Event, ...] | None = None
         self.roles: tuple[str, ...] = owner_counters.ROLES
-        # Nodes' CPUs.
+        # The owners are nodes, and the keys are their CPUs.
         self._owners: owner_counters.OwnerCounters[int, int] = owner_counters.OwnerCounters()
         self.problems: tuple[str, ...] = ()
 
     def limit(self, roles: tuple[str, ...]) -> None:
-        """Count no other roles from now on."""
+        """Count only these roles from now on."""
         if roles != self.roles:
             self.close()
             self.roles = roles
 
     def sample(self, host: Topology, elapsed_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: counts} of the nodes that are known.
+        """Return {node id: counts} of the nodes whose counts are known.
 
         :raises SourceUnavailable: nothing can be counted on any CPU
         """
@@ -84,39 +84,46 @@ class CpuCounters:
 
 
 class CpuShare:
-    """The source: a guest's share of a node's accesses is its share of the node's busy time."""
+    """The source.
+
+    A guest's share of a node's accesses is taken to be its share of the node's busy time.
+    """
 
     name = 'perf by CPU'
     problems: tuple[str, ...] = ()
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
-        """Return {uuid: evidence}, as if all on a node reached memory alike.
+        """Return {uuid: evidence}, as if all that ran on a node accessed memory at the same rate.
 
-        :raises SourceUnavailable: CPUs are not counted
+        :raises SourceUnavailable: the CPUs are not counted
         """
         if tick.before_ns is None:
             return {}
-        known = {
+        rates_by_node = {
             node: (counts.local_per_sec, counts.remote_per_sec)
             for node, counts in tick.counts.items()
             if counts.local_per_sec is not None and counts.remote_per_sec is not None
         }
-        if not known:
+        if not rates_by_node:
             raise SourceUnavailable('the CPUs are not counted')
         counted_share = min(
-            (share for share in (tick.counts[node].share for node in known) if share is not None),
+            (
+                share
+                for share in (tick.counts[node].share for node in rates_by_node)
+                if share is not None
+            ),
             default=None,
         )
         evidence = {}
         for running in tick.guests:
-            ran = {node: cores for node, cores in running.cores_by_node.items() if cores}
-            if not running.cores_by_node or not ran.keys() <= known.keys():
+            cores_by_node = {n: cores for n, cores in running.cores_by_node.items() if cores}
+            if not running.cores_by_node or not cores_by_node.keys() <= rates_by_node.keys():
                 continue
             local = remote = 0.0
-            for node, cores in ran.items():
+            for node, cores in cores_by_node.items():
                 share = cores / tick.busy_cores[node]
-                local += share * known[node][0]
-                remote += share * known[node][1]
+                local += share * rates_by_node[node][0]
+                remote += share * rates_by_node[node][1]
             evidence[running.guest.uuid] = Evidence(
                 self.name,
                 ATTRIBUTED,
@@ -128,4 +135,4 @@ class CpuShare:
         return evidence
 
     def close(self) -> None:
-        """Do nothing: the counters are the sampler's."""
+        """Do nothing, since the counters belong to the sampler."""

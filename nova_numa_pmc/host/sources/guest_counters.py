@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters on each guest: on its vCPU threads, or on its control group.
 
-By thread a guest takes a descriptor for each vCPU and event, and what its emulator and vhost
-threads do is not counted. By control group it takes one for each *CPU of the host* and event,
-and all of its threads are counted.
+If threads are counted, a guest takes a descriptor for each vCPU and event, and its emulator and
+vhost threads are not counted. If control groups are counted, a guest takes a descriptor for each
+*CPU of the host* and event, and all of its threads are counted.
 
-Counters on CPUs go before counters on threads: the kernel places the former first and takes
-turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where the hardware
-has too few for both, threads would never be counted: see :meth:`GuestCounters.roles_beside`.
+Counters on CPUs take precedence over counters on threads: the kernel schedules the former first,
+and only lets events of the same kind take turns (ctx_sched_in, kernel/events/core.c). If the
+hardware has too few counters for both, threads are never counted; see
+:meth:`GuestCounters.roles_beside`.
 
 Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
-with the first where the hardware has too few counters for all.
+with the first group if the hardware has too few counters for all.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Guest, Life, Topology
 
-    #: A thread's id and start time; or a control group's inode and a CPU.
+    #: A thread's id and start time, or a control group's inode and a CPU.
     _Key = tuple[int | None, int | None]
 
-#: A guest that ran this much without any count was starved of counters [cores].
-_RAN_CORES = 0.01
-#: Roles to count on CPUs beside the guests, in the order tried: the most first.
+#: A guest that ran for more than this without being counted did not get counters [cores].
+_UNCOUNTED_MIN_CORES = 0.01
+#: Roles to count on CPUs beside the guests; the first set that fits is used.
 _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 
 class GuestCounters:
     """The source.
 
-    :param select: returns what can be counted on this host
+    :param select: function that returns the events that can be counted on this host
     :param scope: :data:`perf_event.THREAD` or :data:`perf_event.CGROUP`
     """
 
@@ -58,21 +59,21 @@ class GuestCounters:
         self._scope = scope
         self._select, self._root = select, root
         self._events: tuple[Event, ...] | None = None
-        self._lack: tuple[str, ...] = ()
-        #: Directories of guests' control groups, by uuid and pid.
+        self._missing: tuple[str, ...] = ()
+        #: Directory of each guest's control group.
         self._paths: dict[Life, str] = {}
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
-        self._failed = False  # and was not tried again yet
-        self._role_set = 0  # in _ROLE_SETS
-        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside those
+        self._failed = False  # closed, and not sampled since
+        self._role_set = 0  # index into _ROLE_SETS
+        self._unfit: tuple[str, ...] = ()  # roles that do not fit beside that set
         self.problems: tuple[str, ...] = ()
 
     def roles_beside(self, cpu: int) -> tuple[str, ...]:
-        """Return as many roles to count on CPUs as fit beside this source.
+        """Return the most roles that can be counted on CPUs beside this source.
 
-        :param cpu: an online CPU to ask on
+        :param cpu: an online CPU to try this on
         """
         if self._scope != perf_event.THREAD or self._failed:
             return _ROLE_SETS[0]
@@ -86,7 +87,7 @@ class GuestCounters:
                     if not roles
                     or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
-                # The kernel tries no further group in the turn of one that does not fit.
+                # If a group does not fit in its turn, the kernel does not try the next one.
                 beside = _events_with_roles(first, _ROLE_SETS[self._role_set])
                 self._unfit = tuple(
                     role
@@ -98,7 +99,7 @@ class GuestCounters:
                 )
                 self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
-                return _ROLE_SETS[0]  # its sample reports why
+                return _ROLE_SETS[0]  # sample() reports why
         return _ROLE_SETS[self._role_set]
 
     def _choose(self) -> tuple[Event, ...]:
@@ -108,12 +109,12 @@ class GuestCounters:
             for event in owner_counters.guest_events(selection)
             if event.role not in self._unfit
         )
-        lack = owner_counters.why_no_memory_events(selection)
-        self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
+        reason = owner_counters.why_no_memory_events(selection)
+        self._missing = ('%s: %s' % (self.name, reason),) if reason else ()
         return events
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
-        """Return {uuid: evidence}; without events for DRAM it is of execution only.
+        """Return {uuid: evidence}, which is of execution only if there are no DRAM events.
 
         :raises SourceUnavailable: nothing can be counted on any guest
         """
@@ -129,18 +130,18 @@ class GuestCounters:
         }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
-            deltas = {}  # not sampled in the last tick: the counts are over a longer time
+            deltas = {}  # not sampled in the last tick, so the counts cover a longer time
         self._last_ns = tick.now_ns
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
-        self.problems = self._lack + problems
+        self.problems = self._missing + problems
         if not problems and any(
             running.cores
-            and running.cores > _RAN_CORES
+            and running.cores > _UNCOUNTED_MIN_CORES
             and _is_unknown(deltas.get(running.guest.uuid))
             for running in tick.guests
         ):
-            # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
+            # Fewer counters are free than the hardware has (the NMI watchdog takes one).
             self._role_set = min(self._role_set + 1, len(_ROLE_SETS) - 1)
         evidence = {}
         for uuid, guest_deltas in deltas.items():
@@ -171,7 +172,7 @@ class GuestCounters:
         self, running: RunningGuest, _: Topology, events: tuple[Event, ...]
     ) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
-        keys = [(tid, ran.since) for tid, ran in running.threads.items()]
+        keys = [(tid, times.since) for tid, times in running.threads.items()]
         return {
             key: before.get(key)
             or (perf_event.Target(perf_event.THREAD, key[0], since=key[1]), events)
@@ -183,7 +184,7 @@ class GuestCounters:
     ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
-            return {}  # it is ending, or not in a libvirt group: another source may know
+            return {}  # it is ending, or not in a libvirt group; another source may have evidence
         return {
             (group.since, cpu): (
                 perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),
@@ -194,7 +195,7 @@ class GuestCounters:
         }
 
     def _group(self, guest: Guest) -> perf_event.Target | None:
-        """Return the target of a guest's control group; one made again has another ``since``."""
+        """Return the target of a guest's control group; ``since`` differs if it was recreated."""
         key = guest.life
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
@@ -213,7 +214,7 @@ class GuestCounters:
 
 
 def _is_unknown(deltas: owner_counters.Deltas | None) -> bool:
-    """Return whether nothing is known of a guest that is counted."""
+    """Return whether nothing is known about a guest although it is counted."""
     if deltas is None:
         return False
     return {delta for role, delta in deltas.items() if role in owner_counters.ROLES} == {None}

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """Return its name."""
+            """Return the name of the measurement."""
 
         @property
         def problems(self) -> tuple[str, ...]:
-            """Return the problems of its last sample."""
+            """Return the problems of the last sample."""
 
         def sample(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
-            """Return its measurement.
+            """Measure, and return the result.
 
-            :raises NumaPmcError, OSError: it cannot
+            :raises NumaPmcError, OSError: the measurement failed
             """
 
         def close(self) -> None:
-            """Close what is open; it may be sampled again."""
+            """Close what is open; ``sample`` may be called again."""
 
     Source = Measuring[[SourceTick], dict[str, Evidence]]
 
@@ -48,11 +48,11 @@ RETRY_TICKS = 12
 
 
 class LadderResult(Record):
-    """Evidence that the ladder found in one tick.
+    """Evidence that the ladder has gathered in one tick.
 
-    :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
-    :param problems: problems of the sources above the best one in use, with their remedies
-    :param source: name of the best source in use; empty: none
+    :param evidence: {uuid: :class:`Evidence`}; absent for a guest without any
+    :param problems: problems of the sources that were tried, with their remedies
+    :param source: name of the best source in use; empty if none is
     """
 
     evidence: dict[str, Evidence]
@@ -61,12 +61,12 @@ class LadderResult(Record):
 
 
 class SourceRetries:
-    """Skips a failed source for some ticks."""
+    """Record of failed measurements, each of which is skipped for some ticks."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
         self._retry_ticks = retry_ticks
-        #: {failed measurement: (ticks until it is tried again, why it failed)}.
-        self._left: dict[object, tuple[int, str]] = {}
+        #: {failed measurement: (ticks to skip it for, why it failed)}.
+        self._failed: dict[object, tuple[int, str]] = {}
 
     def sample(
         self,
@@ -75,67 +75,69 @@ class SourceRetries:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T | None:
-        """Return the measurement; None if it failed, and was closed, now or in the last ticks.
+        """Return the result of a measurement; None if it failed, now or in one of the last ticks.
 
-        :param problems: the problems so far; those of this measurement are added
+        A measurement that fails is closed.
+
+        :param problems: list that the measurement's problems are added to
         """
-        ticks, why = self._left.get(measuring, (0, ''))
+        ticks, problem = self._failed.get(measuring, (0, ''))
         if ticks > 0:
-            self._left[measuring] = ticks - 1, why
-            problems.append(why)
+            self._failed[measuring] = ticks - 1, problem
+            problems.append(problem)
             return None
         try:
-            measured = measuring.sample(*args, **kwargs)
+            result = measuring.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
-            why = '%s: %s' % (measuring.name, error)
-            self._left[measuring] = self._retry_ticks, why
-            problems.append(why)
+            problem = '%s: %s' % (measuring.name, error)
+            self._failed[measuring] = self._retry_ticks, problem
+            problems.append(problem)
             measuring.close()
             return None
-        self._left.pop(measuring, None)
+        self._failed.pop(measuring, None)
         problems.extend(measuring.problems)
-        return measured
+        return result
 
 
 class Ladder:
-    """The sources, best first: one that fails is left to the next in the same tick."""
+    """The sources, best first; if one fails, the next is tried in the same tick."""
 
     def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
         self._sources = tuple(sources)
         self._retries = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
-        """Return the best evidence of each guest; problems of sources are not raised.
+        """Return the best evidence of each guest; problems of sources are returned, not raised.
 
-        A guest's memory accesses are taken from the first source that has them; its execution
-        (cycles, instructions) may come from a source above that one.
+        A guest's memory accesses are taken from the first source that has them. Its execution
+        (cycles, instructions) may come from a better source.
         """
         evidence: dict[str, Evidence] = {}
         partial: dict[str, Evidence] = {}
         problems: list[str] = []
         best = ''
         for source in self._sources:
-            waiting = tuple(
+            remaining = tuple(
                 running for running in tick.guests if running.guest.uuid not in evidence
             )
-            if tick.guests and not waiting:
+            if tick.guests and not remaining:
                 break
             sampled = self._retries.sample(source, problems, tick)
             if sampled is None:
                 continue
-            if not tick.guests:  # still tried, so that it is known whether it works
+            if not tick.guests:  # the source was tried only to learn whether it works
                 best = source.name
                 break
-            for running in waiting:
+            for running in remaining:
                 uuid = running.guest.uuid
-                given = sampled.get(uuid)
-                if given is None:
+                guest_evidence = sampled.get(uuid)
+                if guest_evidence is None:
                     continue
-                if given.of_memory:
-                    evidence[uuid] = _with_execution(given, partial.get(uuid))
+                if guest_evidence.of_memory:
+                    evidence[uuid] = _with_execution(guest_evidence, partial.get(uuid))
                     best = best or source.name
                 else:
-                    partial.setdefault(uuid, given)
+                    partial.setdefault(uuid, guest_evidence)
         return LadderResult({**partial, **evidence}, tuple(problems), best)
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's record of NUMA hinting faults: on which nodes each vCPU thread hit pages lately.
+"""The kernel's record of NUMA hinting faults: the nodes of the pages that threads accessed lately.
 
-NUMA balancing unmaps some pages and counts for each thread on which nodes it then accessed
-them (``numa_faults node=N task_private=… task_shared=…`` in
-``/proc/PID/task/TID/sched``: kernel/sched/debug.c). The counts decay with each scan. Only
-they are per thread *and* by node: ``/proc/vmstat`` has ``numa_hint_faults_local`` of the whole
-host, and a control group's ``memory.stat`` (6.12) has ``numa_hint_faults`` without where. A
-guest whose memory is bound by a policy is not scanned, and nothing is known of it.
+NUMA balancing unmaps some pages, and counts for each thread the nodes of those that it then
+accesses (``numa_faults node=N task_private=… task_shared=…`` in ``/proc/PID/task/TID/sched``:
+kernel/sched/debug.c). The counts decay with each scan. Only these counts are by thread *and* by
+node: ``/proc/vmstat`` has ``numa_hint_faults_local`` for the whole host, and a control group's
+``memory.stat`` (since 6.12) has ``numa_hint_faults`` without nodes. A guest whose memory is bound
+by a policy is not scanned, so nothing is known about it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nova_numa_pmc.sample_records import INFERRED
 if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import SourceTick
 
-#: Below the root.
+#: Path relative to the root.
 SWITCH = 'proc/sys/kernel/numa_balancing'
 
 
@@ -37,9 +37,9 @@ class NumaFaults:
         self._root = root
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
-        """Return {uuid: evidence}, a ratio without rates.
+        """Return {uuid: evidence}, which has a ratio but no rates.
 
-        :raises SourceUnavailable: NUMA balancing is off, or not built in
+        :raises SourceUnavailable: NUMA balancing is off, or the kernel was built without it
         """
         if not is_balancing(self._root):
             raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is 0 or absent')
@@ -48,21 +48,23 @@ class NumaFaults:
         for running in tick.guests:
             if not running.cores:
                 continue
-            hits = [
-                hit
-                for tid, ran in running.threads.items()
-                for hit in (self._hits(running.guest.pid, tid, node_of_cpu.get(ran.cpu)),)
-                if hit
+            faults_by_thread = [
+                faults
+                for tid, times in running.threads.items()
+                for faults in (self._faults(running.guest.pid, tid, node_of_cpu.get(times.cpu)),)
+                if faults
             ]
-            total = sum(local + remote for local, remote in hits)
+            total = sum(local + remote for local, remote in faults_by_thread)
             if total:
                 evidence[running.guest.uuid] = Evidence(
-                    self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total
+                    self.name,
+                    INFERRED,
+                    remote_ratio=sum(remote for _, remote in faults_by_thread) / total,
                 )
         return evidence
 
-    def _hits(self, pid: int | None, tid: int, node: int | None) -> tuple[int, int] | None:
-        """Return (pages met on a node, on others); None: the kernel noted none."""
+    def _faults(self, pid: int | None, tid: int, node: int | None) -> tuple[int, int] | None:
+        """Return a thread's faults as (on a node's pages, on others' pages); None if unknown."""
         if pid is None or node is None:
             return None
         path = os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid))
@@ -76,7 +78,7 @@ class NumaFaults:
         return local, sum(by_node.values()) - local
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 def is_balancing(root: str = '/') -> bool:
@@ -85,8 +87,8 @@ def is_balancing(root: str = '/') -> bool:
 
 
 def parse(text: str) -> dict[int, int]:
-    """Return {node id: pages met there} from a thread's ``sched``; empty: none, or garbage."""
-    pages_by_node: dict[int, int] = {}
+    """Return {node id: faults} from a thread's ``sched`` file; empty if it has none or is bad."""
+    faults_by_node: dict[int, int] = {}
     for line in text.splitlines():
         if not line.startswith('numa_faults '):
             continue
@@ -95,5 +97,5 @@ def parse(text: str) -> dict[int, int]:
         if not all(map(is_number, numbers)):
             return {}
         node, private, shared = map(int, numbers)
-        pages_by_node[node] = pages_by_node.get(node, 0) + private + shared
-    return pages_by_node
+        faults_by_node[node] = faults_by_node.get(node, 0) + private + shared
+    return faults_by_node

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count by owner (a guest, a node) on several targets (threads, CPUs), and sum up."""
+"""Count events by owner (a guest or a node), summed over its targets (threads or CPUs)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
-    #: What events of each role saw; None: unknown.
+    #: What the events of each role counted; None: unknown.
     Deltas = dict[str, rates.Delta | None]
 
-#: The owner of targets, and what distinguishes its targets.
+#: The owner of targets, and the key that tells its targets apart.
 _O = TypeVar('_O')
 _K = TypeVar('_K')
 
-#: Core events in the order in which they are opened, in one group as far as the hardware allows:
-#: counts that are divided by each other have to be of the same time.
+#: Roles of core events in the order in which these are opened. They are in one group as far as the
+#: hardware allows, because counts that are divided by each other have to cover the same time.
 ROLES = (
     counter_roles.LOCAL_DRAM,
     counter_roles.REMOTE_DRAM,
@@ -36,18 +36,18 @@ ROLES = (
 def core_events(selection: Selection) -> tuple[Event, ...]:
     """Return the events to count on cores.
 
-    :raises SourceUnavailable: there are none, with the reason
+    :raises SourceUnavailable: there are no such events; the message has the reason
     """
-    chosen = tuple(
+    selected = tuple(
         event
         for role in ROLES
         for event in selection.events
         if event.role == role and event.cpus is None
     )
-    if not chosen:
+    if not selected:
         reasons = dict.fromkeys(why for role, why in selection.missing if role in ROLES)
         raise SourceUnavailable('no core events: %s' % '; '.join(reasons or ('none known',)))
-    return chosen
+    return selected
 
 
 def guest_events(selection: Selection) -> tuple[Event, ...]:
@@ -61,7 +61,7 @@ def guest_events(selection: Selection) -> tuple[Event, ...]:
 
 
 def why_no_memory_events(selection: Selection) -> str | None:
-    """Return why local and remote accesses cannot be distinguished; None: they can."""
+    """Return why local and remote accesses cannot be told apart; None if they can."""
     missing = dict(selection.missing)
     for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):
         if role in missing:
@@ -70,21 +70,22 @@ def why_no_memory_events(selection: Selection) -> str | None:
 
 
 def refuse_mediated(root: str) -> None:
-    """Raise while KVM's mediated vPMU is enabled.
+    """Raise an exception if KVM's mediated vPMU is enabled.
 
-    Asked at every tick: the module can be loaded again with it, and an event of ours that is
-    open would then stop the next guest from starting.
+    This has to be checked at every tick, because KVM's module may be reloaded with it enabled, and
+    an open event of ours would then stop the next guest from starting.
 
-    :raises SourceUnavailable: it is enabled
+    :raises SourceUnavailable: the mediated vPMU is enabled
     """
     if events.mediated_vpmu(root):
         raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
 
 
 class OwnerCounters(Generic[_O, _K]):
-    """Counters on owners, differenced from one reading to the next.
+    """Counters of owners, which return the difference between two readings.
 
-    An owner whose targets came or went is unknown for that tick, as part of their counts is lost.
+    If targets of an owner have come or gone, part of its counts is lost, so the owner is unknown
+    for that tick.
     """
 
     def __init__(self) -> None:
@@ -99,13 +100,12 @@ class OwnerCounters(Generic[_O, _K]):
     def sample(
         self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]], idle_is_zero: bool
     ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
-        """Open and close as wanted, read, and difference.
+        """Open and close counters as wanted, read them, and subtract the previous reading.
 
-        :param wanted: {owner: {key: (target, events)}}; the key distinguishes two holders of
-            one id
-        :param idle_is_zero: as :func:`rates.difference`
-        :returns: ({owner: deltas over all its targets}, problems as text); an owner of which
-            targets came or went is absent. Amounts of data are in bytes
+        :param wanted: {owner: {key: (target, events)}}; the key tells apart two holders of one id
+        :param idle_is_zero: as for :func:`rates.difference`
+        :returns: ({owner: deltas summed over its targets}, problems as text). Amounts of data are
+            in bytes. An owner whose targets have come or gone is absent
         """
         flat = {
             (owner, key): target
@@ -113,7 +113,7 @@ class OwnerCounters(Generic[_O, _K]):
             for key, target in targets.items()
         }
         errors = self._counters.update(flat)
-        # Missing events are reported once, refusals and exhaustion at each attempt.
+        # Counters reports unsupported events once, but refusals and exhaustion at each attempt.
         self._lacking.update(
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
         )
@@ -136,7 +136,7 @@ class OwnerCounters(Generic[_O, _K]):
         return deltas, problems
 
     def close(self) -> None:
-        """Close all counters and forget what they counted."""
+        """Close all counters and forget their readings."""
         self._counters.close()
         self._counters = counters.Counters()
         self._before, self._lacking = {}, {}
@@ -149,34 +149,38 @@ def _add(
     after: GroupReadings,
     idle_is_zero: bool,
 ) -> None:
-    """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
+    """Add what one target's events counted to the totals of their roles.
+
+    :param totals: {role: [amount, smallest share]}, where None is unknown
+    """
     for event, old, new in zip(chosen, before, after):
-        so_far = totals.setdefault(event.role, [0.0, 1.0])
+        total = totals.setdefault(event.role, [0.0, 1.0])
         if old is new and idle_is_zero and new is not None:
-            continue  # a reading that is kept: it has not run
+            continue  # the same object is returned if the target has not run
         delta = rates.difference(old, new, idle_is_zero)
-        if delta is None or so_far is None:
+        if delta is None or total is None:
             totals[event.role] = None
         else:
             value, share = delta
-            so_far[0] += value * (event.bytes_per_count or 1)
-            so_far[1] = min(so_far[1], share)
+            total[0] += value * (event.bytes_per_count or 1)
+            total[1] = min(total[1], share)
 
 
 def add_up(
     chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
 ) -> CpuRates:
-    """Return the counts; a role is unknown where one of its events is on one target.
+    """Return an owner's rates; a role is unknown if one of its events is on any target.
 
-    :param chosen: the events, of :func:`core_events`
+    :param chosen: the events that were counted
+    :param deltas: deltas of one owner, from :meth:`OwnerCounters.sample`
     """
     totals = {role: deltas.get(role) for role in ROLES + counter_roles.GUEST_ROLES}
     for event in chosen:
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
-    known = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
+    shares = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
     local, remote, instructions, cycles, remote_cache, stalled = (
         rates.per_sec(delta, elapsed_ns) for delta in totals.values()
     )
-    share = min(known, default=None)
+    share = min(shares, default=None)
     return CpuRates(local, remote, cycles, instructions, share, remote_cache, stalled)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infer the remote ratio from where a guest's pages lie and its vCPUs ran: the last resort."""
+"""Infer the remote ratio from where a guest's pages are and its vCPUs ran, as a last resort."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Pages:
-    """The source; assumes that a guest accesses all of its pages equally often."""
+    """The source, which assumes that a guest accesses all of its pages equally often."""
 
     name = 'pages'
     problems: tuple[str, ...] = ()
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
-        """Return {uuid: evidence}, a ratio without rates."""
+        """Return {uuid: evidence}, which has a ratio but no rates."""
         evidence = {}
         for running in tick.guests:
             ratio = remote_ratio(running.cores_by_node, running.bytes_by_node)
@@ -30,21 +30,22 @@ class Pages:
         return evidence
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 def remote_ratio(
     cores_by_node: Mapping[int, float], bytes_by_node: Mapping[int, int]
 ) -> float | None:
-    """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes); None: it did not run.
+    """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes).
 
     :param cores_by_node, bytes_by_node: {node id: amount}
+    :returns: None if the guest did not run or none of its memory is known
     """
-    cores, size = sum(cores_by_node.values()), sum(bytes_by_node.values())
-    if not cores or not size:
+    total_cores, total_bytes = sum(cores_by_node.values()), sum(bytes_by_node.values())
+    if not total_cores or not total_bytes:
         return None
     local = sum(
-        amount / cores * bytes_by_node.get(node, 0) / size
-        for node, amount in cores_by_node.items()
+        cores / total_cores * bytes_by_node.get(node, 0) / total_bytes
+        for node, cores in cores_by_node.items()
     )
     return min(1.0, max(0.0, 1.0 - local))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory bandwidth monitoring: all of a group's traffic, and that to local memory, in bytes.
+"""Memory bandwidth monitoring: a group's total traffic and its traffic to local memory, in bytes.
 
-The hardware counts each L3 domain's traffic by resource groups of threads. libvirt makes a
-group for a guest with ``<memorytune>`` or ``<cachetune>``; where a guest has none, its share
-of a domain's traffic is its share of the domain's busy time. No group is made here: there
-are few, and they are the operator's.
+The hardware counts the traffic of each L3 domain by resource groups, which consist of threads.
+libvirt creates a group for a guest with ``<memorytune>`` or ``<cachetune>``. For any other guest,
+its share of a node's traffic is taken to be its share of the node's busy time. No group is created
+here, because there are few of them and they belong to the operator.
 
 Source: Documentation/filesystems/resctrl.rst (Documentation/arch/x86/resctrl.rst before 6.17).
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     #: Bytes by L3 domain; None: not reported.
     Domains = dict[int, 'MonitoredBytes | None']
 
-#: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
+#: The hardware counts in fewer than 64 bits; the kernel extends its counts.
 _TRAFFIC_MAX_BYTES = 1 << 63
 _GROUPS_MAX = 4096
 _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 
 
 class MonitoredBytes(Record):
-    """Bytes that a group moved in a domain so far."""
+    """Bytes that a group has moved in an L3 domain, in total and to or from local memory."""
 
     total: int
     local: int
@@ -51,7 +51,7 @@ class MonitoredBytes(Record):
 class Resctrl:
     """The source.
 
-    :param path: where resctrl is mounted, below ``root``
+    :param path: where resctrl is mounted, relative to ``root``
     """
 
     name = 'resctrl'
@@ -60,21 +60,22 @@ class Resctrl:
     def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
         self._path = host_options.below(root, path)
-        #: CLOCK_MONOTONIC, and what was read, by directory.
+        #: CLOCK_MONOTONIC [ns] of the last sample, and {group's directory: what was read}.
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None
-        #: The nodes' online CPUs, and {L3 domain: {node id: share of its CPUs}}.
+        #: The nodes' online CPUs, and {L3 domain: {node id: share of the domain's CPUs}} of them.
         self._domains: tuple[tuple[frozenset[int], ...] | None, dict[int, dict[int, float]]] = (
             None,
             {},
         )
-        #: CLOCK_MONOTONIC, {node id: counts}.
+        #: CLOCK_MONOTONIC [ns] of the last sample, and {node id: counts}.
         self._nodes: tuple[int | None, dict[int, CpuRates]] = (None, {})
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
 
-        :raises SourceUnavailable: not mounted, or without both kinds of bandwidth
+        :raises SourceUnavailable: resctrl is not mounted, or does not count total and local
+            bandwidth
         """
         controls, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
@@ -84,22 +85,22 @@ class Resctrl:
             return {}
         moved = {group: _moved_bytes(before[1].get(group), now) for group, now in readings.items()}
         homes = self._homes(tick.host)
-        own = {group: tids for group, tids in groups.items() if tids}
-        # A group that was created or removed meanwhile has taken part of the sums with it.
-        same = controls == self._controls
-        domains = _sum([moved[group] for group in controls]) if same else {}
+        tids_by_group = {group: tids for group, tids in groups.items() if tids}
+        # If a group was created or removed since the last tick, part of the sums is lost with it.
+        unchanged = controls == self._controls
+        domains = _sum([moved[group] for group in controls]) if unchanged else {}
         self._controls = controls
         nodes = _by_node(domains, homes, tick.elapsed_ns)
         self._nodes = tick.now_ns, nodes
         return {
             running.guest.uuid: evidence
             for running in tick.guests
-            for evidence in (self._evidence_of(running, own, moved, nodes, tick),)
+            for evidence in (self._evidence_of(running, tids_by_group, moved, nodes, tick),)
             if evidence
         }
 
     def nodes_at(self, now_ns: int) -> dict[int, CpuRates]:
-        """Return {node id: counts}, in lines, of the sample taken at this time; {} if none was."""
+        """Return {node id: counts} of the sample taken at this time [lines]; empty if none was."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
     def _evidence_of(
@@ -110,20 +111,22 @@ class Resctrl:
         nodes: Mapping[int, CpuRates],
         tick: SourceTick,
     ) -> Evidence | None:
-        """Return a guest's evidence, by its own groups or by its share of the nodes."""
+        """Return a guest's evidence from its own groups, or else from its share of the nodes."""
         tids = set(running.threads)
         own = [group for group, members in groups.items() if tids & members]
-        # What a monitoring group counts is in the sum of the group that it is in.
+        # The counts of a monitoring group are included in those of the group that contains it.
         own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
         members = frozenset[int]().union(*(groups[group] for group in own))
         if tids and tids == members:
             total = _sum([moved[group] for group in own])
-            known = [moved_bytes for moved_bytes in total.values() if moved_bytes is not None]
-            if not total or len(known) < len(total):
+            known_bytes = [
+                moved_bytes for moved_bytes in total.values() if moved_bytes is not None
+            ]
+            if not total or len(known_bytes) < len(total):
                 return None
             return self._evidence(
-                sum(moved_bytes.total for moved_bytes in known) * 1e9 / tick.elapsed_ns,
-                sum(moved_bytes.local for moved_bytes in known) * 1e9 / tick.elapsed_ns,
+                sum(moved_bytes.total for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
+                sum(moved_bytes.local for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
                 COUNTED,
             )
         local = remote = 0.0
@@ -143,7 +146,7 @@ class Resctrl:
 
     def _evidence(self, total: float, local: float, basis: str) -> Evidence:
         line = pressure.LINE_BYTES
-        local = min(local, total)  # the two are read one after the other
+        local = min(local, total)  # they are read one after the other, so local may be larger
         return Evidence(
             self.name,
             basis,
@@ -154,7 +157,7 @@ class Resctrl:
         )
 
     def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
-        """Return (directories whose groups' sums hold all traffic, {directory: its threads})."""
+        """Return (directories of the groups that add up to all traffic, {directory: threads})."""
         if not os.path.isdir(os.path.join(self._path, 'mon_data')):
             raise SourceUnavailable(
                 '%s: no memory bandwidth monitoring: mount it with "mount -t resctrl resctrl '
@@ -162,15 +165,15 @@ class Resctrl:
                 % (self._path, self._path)
             )
         controls = [self._path, *self._below(self._path)]
-        every = controls + [
+        directories = controls + [
             group
             for control in controls
             for group in self._below(os.path.join(control, 'mon_groups'))
         ]
-        # All of a host's other threads are in the root group.
+        # The root group has all other threads of the host, so they are not read.
         return controls, {
             group: frozenset() if group == self._path else _tasks(group)
-            for group in every[:_GROUPS_MAX]
+            for group in directories[:_GROUPS_MAX]
         }
 
     def _below(self, directory: str) -> list[str]:
@@ -185,12 +188,12 @@ class Resctrl:
             return []
 
     def _read(self, group: str) -> Domains:
-        """Return a group's bytes."""
+        """Return the bytes that a group has moved so far, by L3 domain."""
         domains: Domains = {}
         try:
             names = os.listdir(os.path.join(group, 'mon_data'))
         except OSError:
-            return domains  # it was removed
+            return domains  # the group was removed
         for name in names:
             digits = name.removeprefix('mon_L3_')
             if digits != name and is_number(digits, 5):
@@ -206,30 +209,31 @@ class Resctrl:
         return domains
 
     def _homes(self, host: Topology) -> dict[int, dict[int, float]]:
-        """Return {L3 domain: {node id: share of its CPUs}}."""
+        """Return {L3 domain: {node id: share of the domain's CPUs}}."""
         online = tuple(node.online_cpus for node in host.nodes)
         if self._domains[0] != online:
-            cpus: dict[int | None, list[int]] = {}
+            nodes_by_domain: dict[int | None, list[int]] = {}
             for node in host.nodes:
                 for cpu in node.online_cpus:
-                    cpus.setdefault(cpu_topology.l3_id(cpu, self._root), []).append(node.id)
+                    domain = cpu_topology.l3_id(cpu, self._root)
+                    nodes_by_domain.setdefault(domain, []).append(node.id)
             self._domains = (
                 online,
                 {
                     domain: {node: nodes.count(node) / len(nodes) for node in set(nodes)}
-                    for domain, nodes in cpus.items()
+                    for domain, nodes in nodes_by_domain.items()
                     if domain is not None
                 },
             )
         return self._domains[1]
 
     def close(self) -> None:
-        """Forget what was read."""
+        """Forget the readings."""
         self._before, self._nodes = None, (None, {})
 
 
 def _amount(path: str) -> int | None:
-    """Return a counter; None: 'Unavailable' or 'Error', as the kernel writes, or no number."""
+    """Return a counter; None if it is no number (the kernel writes 'Unavailable' or 'Error')."""
     try:
         text = read_kernel_file(path).strip()
     except OSError:
@@ -240,7 +244,7 @@ def _amount(path: str) -> int | None:
 
 
 def _tasks(group: str) -> frozenset[int]:
-    """Return the ids of a group's threads; empty: it was removed, or has none."""
+    """Return the ids of a group's threads; empty if it has none or was removed."""
     try:
         words = read_kernel_file(os.path.join(group, 'tasks')).split()
     except OSError:
@@ -249,7 +253,7 @@ def _tasks(group: str) -> frozenset[int]:
 
 
 def _moved_bytes(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
-    """Return the bytes moved between two readings of the domains; None: unknown."""
+    """Return the bytes moved between two readings, by L3 domain."""
     moved: Domains = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
@@ -261,17 +265,18 @@ def _moved_bytes(before: Mapping[int, MonitoredBytes | None] | None, now: Domain
 
 
 def _sum(parts: Iterable[Domains]) -> Domains:
-    """Return the sum over groups; a domain that is unknown in one of them is unknown."""
+    """Return the sum over groups, in which a domain is unknown if any of them does not know it."""
     domains = {domain for part in parts for domain in part}
     total: Domains = {}
     for domain in domains:
         amounts = [part.get(domain) for part in parts]
-        known = [amount for amount in amounts if amount is not None]
+        known_amounts = [amount for amount in amounts if amount is not None]
         total[domain] = (
             None
-            if len(known) < len(amounts)
+            if len(known_amounts) < len(amounts)
             else MonitoredBytes(
-                sum(amount.total for amount in known), sum(amount.local for amount in known)
+                sum(amount.total for amount in known_amounts),
+                sum(amount.local for amount in known_amounts),
             )
         )
     return total
@@ -280,7 +285,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
 def _by_node(
     domains: Domains, homes: Mapping[int, Mapping[int, float]], elapsed_ns: int
 ) -> dict[int, CpuRates]:
-    """Return {node id: counts}, in lines; nodes in one domain share it evenly."""
+    """Return {node id: counts} in lines; a domain's nodes share its traffic by their CPUs."""
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
     unknown: set[int] = set()

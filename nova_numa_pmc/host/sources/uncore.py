@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the traffic of each node's memory controllers, links and I/O, by uncore PMUs."""
+"""Count the traffic of each node's memory controllers, links and I/O by uncore PMUs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.model import Topology
 
-    #: {node id: {(PMU, CPU): what to count there}}
+    #: {node id: {(PMU, CPU): target and events}}
     Plan = dict[int, dict[tuple[str, int], Wanted]]
 
-#: Roles that are used here; a package has dozens of boxes for some of the others.
+#: Roles that are used here. A package has dozens of boxes for some of the others.
 _ROLES = (
     counter_roles.MEM_READ,
     counter_roles.MEM_WRITE,
@@ -35,11 +35,12 @@ _ROLES = (
 
 
 class UncoreUse(Record):
-    """Counts of one node's uncore; None: not counted.
+    """Use of one node's uncore; what was not counted is None.
 
-    :param bandwidth_bytes_per_sec: read + ω · written
-    :param read_lines_per_sec: read for CPUs, its own and others', without devices'
-    :param io_miss_ratio: inbound device writes that missed the cache, of all
+    :param bandwidth_bytes_per_sec: bytes read + ω · bytes written
+    :param read_lines_per_sec: lines read for CPUs of any node, without those read for devices
+    :param link_bytes_per_sec: bytes sent to other sockets
+    :param io_miss_ratio: share of inbound device writes that missed the cache
     """
 
     bandwidth_bytes_per_sec: float | None = None
@@ -49,10 +50,10 @@ class UncoreUse(Record):
 
 
 class Uncore:
-    """Reads the uncore PMUs, each once for each package; not a source itself.
+    """Counter of uncore events, each read once per package; not a source itself.
 
-    :param select: returns what can be counted on this host
-    :param write_weight: ω
+    :param select: function that returns the events that can be counted on this host
+    :param write_weight: ω, the weight of a byte written in the bandwidth
     """
 
     name = 'memory controllers'
@@ -61,7 +62,7 @@ class Uncore:
         self, select: Callable[[], Selection], write_weight: float = 1.0, root: str = '/'
     ) -> None:
         self._select, self._write_weight, self._root = select, write_weight, root
-        #: The CPUs that the plan is for, by node.
+        #: The online CPUs of each node for which the plan was made.
         self._online: tuple[frozenset[int], ...] | None = None
         self._wanted: Plan = {}
         self._shared: tuple[str, ...] = ()
@@ -71,12 +72,12 @@ class Uncore:
         self.problems: tuple[str, ...] = ()
 
     def sample(self, host: Topology, elapsed_ns: int) -> dict[int, UncoreUse]:
-        """Return {node id: use} of the nodes that are known.
+        """Return {node id: use} of the nodes whose use is known.
 
         :raises SourceUnavailable: nothing can be counted
         """
         online = tuple(node.online_cpus for node in host.nodes)
-        if online != self._online:  # another CPU may count for its package now
+        if online != self._online:  # the CPU that counts for a package may have changed
             self._wanted, shared = self._plan(host)
             self._online = online
             self._shared = (
@@ -94,31 +95,31 @@ class Uncore:
         return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
 
     def _plan(self, host: Topology) -> tuple[Plan, set[str]]:
-        """Return (what to count, roles that nodes share)."""
-        chosen = tuple(
+        """Return (plan, roles whose counts several nodes share)."""
+        uncore_events = tuple(
             event for event in self._select().events if event.cpus and event.role in _ROLES
         )
-        if not chosen:
+        if not uncore_events:
             raise SourceUnavailable('the kernel has no PMU for them here')
         wanted: Plan = {node.id: {} for node in host.nodes}
         shared: set[str] = set()
-        for (name, cpu), (target, together) in counters.uncore_targets(chosen).items():
-            by_node: dict[int | None, list[Event]] = {}
-            for event in together:
-                by_node.setdefault(self._node(event, cpu, host), []).append(event)
-            for node, own in by_node.items():
+        for (name, cpu), (target, events) in counters.uncore_targets(uncore_events).items():
+            events_by_node: dict[int | None, list[Event]] = {}
+            for event in events:
+                events_by_node.setdefault(self._node(event, cpu, host), []).append(event)
+            for node, node_events in events_by_node.items():
                 if node is None:
-                    shared.update(event.role for event in own)
+                    shared.update(event.role for event in node_events)
                 else:
-                    wanted[node][name, cpu] = target, tuple(own)
+                    wanted[node][name, cpu] = target, tuple(node_events)
         return wanted, shared
 
     def _node(self, event: Event, cpu: int, host: Topology) -> int | None:
-        """Return the node that an event belongs to; None: several share it."""
+        """Return the node that an event belongs to; None if several share it or it is unknown."""
         if event.node is not None:
             return event.node if event.node in {node.id for node in host.nodes} else None
         package = cpu_topology.socket(cpu, self._root)
-        # If the kernel does not report packages, each node counts as one.
+        # If the kernel does not report packages, each node is taken to be one.
         homes = [
             node.id
             for node in host.nodes
@@ -132,7 +133,7 @@ class Uncore:
         return homes[0] if len(homes) == 1 else None
 
     def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> UncoreUse:
-        """Return a node's use from what its events saw."""
+        """Return a node's use from what its events counted."""
         amounts = {
             role: None if delta is None else delta.value
             for role, delta in ((role, node_deltas.get(role)) for role in _ROLES)
