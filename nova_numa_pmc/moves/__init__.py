@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move guests, for the agent and for commands."""
+"""Make planned moves of guests, for the agent and for commands."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make planned moves in small steps: first promises, then CPUs, then memory.
+"""Make planned moves in small steps: first the promises, then the CPUs, then the memory.
 
-The new place is promised before anything is written, so that a start of another guest counts
-it, and an agent that restarts after being killed knows the intended place. A move whose memory
-would not follow is taken back.
+The new place is promised before anything is written, so that the start of another guest takes it
+into account, and an agent that is restarted after being killed knows the intended place. A move is
+taken back if most of the memory does not follow.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core import pools
 
 MADE = 'made'
-#: What a move counts as; what was made in part counts as made.
+#: Results by which moves are counted; a move that was made in part counts as made.
 COUNTED_AS = (MADE, history.TAKEN_BACK, history.REFUSED)
 
 
 class MoveTotals(Record):
-    """Counts of moves since the agent began.
+    """Totals of moves since the agent was started.
 
     :param ended: {(one of :data:`plan_records.KINDS`, one of :data:`COUNTED_AS`): number of
-        moves}; replaced when it changes, as other threads read it
-    :param guests_moving: number of guests that are being moved
+        moves}; replaced when it changes, because other threads read it
+    :param moved_bytes: bytes that were moved
+    :param guests_moving: number of guests that are being moved now
     """
 
     ended: dict[tuple[str, str], int] = {}
@@ -52,15 +53,16 @@ class MoveTotals(Record):
 
 
 class MoveExecutor:
-    """The move in progress and the moves to come.
+    """The move in progress and the pending moves.
 
+    :param clock: function that returns monotonic time in seconds
     :param mover, batch: ``who`` and ``batch`` of :class:`history.HistoryEntry`
-    :param on_history_entry: called with an entry when a move begins and when it ends; None: append
-        it to the history
-    :ivar move_promises: records the promises; has the options in force
-    :ivar widened: guests that are held to more nodes than were promised
-    :ivar pool: the floating pool; None: as it is published
-    :ivar failed: uuids of guests whose moves were not made or taken back; the planner empties it
+    :param on_history_entry: function that is called with an entry when a move begins and when it
+        ends; None to append the entry to the history
+    :ivar move_promises: records the promises, and has the options in force
+    :ivar widened: the widened guests
+    :ivar pool: the floating pool; None for the pool as it is published
+    :ivar failed: uuids of guests whose moves were refused or taken back; the planner empties it
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class MoveExecutor:
         self.widened = Widened()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
-        self._move: plan_records.Move  # the one in progress or the last one
+        self._move: plan_records.Move  # the move in progress, or the last one
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
@@ -90,7 +92,7 @@ class MoveExecutor:
 
     @property
     def busy(self) -> bool:
-        """Return whether a move is in progress or to come."""
+        """Return whether a move is in progress or pending."""
         return bool(self._queue or self._parts)
 
     @property
@@ -100,12 +102,12 @@ class MoveExecutor:
 
     @property
     def pending(self) -> int:
-        """Return the number of moves to come."""
+        """Return the number of pending moves."""
         return len(self._queue)
 
     @property
     def in_progress(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
-        """Return ((a guest's name, its progress), …) of the move in progress."""
+        """Return (guest's name, progress) of each part of the move in progress."""
         return tuple((part.planned.name, part.guest_move.progress) for part in self._parts)
 
     def _count(self, result: str, parts: Iterable[MovePart]) -> None:
@@ -119,7 +121,7 @@ class MoveExecutor:
         promised: Mapping[str, model.Promise],
         targets: Mapping[str, model.Promise] | None = None,
     ) -> None:
-        """Take over a plan's moves; ``step()`` makes them.
+        """Append the moves of a plan to the pending moves; :meth:`step` makes them.
 
         :param promised, targets: as in :class:`PlannedMove`
         """
@@ -128,16 +130,19 @@ class MoveExecutor:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Cancel the move of a guest that must not be touched now; update the widened guests."""
+        """Cancel the move in progress if one of its guests cannot be moved now.
+
+        Widened guests that were overridden or promised another place no longer count as widened.
+        """
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.planned.uuid in busy for part in self._parts):
             self._cancel()
         self.widened.observe(running, promised)
 
     def step(self) -> float | None:
-        """Do the next step.
+        """Make the next step.
 
-        :returns: after how many seconds to do the next one; None: all is done
+        :returns: time to wait before the next step [s]; None if there are no more moves
         """
         if not self._parts:
             if not self._queue:
@@ -145,25 +150,28 @@ class MoveExecutor:
             self._start(self._queue.popleft())
             return 0.0
         try:
-            waits = [
+            waits_s = [
                 part.guest_move.step().wait_s
                 for part in self._parts
                 if part.guest_move.progress.state == guest_mover.MOVING
             ]
-        except Exception as error:  # in any of its parts: a move succeeds or fails as a whole
+        except Exception as error:  # in any of the parts: a move succeeds or fails as a whole
             self._give_up(error)
             return 0.0
         if all(part.guest_move.progress.state != guest_mover.MOVING for part in self._parts):
             self._end()
             return 0.0
-        return min(waits)
+        return min(waits_s)
 
     def clear_queue(self) -> None:
-        """Give up the moves to come."""
+        """Drop the pending moves."""
         self._queue.clear()
 
     def abandon(self) -> None:
-        """Drop pending moves; keep the one in progress if most has moved, else take it back."""
+        """Drop the pending moves, and end the move in progress.
+
+        It is kept if most of the memory has moved, and taken back otherwise.
+        """
         self.clear_queue()
         self._cancel()
         while self._parts:
@@ -188,11 +196,11 @@ class MoveExecutor:
             self.widened.record(planned.move.kind, part)
 
     def _promise_parts(self, planned: PlannedMove) -> tuple[MovePart, ...]:
-        """Record the promises of a move's guests, all or none; return its parts."""
+        """Record the promises of all guests of a move, or of none, and return its parts."""
         host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
         parts = self.move_promises.parts(planned, host)
-        # Written before the promises, so that a kill leaves no move that the history does not
-        # know, and outside of their lock, so that no start of a guest waits for a disk.
+        # The history is written before the promises, so that it has every move even if the process
+        # is killed, and outside of their lock, so that no start of a guest waits for a disk.
         self._write_history(
             parts, history.BEGUN, 'in progress, or the process that made it was killed'
         )
@@ -200,14 +208,14 @@ class MoveExecutor:
         return parts
 
     def _end(self) -> None:
-        """Keep a move whose memory has followed, else take it back."""
-        left = [part for part in self._parts if not has_followed(part.guest_move.progress)]
-        if left:
-            words = ', '.join(
+        """Keep a move whose memory has followed, and take back any other."""
+        unmoved = [part for part in self._parts if not has_followed(part.guest_move.progress)]
+        if unmoved:
+            details = ', '.join(
                 '%s: %s' % (part.planned.name, progress_text(part.guest_move.progress))
-                for part in left
+                for part in unmoved
             )
-            self._give_up(PageMoveError('most of its memory stays where it was (%s)' % words))
+            self._give_up(PageMoveError('most of its memory stays where it was (%s)' % details))
             return
         for part in self._parts:
             progress = part.guest_move.progress
@@ -236,14 +244,14 @@ class MoveExecutor:
         )
 
     def _give_up(self, cause: Exception) -> None:
-        """Take promises and CPUs back; what has moved of the memory stays.
+        """Restore the promises and CPUs; memory that has moved stays where it is.
 
-        If a promise cannot be restored, the CPUs stay as well: the guest is then at its promised
-        place, and the next plan deals with its memory.
+        If a promise cannot be restored, the CPUs are not restored either. The guest is then at its
+        promised place, and the next plan deals with its memory.
         """
         parts, self._parts = self._parts, ()
         self.failed.update(part.uuid for part in self._move.parts)
-        unknown = not isinstance(cause, (NumaPmcError, OSError))
+        is_unexpected = not isinstance(cause, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if parts else history.REFUSED
         for part in parts:
             try:
@@ -260,12 +268,15 @@ class MoveExecutor:
             self._log.info('not moved: %s', cause)
         else:
             self._log.warning(
-                'not moved: %s: %s', _names(self._move), cause, exc_info=cause if unknown else None
+                'not moved: %s: %s',
+                _names(self._move),
+                cause,
+                exc_info=cause if is_unexpected else None,
             )
         self._write_history(parts, result, str(cause))
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
-        """Append the beginning of a move, or its result, to the history."""
+        """Report the beginning or the result of a move as an entry of the history."""
         self._on_history_entry(
             history.entry(
                 self._id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promise the guests of a planned move their new places, if its premises still hold."""
+"""Promise the guests of a planned move their new places, if the plan's premises still hold."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class MoveRefused(PageMoveError):
-    """A planned move is not made, as its premises no longer hold."""
+    """A planned move is not made, because its premises no longer hold."""
 
 
 class PlannedMove(Record):
-    """A move to come, with its guests' promises before and after it.
+    """A pending move, with its guests' promises before and after it.
 
     :param promised: {uuid: promise before the move}
-    :param targets: {uuid: promise after the move}, for a move that undoes another one; else it
-        follows from the move
+    :param targets: {uuid: promise after the move}, for a move that undoes another one; for other
+        guests, the promise follows from the move
     """
 
     move: plan_records.Move
@@ -44,10 +44,10 @@ class PlannedMove(Record):
 
 
 class MovePromises:
-    """Records the promises of guests that are moved.
+    """Recorder of the promises of guests that are moved.
 
-    :param mover: ``who`` of the history; an operator's order about one guest
-        (:data:`history.PIN`) replaces its earlier override
+    :param mover: ``who`` in the history. For an operator's order about one guest
+        (:data:`history.PIN`), earlier overrides are ignored
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class MovePromises:
         self._files = guests.StatusFiles(root)
 
     def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
-        """Return the parts of a move's guests; nothing is promised or written yet.
+        """Return the parts of a move; nothing is promised or written yet.
 
-        :raises GuestGone, MoveRefused, CpusetError, PageMoveError: it is not to be made
+        :raises GuestGone, MoveRefused, CpusetError, PageMoveError: the move cannot be made
         """
         move, promised, targets = planned
         running: Iterable[model.Guest] = self._files.read()[0]
@@ -106,9 +106,9 @@ class MovePromises:
         return tuple(parts)
 
     def record(self, parts: Sequence[MovePart], host: model.Topology) -> None:
-        """Record the promises of a move's guests, all or none.
+        """Record the promises of all guests of a move, or of none.
 
-        :raises MoveRefused: others have changed since, or the room is taken
+        :raises MoveRefused: a guest's promise has changed since, or there is no room any more
         """
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
             for part in parts:
@@ -133,9 +133,9 @@ class MovePromises:
         host: model.Topology,
         after: model.Promise,
     ) -> guest_mover.GuestMove | CpuMove:
-        """Return what carries out a guest's part: CPUs and memory, or CPUs only.
+        """Return the move of a guest's CPUs and memory, or of its CPUs only.
 
-        :raises MoveRefused: no CPU is left there
+        :raises MoveRefused: the nodes have no CPU left that the guest may use
         """
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
@@ -148,7 +148,7 @@ class MovePromises:
                 )
         if not plan_part.mem_nodes:
             return CpuMove(groups, cpus, self._port)
-        count = sum(1 for part in move.parts if part.mem_nodes)
+        memory_moves = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
@@ -157,7 +157,7 @@ class MovePromises:
             ours=our_set(groups),
             root=self._root,
             limits=guest_mover.PagingLimits(
-                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // count),
+                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_moves),
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),
             clock=self._clock,
@@ -167,14 +167,14 @@ class MovePromises:
     def _check_room(
         self, parts: Sequence[MovePart], host_promises: HostPromises, host: model.Topology
     ) -> None:
-        """Raise :class:`MoveRefused` if a start has taken the room meanwhile.
+        """Raise :class:`MoveRefused` if the start of another guest has taken the room.
 
-        It is raised under the lock, so that nothing is recorded.
+        This happens under the lock, so that nothing is recorded.
         """
         view = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
-        wanted = {node for part in parts for node in part.planned.mem_nodes}
+        target_nodes = {node for part in parts for node in part.planned.mem_nodes}
         for node in view.nodes:
-            if node.id in wanted and node.promised_bytes > node.capacity_bytes:
+            if node.id in target_nodes and node.promised_bytes > node.capacity_bytes:
                 raise MoveRefused(
                     'node %d has no room left for %s'
                     % (node.id, ', '.join(part.planned.name for part in parts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One guest's part of a move: its promise afterwards, and whether its memory followed."""
+"""One guest's part of a move: its promise after the move, and whether its memory has followed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class MovePart(Record):
     """One guest's part of a move in progress.
 
     :param planned: the same part in the plan
-    :param before, after: its guest's promise before the move and after it
-    :param guest_move: moves its CPUs and its memory, or only the CPUs if no memory has to follow
+    :param before, after: the guest's promise before and after the move
+    :param guest_move: the move of the guest's CPUs and memory, or only of its CPUs if no memory
+        has to follow
+    :param began_s: when the part began, on the executor's clock
     """
 
     planned: plan_records.PlanPart
@@ -38,9 +40,9 @@ class MovePart(Record):
 
 
 class CpuMove:
-    """Moves CPUs only, with the interface of :class:`guest_mover.GuestMove` that is used here.
+    """A move of CPUs only, with those methods of :class:`guest_mover.GuestMove` that are used.
 
-    :param cpus: CPUs to hold the guest to, None: let it run wherever the group above its own may
+    :param cpus: CPUs to hold the guest to; None for all CPUs that its parent group may use
     """
 
     def __init__(self, groups: GuestGroups, cpus: frozenset[int] | None, port: KernelPort) -> None:
@@ -49,7 +51,7 @@ class CpuMove:
         self.progress = guest_mover.Progress(guest_mover.MOVING)
 
     def step(self) -> guest_mover.Progress:
-        """Write the CPUs, and be done."""
+        """Write the CPUs, which completes the move, and return the progress."""
         if self._cpus is None:
             self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
         else:
@@ -60,17 +62,17 @@ class CpuMove:
         return self.progress
 
     def cancel(self) -> None:
-        """Do nothing: the CPUs are written in one step."""
+        """Do nothing, since the CPUs are written in one step."""
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
-        """Restore the CPU sets from before."""
+        """Restore the CPU sets to what they were before this move."""
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 
 
 def promise_after(
     move: plan_records.Move, plan_part: plan_records.PlanPart, before: model.Promise
 ) -> model.Promise:
-    """Return a guest's promise once a move is made."""
+    """Return the promise that a guest has after a move."""
     if move.kind == plan_records.WIDEN:
         return before
     after = before
@@ -90,7 +92,10 @@ def narrow_to_l3(
 ) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
-    The choice is by promises; the guest's own demand was considered in planning its move.
+    The L3 cache is chosen by promises, as the guest's demand was considered when the move was
+    planned.
+
+    :param after: the guest's promise after the move
 
     :param others: the host's other promises
     """
@@ -98,31 +103,31 @@ def narrow_to_l3(
         return after._replace(cpus=())
     own = pools.with_guest_pool(guest, host)
     view = host_view.view(own, others, limits)
-    place = {
-        view.domains[at] if view.domains else at
-        for at, node in enumerate(view.nodes)
+    domains = {
+        view.domains[position] if view.domains else position
+        for position, node in enumerate(view.nodes)
         if node.id in after.cpu_nodes
     }
     request = model.Request(guest.vcpus_limit, guest.memory_bytes, allowed_cpus=guest.allowed_cpus)
     cpus: tuple[int, ...] = ()
-    if len(place) == 1:
+    if len(domains) == 1:
         cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, limits)
     return after._replace(cpus=cpus)
 
 
 def has_followed(progress: guest_mover.Progress) -> bool:
-    """Return whether at least half of what was to be moved has been."""
+    """Return whether at least half of the memory that was to be moved has been moved."""
     if progress.state == guest_mover.DONE:
         return True
     return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
 
 
 def progress_text(progress: guest_mover.Progress) -> str:
-    """Return in words how far an unfinished move has come."""
-    left = (
+    """Return text that describes the progress of an incomplete move."""
+    left_text = (
         'an unknown amount'
         if progress.left_bytes is None
         else ('%d MiB' % (progress.left_bytes >> 20))
     )
     refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
-    return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')
+    return '%s, %s left%s' % (progress.state, left_text, '; ' + refused if refused else '')

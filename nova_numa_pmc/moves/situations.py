@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the rebalancer's input of a host: from a tick of the agent, or for a command."""
+"""Build the rebalancer's input for a host, in a tick of the agent or for a command."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def situation(
     measured_since_ns: int | None = None,
     now_ns: int | None = None,
 ) -> plan_records.Situation:
-    """Return the rebalancer's input from what was measured and observed.
+    """Return the rebalancer's input, from a sample and the observed guests.
 
-    It includes the free memory of the nodes, which moves need.
+    It includes the available memory of the nodes, which moves need.
 
-    :param sampler: took the sample
-    :param places: {uuid: node ids} of guests that are held to more nodes than were promised
+    :param sampler: the sampler that took the sample
+    :param places: {uuid: ids of the nodes that a widened guest is held to}
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
-        then is left where it is. None: all guests are considered
-    :param now_ns: CLOCK_BOOTTIME now; None: no guest counts as just placed
+        then is left where it is. None to consider all guests
+    :param now_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
     """
     promised = host_promises.promises
     running = {guest.uuid: guest for guest in guests}
-    sample, inside = _in_pool(sample, running, host)
+    sample, pool_samples = _in_pool(sample, running, host)
     view = host_view.view(
         host,
         promised.values(),
@@ -55,16 +55,16 @@ def situation(
     loads = guest_load.guest_loads(
         sample.guests, running, promised, view, places, now_ns, host, measured_since_ns
     )
-    free = []
+    available_bytes = []
     for node in host.nodes:
         with contextlib.suppress(PageMoveError):
-            free.append((node.id, node_room.available_bytes(node.id, root)))
+            available_bytes.append((node.id, node_room.available_bytes(node.id, root)))
     return plan_records.Situation(
         view,
         loads,
         sampler.latencies_ns(host),
-        guest_load.waiting_cores(inside),
-        tuple(free),
+        guest_load.waiting_cores(pool_samples),
+        tuple(available_bytes),
         sampler.mlp,
         limits,
     )
@@ -75,15 +75,15 @@ def _in_pool(
 ) -> tuple[Sample, list[GuestSample]]:
     """Return (sample, samples of the guests in the floating pool).
 
-    The CPU time of all other guests is made unknown in the sample, as the nodes' CPU demand is
-    that of the floating pool; their memory still counts.
+    The CPU time of all other guests is set to unknown in the sample, because the nodes' CPU demand
+    is that of the floating pool. Their memory still counts.
     """
-    guest_samples, inside = [], []
+    guest_samples, pool_samples = [], []
     for guest_sample in sample.guests:
         guest = running.get(guest_sample.uuid)
         if guest and (not eligibility.is_in_pool(guest, host) or pools.is_apart(guest, host)):
             guest_samples.append(guest_sample._replace(cores=None, waiting_cores=None))
         else:
             guest_samples.append(guest_sample)
-            inside.append(guest_sample)
-    return sample._replace(guests=tuple(guest_samples)), inside
+            pool_samples.append(guest_sample)
+    return sample._replace(guests=tuple(guest_samples)), pool_samples

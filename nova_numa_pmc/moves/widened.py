@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remember guests that are held to more nodes than promised until their own have room again."""
+"""Keep track of widened guests until they are narrowed or go home."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.moves.parts import MovePart
 
-    #: Node ids, and what was promised when the guest was widened.
+    #: Ids of the nodes that a guest is held to, and its promise when it was widened.
     _Place = tuple[tuple[int, ...], model.Promise]
 
 
 class Widened:
-    """Widened guests, and those narrowed by the move in progress."""
+    """The widened guests, and those that the move in progress has narrowed."""
 
     def __init__(self) -> None:
         self._widened: dict[str, _Place] = {}
@@ -30,13 +30,13 @@ class Widened:
         return {uuid: nodes for uuid, (nodes, _) in self._widened.items()}
 
     def clear(self) -> None:
-        """Forget all: the widened guests go home."""
+        """Forget all widened guests, so that they go home."""
         self._widened.clear()
 
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Forget guests that are overridden, or whose promise has changed: these go home."""
+        """Forget guests that are overridden or whose promise has changed, so that they go home."""
         overridden = {guest.uuid for guest in running if guest.override}
         self._widened = {
             uuid: (nodes, promise)
@@ -45,13 +45,13 @@ class Widened:
         }
 
     def begin(self) -> None:
-        """Forget which guests the previous move narrowed."""
+        """Forget which guests the previous move has narrowed."""
         self._narrowed = {}
 
     def record(self, kind: str, part: MovePart) -> None:
-        """Record that a move has widened or narrowed a guest, once its CPUs are written.
+        """Record that a move has widened or narrowed a guest, once its CPUs have been written.
 
-        :param kind: of :data:`plan_records.KINDS`
+        :param kind: one of :data:`plan_records.KINDS`
         """
         uuid = part.planned.uuid
         if kind == plan_records.WIDEN:
@@ -60,6 +60,6 @@ class Widened:
             self._narrowed[uuid] = self._widened.pop(uuid)
 
     def restore(self, uuid: str) -> None:
-        """Count a guest as widened again, as the move that narrowed it is taken back."""
+        """Record that a guest is widened again, after the move that narrowed it was taken back."""
         if uuid in self._narrowed:
             self._widened[uuid] = self._narrowed[uuid]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples in files: write recordings, and replay them or the output of ``perf stat``."""
+"""Write samples to recordings, and replay recordings or the output of ``perf stat``."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn a sample into columns of plain values and back, checked.
+"""Convert a sample to columns of plain values, and such columns to a sample, checking them.
 
-Columns, because their names are then written once for all guests, and because values of a
-kind compress well next to each other. An unknown column is ignored and a missing one takes its
-field's default, so that older and newer writers can be read.
+In columns, names are written only once for all guests, and values of the same kind are next to
+each other, so that they compress well. An unknown column is ignored, and a missing one takes the
+default of its field, so that files from older and newer writers can be read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     _Row = TypeVar('_Row', NodeSample, GuestSample)
 
-#: A measured rate has no more digits than this that mean anything.
+#: A measured rate is not more precise than this.
 SIGNIFICANT_DIGITS = 6
 
 _NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
-#: Kinds of fields; all others are numbers or None.
+#: Kinds of fields; a field that is not listed is a number or None.
 _KINDS: dict[type[Record], dict[str, int]] = {
     NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
     GuestSample: {
@@ -42,14 +42,14 @@ _KINDS: dict[type[Record], dict[str, int]] = {
     },
     Sample: {'source': _TEXT, 'problems': _TEXTS},
 }
-#: Inclusive; beyond any real rate.
+#: Inclusive bounds: the highest node id, and a number beyond any real rate.
 _NODE_MAX, _NUMBER_MAX = 16383, 1e30
 
 
 def to_columns(sample: Sample) -> dict[str, Any]:
-    """Return a sample as dicts, lists and scalars, floats cut to six significant digits.
+    """Return a sample as dicts, lists and scalars.
 
-    Times keep their milliseconds.
+    Times are rounded to milliseconds, and other floats to six significant digits.
     """
     return {
         'taken_s': round(sample.taken_s, 3),
@@ -62,9 +62,9 @@ def to_columns(sample: Sample) -> dict[str, Any]:
 
 
 def from_columns(data: Any) -> Sample:
-    """Return the sample in the output of :func:`to_columns`.
+    """Return the sample from the output of :func:`to_columns`.
 
-    :raises RecordingError: it is something else
+    :raises RecordingError: the data are something else
     """
     try:
         scalars = {
@@ -100,19 +100,19 @@ def _to_plain(value: Any) -> Any:
 
 
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
-    known = {
+    columns_by_field = {
         field: checked.of_type(list, columns[name])
         for field, name in file_names(kind).items()
         if name in checked.of_type(dict, columns)
     }
-    if len({len(column) for column in known.values()}) > 1:
+    if len({len(column) for column in columns_by_field.values()}) > 1:
         raise ValueError('columns of unequal length')
     kinds = _KINDS[kind]
     rows = [
         [_value(kinds.get(field, _NUMBER), value) for value in column]
-        for field, column in known.items()
+        for field, column in columns_by_field.items()
     ]
-    return tuple(kind(**dict(zip(known, row))) for row in zip(*rows))
+    return tuple(kind(**dict(zip(columns_by_field, row))) for row in zip(*rows))
 
 
 def _value(kind: int, value: Any) -> Any:

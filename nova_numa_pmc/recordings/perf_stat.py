@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the output of ``perf stat -x, -I``, of this host or another.
+"""Parse the output of ``perf stat -x, -I``, from this host or another.
 
-All, by CPU (``-A``), by node (``--per-node``), and each of them by control group
-(``--for-each-cgroup``). Lines as in "CSV FORMAT" of perf-stat(1)::
+Counts may be of the whole host, by CPU (``-A``) or by node (``--per-node``), and each of these
+also by control group (``--for-each-cgroup``). The format is in "CSV FORMAT" of perf-stat(1)::
 
     [time,][CPU3,|N0,4,]value,unit,event,[cgroup,]run time,share counted[,metric,its unit]
 
-perf has scaled the values of events that took turns already.
+perf has already scaled the values of events that took turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOST_SCOPE, CPU_SCOPE, NODE_SCOPE = 'host', 'cpu', 'node'
 _NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
 _LINE_MAX = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
-#: What perf calls events, in addition to the names of this CPU's own.
+#: Names of events in perf, in addition to those of the CPU's own events.
 _NAMES = {
     'cycles': counter_roles.CYCLES,
     'cpu-cycles': counter_roles.CYCLES,
@@ -42,12 +42,13 @@ _NAMES = {
 
 
 class PerfStatLine(Record):
-    """One line.
+    """One line of the output.
 
     :param scope: :data:`HOST_SCOPE`, :data:`CPU_SCOPE` or :data:`NODE_SCOPE`
-    :param id: the CPU's or node's
-    :param cgroup: '' none
-    :param delta: what was counted, None: not counted
+    :param id: id of the CPU or node; None for the whole host
+    :param cgroup: path of the control group, or '' if there is none
+    :param delta: what was counted; None if the event was not counted
+    :param supported: whether the CPU supports the event
     """
 
     scope: str
@@ -60,7 +61,10 @@ class PerfStatLine(Record):
 
 
 class Interval(Record):
-    """Counts of an interval that ended ``at_s`` seconds after perf began."""
+    """Counts of one interval.
+
+    :param at_s: end of the interval, from the start of perf [s]
+    """
 
     at_s: float
     elapsed_s: float
@@ -84,10 +88,11 @@ def _pattern(separator: str) -> re.Pattern[str]:
 def parse(
     lines: Iterable[str], damaged: Callable[[int, str], object] | None = None
 ) -> Iterator[Interval]:
-    """Yield the interval of each time in the lines of a file.
+    """Yield an interval for each time that occurs in the lines of a file.
 
-    :param damaged: called with the number and text of a line that perf did not write
-    :raises RecordingError: lines without a time, so that no rate follows (perf's ``-I``)
+    :param damaged: function that is called with the number and text of each malformed line
+    :raises RecordingError: a line has no time (perf was run without ``-I``), so that rates are
+        unknown, or it has counts by something other than CPU, node or host
     """
     pattern: re.Pattern[str] | None = None
     rows: list[PerfStatLine] = []
@@ -108,7 +113,7 @@ def parse(
         if at_s != now_s:
             if rows and now_s > before_s:
                 yield Interval(now_s, now_s - before_s, tuple(rows))
-            # A smaller time is another run's, appended to the file.
+            # If the time is smaller, another run of perf was appended to the file.
             before_s = now_s if now_s < at_s else 0.0
             now_s, rows = at_s, []
         rows.append(_row(match))
@@ -117,7 +122,7 @@ def parse(
 
 
 def _is_metric(line: str) -> bool:
-    """Return whether a line has a metric alone, as perf writes below an event with two."""
+    """Return whether a line only has a metric, such as the second metric of an event."""
     return re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line) is not None
 
 
@@ -145,9 +150,9 @@ def _row(match: re.Match[str]) -> PerfStatLine:
 
 
 def role_names(cpu: str | None = None) -> dict[str, str]:
-    """Return {event name as perf writes it: role} of a CPU.
+    """Return {event name as perf writes it: role} for a CPU.
 
-    :param cpu: as :func:`events.select`, None: only what is named alike everywhere
+    :param cpu: as for :func:`events.select`; None for only the names that all CPUs have
     """
     names = dict(_NAMES)
     for event in events.select(cpu=cpu).events if cpu else ():
@@ -164,9 +169,12 @@ def role_names(cpu: str | None = None) -> dict[str, str]:
 
 
 def role_of(name: str, names: Mapping[str, str]) -> str | None:
-    """Return the role of an event as perf writes it, None: it has none here.
+    """Return the role of an event; None if it has no role.
 
-    A modifier (``:GH``, ``/GH``) and the PMU of a named event are looked through.
+    Modifiers (``:GH``, ``/GH``) and the PMU of a named event are ignored.
+
+    :param name: name of the event, as perf writes it
+    :param names: names of the CPU, from :func:`role_names`
     """
     plain = re.sub(r'(?<=[^:]):[a-zA-Z]{1,8}$', '', name)
     plain = re.sub(r'/[a-zA-Z]+$', '/', plain)
@@ -177,7 +185,7 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
 
 
 def amount(row: PerfStatLine, role: str) -> Delta | None:
-    """Return a row's delta with data in bytes; None: unknown."""
+    """Return a row's delta, with amounts of data in bytes; None if unknown."""
     if row.delta is None or role not in counter_roles.UNCORE_ROLES:
         return row.delta
     scale = _UNIT_BYTES.get(row.unit, 64 if not row.unit else None)

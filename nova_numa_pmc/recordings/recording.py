@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record samples to a file, for days; a reader gets every sample that was written completely.
+"""Record samples to a file over days; a reader gets every sample that was written completely.
 
-A recording is a gzip file with one member for each sample (RFC 1952); a member's text is one line
-of JSON, ``{"v":[major,minor], …the columns of a sample…}``. ``zcat FILE | jq`` reads it.
+A recording is a gzip file with one member for each sample (RFC 1952). The text of a member is one
+line of JSON, ``{"v":[major,minor], …the columns of a sample…}``. ``zcat FILE | jq`` reads it.
 
-A member is one write(2) to a file opened for appending, so a writer killed at any time leaves
-whole members and at most one torn one at the end. Each is compressed by itself, as a stream over
-many samples would lose what its last block still held, and all after a damaged byte. A reader
-that meets damage looks for the next member and goes on; gzip's own CRC says which are whole.
-There is no fsync(2): a *host* that crashes may lose what its kernel had not written yet (half a
-minute).
+Each member is written by a single write(2) to a file that was opened for appending. A writer that
+is killed at any time therefore leaves whole members, and at most one torn member at the end. Each
+member is compressed on its own, because a stream of many samples would lose the data that were
+still buffered for its last block, and everything after a damaged byte. A reader that finds damage
+continues with the next member; gzip's CRC tells which members are whole. There is no fsync(2), so
+a crash of the *host* may lose what its kernel has not written yet (half a minute).
 """
 
 from __future__ import annotations
@@ -34,26 +34,29 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import Sample
 
 _MAJOR, _MINOR = 2, 0
-#: gzip's magic number and its only method: how each member begins.
+#: Beginning of each member: gzip's magic number and its only method.
 MARKER = b'\x1f\x8b\x08'
-#: How each sample began in the format before this one.
+#: Beginning of each sample in the previous format.
 OLD_MARKER = b'\xf5NR1'
 _LINE_BEGIN = b'{"v":['
 _OUR_LINE_BEGIN = _LINE_BEGIN + b'%d,' % _MAJOR
-_GZIP = 31  # zlib's window bits for it
-#: 10,000 guests take 0.6 MB, and 4 MB as text; what says more is damaged, or hostile.
+_GZIP = 31  # zlib's window bits for gzip
+#: 10,000 guests take 0.6 MB, and 4 MB as text; a larger member is damaged, or hostile.
 _MEMBER_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
-#: Compressed bytes that are unpacked at once, into at most 1,032 times as much text.
+#: Compressed bytes that are unpacked at a time, into at most 1,032 times as much text.
 _PIECE_BYTES = 16 << 10
-#: A file is read as a whole.
+#: A file is read into memory as a whole.
 FILE_MAX_BYTES = 1 << 30
 #: Rotated files beyond this number are not looked for.
 FILES_MAX = 1000
-_ROTATED_ENDS = frozenset(map(str, range(1, FILES_MAX + 1)))
+_ROTATED_SUFFIXES = frozenset(map(str, range(1, FILES_MAX + 1)))
 
 
 class Segment(Record):
-    """Bytes ``start`` to ``end`` of a recording: a sample, or None: damage."""
+    """Bytes ``start`` to ``end`` of a recording.
+
+    :param sample: the sample in these bytes; None if they are damaged
+    """
 
     start: int
     end: int
@@ -64,12 +67,12 @@ def encode(sample: Sample) -> bytes:
     """Return a sample as one gzip member."""
     data = {'v': [_MAJOR, _MINOR], **columns.to_columns(sample)}
     line = json.dumps(data, separators=(',', ':'), allow_nan=False) + '\n'
-    pack = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
-    return pack.compress(line.encode()) + pack.flush()
+    compressor = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    return compressor.compress(line.encode()) + compressor.flush()
 
 
 def decode(data: bytes) -> Iterator[Segment]:
-    """Yield the segments of all of a recording's bytes, in order and without gaps."""
+    """Yield the segments of a file's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
         member = _member(data, position)
@@ -87,7 +90,7 @@ def decode(data: bytes) -> Iterator[Segment]:
 
 
 def _member(recorded: bytes, position: int) -> Segment | None:
-    """Return the sample that begins here, None where none does."""
+    """Return the segment of the sample that begins at a position; None if none begins there."""
     text, end = _unpack(recorded, position)
     if end is None:
         return None
@@ -100,56 +103,60 @@ def _member(recorded: bytes, position: int) -> Segment | None:
 
 
 def _unpack(data: bytes, position: int) -> tuple[bytes, int | None]:
-    """Return a member's text and its end; of a torn or damaged one the text it has, and None."""
-    unpack = zlib.decompressobj(_GZIP)
+    """Return a member's text and the position of its end.
+
+    If the member is torn or damaged, return the text that can be unpacked, and None.
+    """
+    decompressor = zlib.decompressobj(_GZIP)
     texts: list[bytes] = []
     size, end = 0, position
     if not data.startswith(MARKER, position):
         return b'', None
-    while not unpack.eof:
+    while not decompressor.eof:
         piece = data[end : end + _PIECE_BYTES]
         try:
-            texts.append(unpack.decompress(piece))
+            texts.append(decompressor.decompress(piece))
         except zlib.error:
             return b''.join(texts), None
         size += len(texts[-1])
         end += len(piece)
         if not piece or size > _TEXT_MAX_BYTES or end - position > _MEMBER_MAX_BYTES:
             return b''.join(texts), None
-    return b''.join(texts), end - len(unpack.unused_data)
+    return b''.join(texts), end - len(decompressor.unused_data)
 
 
 def _major(data: Any) -> int:
-    """Return the major version of a line's format."""
+    """Return the major version in the data of a line."""
     major, *_ = checked.of_type(list, checked.of_type(dict, data).get('v'))
     return checked.integer(major)
 
 
 def existing_files(path: str) -> list[str]:
-    """Return a recording's files that exist, the oldest first: ``path.2 path.1 path``."""
+    """Return a recording's existing files, the oldest first: ``path.2 path.1 path``."""
     rotated = ['%s.%d' % (path, number) for number in sorted(_rotated_numbers(path), reverse=True)]
     return rotated + ([path] if os.path.exists(path) else [])
 
 
 def _rotated_numbers(path: str) -> list[int]:
-    """Return the numbers of rotated files; one may be missing if a rotation was killed."""
+    """Return the numbers of rotated files, with a gap if a rotation was interrupted."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
-        ends = [
+        suffixes = [
             other[len(name) + 1 :]
             for other in os.listdir(directory)
             if other.startswith(name + '.')
         ]
     except FileNotFoundError:
         return []
-    return [int(end) for end in ends if end in _ROTATED_ENDS]
+    return [int(suffix) for suffix in suffixes if suffix in _ROTATED_SUFFIXES]
 
 
 def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[Sample]:
-    """Yield the samples of a recording in all its files, the oldest first.
+    """Yield the samples of all files of a recording, the oldest first.
 
-    :param damaged: called with a line for each stretch that holds no whole sample
-    :raises RecordingError: there is no such file, or a file that is no recording
+    :param damaged: function that is called with a line of text for each part that contains no
+        whole sample
+    :raises RecordingError: there is no such file, or a file is not a recording
     """
     names = existing_files(path)
     if not names:
@@ -174,10 +181,10 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
                     )
                 )
         if data and not any_sample:
-            raise RecordingError(_why_nothing(name, data))
+            raise RecordingError(_why_unreadable(name, data))
 
 
-def _why_nothing(name: str, data: bytes) -> str:
+def _why_unreadable(name: str, data: bytes) -> str:
     if data.startswith(OLD_MARKER):
         return (
             '%s: recorded by an older release, whose format this one does not read: read it with '
@@ -194,19 +201,22 @@ def _why_nothing(name: str, data: bytes) -> str:
     return '%s: not a recording, or contains no complete sample; name another FILE' % name
 
 
-def _is_other(data: bytes, end: int) -> bool:
-    """Return whether the file ends in something other than a torn sample of ours."""
+def _has_foreign_end(data: bytes, end: int) -> bool:
+    """Return whether a file ends in something other than a torn or damaged sample of ours.
+
+    :param end: the end of the last whole sample
+    """
     text, whole = _unpack(data, end)
     if whole is not None:
         return True
     ours = _OUR_LINE_BEGIN.startswith(text[: len(_OUR_LINE_BEGIN)])
-    if end:  # damage, unless another release began a sample here
+    if end:  # it is damage, unless a sample of another release begins here
         return text.startswith(_LINE_BEGIN) and not ours
     return not ours or not MARKER.startswith(data[: len(MARKER)])
 
 
 def _load(name: str) -> bytes:
-    # A FIFO would keep an open without O_NONBLOCK waiting for its writer.
+    # O_NONBLOCK, because opening a FIFO would otherwise wait for its writer.
     with open(name, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RecordingError('%s: not a regular file; name a recording' % name)
@@ -219,14 +229,15 @@ def _load(name: str) -> bytes:
 
 
 class RecordingWriter:
-    """Appends samples to a recording; a torn sample at its end is cut off first.
+    """Writer that appends samples to a recording, after cutting off a torn sample at its end.
 
-    :param path: the file; full ones are renamed to ``path.1``, ``path.2``, the oldest last
-    :param max_bytes: a file's size, at most :data:`FILE_MAX_BYTES`
-    :param max_files: how many files are kept, the current one included
-    :ivar cut_bytes: how much of a torn sample was cut off
+    :param path: the file; when it is full, it is renamed to ``path.1``, that to ``path.2``, and so
+        on
+    :param max_bytes: maximum size of a file, at most :data:`FILE_MAX_BYTES`
+    :param max_files: number of files that are kept, including the current one
+    :ivar cut_bytes: number of bytes that were cut off
 
-    :raises RecordingError: the file is no recording, or another recorder writes to it
+    :raises RecordingError: the file is not a recording, or another recorder is writing to it
     """
 
     def __init__(self, path: str, max_bytes: int, max_files: int) -> None:
@@ -234,16 +245,16 @@ class RecordingWriter:
         self.cut_bytes = 0
         self._fd = self._open()
         try:
-            self._size = self._mend()
+            self._size = self._cut_torn_end()
         except BaseException:
             self.close()
             raise
 
     def append(self, sample: Sample) -> int:
-        """Write one sample; a file that it would overfill is rotated away before.
+        """Write one sample, after rotating the files if the sample would not fit.
 
-        :returns: the bytes it took
-        :raises RecordingError: the file system is full or failing; the file is as before
+        :returns: number of bytes written
+        :raises RecordingError: the file system is full or failing; the file is unchanged
         """
         member = encode(sample)
         if self._size and self._size + len(member) > self.max_bytes:
@@ -261,7 +272,7 @@ class RecordingWriter:
         return written
 
     def close(self) -> None:
-        """Close the file; twice is fine."""
+        """Close the file; it may be closed more than once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -283,16 +294,16 @@ class RecordingWriter:
             raise
         return fd
 
-    def _mend(self) -> int:
-        """Cut a torn sample off the end; return the size that is left."""
+    def _cut_torn_end(self) -> int:
+        """Cut off a torn sample at the end, and return the remaining size."""
         data = _load(self.path)
         end = max(
             (segment.end for segment in decode(data) if segment.sample is not None), default=0
         )
         tail = data[end:]
         if data.startswith(OLD_MARKER):
-            raise RecordingError(_why_nothing(self.path, data))
-        if tail and _is_other(data, end):
+            raise RecordingError(_why_unreadable(self.path, data))
+        if tail and _has_foreign_end(data, end):
             raise RecordingError(
                 '%s: contains data that this release does not record; the file is left as it is: '
                 'record to another one' % self.path
@@ -303,7 +314,7 @@ class RecordingWriter:
         return end
 
     def _rotate(self) -> None:
-        """Rename every file to the next number; remove those beyond ``max_files``."""
+        """Rename each file to the next number, and remove those beyond ``max_files``."""
         for number in sorted((0, *_rotated_numbers(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path
             if number + 1 >= self.max_files:

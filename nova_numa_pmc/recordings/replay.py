@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read samples that were taken earlier, or on another host, from a file.
 
-Four forms, recognised by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
-sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
-{event: number}}``; and what ``perf stat -x, -I`` wrote.
+There are four formats, which are told apart by how the file begins: a recording
+(``nova-numa-rebalance record``); JSON with one sample per line (``top --json``); JSON with one
+table of counts, ``{"elapsed_sec": …, "counts": {event: number}}``; and the output of
+``perf stat -x, -I``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, TextIO
 
-    #: By role.
+    #: {role: deltas of its events}
     _DeltasByRole = dict[str, list[Delta | None]]
 
 SIZE_MAX_BYTES = 1 << 30
@@ -46,31 +47,32 @@ def read(
 ) -> Iterator[Sample]:
     """Yield the samples of a file.
 
-    :param damaged: called with a line of text for each stretch that cannot be understood
-    :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), by which its
-        raw events are known
-    :param node_of_cpu: node ids, for counts by CPU
-    :raises RecordingError: it is none of the forms, or cannot be read
+    :param damaged: function that is called with a line of text for each part of the file that
+        cannot be parsed
+    :param cpu: CPU that the counts are from ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
+        the meaning of raw events
+    :param node_of_cpu: {CPU: node id}, for counts by CPU
+    :raises RecordingError: the file has none of these formats, or cannot be read
     """
-    # Of a recording only a rotated file may be there, or its newest be empty yet.
-    begin = _begin(path) if os.path.exists(path) else b''
-    if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
+    # A recording may consist of rotated files only, or its newest file may still be empty.
+    beginning = _read_beginning(path) if os.path.exists(path) else b''
+    if not beginning or beginning.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)
         return
     report_damage = damaged or (lambda text: None)
     with open(path, encoding='utf-8', errors='replace') as file:
-        if not begin.lstrip().startswith(b'{'):
-            yield from _perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
+        if not beginning.lstrip().startswith(b'{'):
+            yield from _read_perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
             return
         table = _read_table(file)
         if table is not None:
             yield _to_sample(table, perf_stat.role_names(cpu), {})
             return
         file.seek(0)
-        yield from _lines(path, file, report_damage)
+        yield from _read_lines(path, file, report_damage)
 
 
-def _begin(path: str) -> bytes:
+def _read_beginning(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -86,7 +88,9 @@ def _begin(path: str) -> bytes:
         os.close(fd)
 
 
-def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> Iterator[Sample]:
+def _read_lines(
+    path: str, file: TextIO, report_damage: Callable[[str], object]
+) -> Iterator[Sample]:
     any_sample = False
     for number, line in enumerate(iter(lambda: file.readline(_LINE_MAX_BYTES), ''), 1):
         if not line.strip():
@@ -105,9 +109,9 @@ def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> I
 
 
 def from_data(data: Any) -> Sample:
-    """Return the sample of what :func:`nova_numa_pmc.sample_records.to_data` made.
+    """Return the sample from the output of :func:`nova_numa_pmc.sample_records.to_data`.
 
-    :raises RecordingError: it is something else
+    :raises RecordingError: the data are something else
     """
     try:
         rows = [
@@ -129,7 +133,7 @@ def from_data(data: Any) -> Sample:
 
 
 def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
-    """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
+    """Return a list of dicts as a dict of lists, without the fields that the dicts lack."""
     names = file_names(kind).values()
     if not rows:
         return {name: [] for name in names}
@@ -137,7 +141,7 @@ def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) ->
 
 
 def _read_table(file: TextIO) -> Interval | None:
-    """Return the interval of a JSON table of counts; None: the file is something else."""
+    """Return the interval in a JSON table of counts; None if the file is something else."""
     try:
         data = json.loads(file.read(_LINE_MAX_BYTES))
         elapsed_s = float(data['elapsed_sec'])
@@ -156,7 +160,7 @@ def _read_table(file: TextIO) -> Interval | None:
     )
 
 
-def _perf_stat(
+def _read_perf_stat(
     path: str,
     file: TextIO,
     report_damage: Callable[[str], object],
@@ -184,9 +188,9 @@ def _to_sample(
 ) -> Sample:
     """Return a sample from an interval of perf's counts.
 
-    Nodes are from what is counted in no control group, or in the root's '/', guests from the
-    other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,
-    are put on node 0, which is reported.
+    Counts without a control group, or of the root group '/', are those of nodes. Counts of the
+    other groups are those of guests, which are named by the paths of their groups. Counts of the
+    whole host, or of a CPU whose node is unknown, are put on node 0, and this is reported.
     """
     nodes: dict[int, _DeltasByRole] = {}
     guests: dict[str, _DeltasByRole] = {}
@@ -226,7 +230,7 @@ def _node_of(row: PerfStatLine, node_of_cpu: Mapping[int, int]) -> int | None:
 
 
 def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:
-    """Return {role: per second, None: unknown} of {role: deltas}."""
+    """Return {role: rate per second, or None if unknown}."""
     return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
 
 
@@ -251,13 +255,13 @@ def _node(node_id: int, by_role: Mapping[str, float | None]) -> NodeSample:
 def _guest(path: str, counts: _DeltasByRole, elapsed_ns: float) -> GuestSample:
     by_role = _rates(counts, elapsed_ns)
     local, remote = by_role.get(counter_roles.LOCAL_DRAM), by_role.get(counter_roles.REMOTE_DRAM)
-    known = None not in (local, remote)
+    has_both = None not in (local, remote)
     shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
     return GuestSample(
         path,
         path.rpartition('/')[2] or path,
-        SOURCE if known else '',
-        COUNTED if known else '',
+        SOURCE if has_both else '',
+        COUNTED if has_both else '',
         local_per_sec=local,
         remote_per_sec=remote,
         remote_ratio=rates.remote_ratio(local, remote),

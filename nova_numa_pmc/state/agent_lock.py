@@ -13,16 +13,17 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A file in the state directory whose lock the agent of a host holds.
+#: Name of the lock file in the state directory.
 LOCK = 'agent'
 
 
 @contextlib.contextmanager
 def only_agent(directory: str) -> Iterator[None]:
-    """Hold the lock of the host's agent.
+    """Hold the lock of the host's agent inside the ``with`` block.
 
+    :param directory: path of the state directory
     :raises StateLocked: another agent is running
-    :raises StateError: the state directory cannot be trusted or made
+    :raises StateError: the state directory cannot be trusted or created
     """
     fd = state_files.open_directory(directory, create=True)
     try:

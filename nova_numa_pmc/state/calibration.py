@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bandwidth and latency of the memory of a host's nodes: the record and its file.
+"""Record and file of the bandwidth and latency of the memory of a host's nodes.
 
 The file is JSON and survives a reboot. Options in ``[counters]`` take precedence over it.
 """
@@ -32,12 +32,14 @@ _SOURCES = (MEASURED, HMAT, SLIT)
 
 
 class Calibration(Record):
-    """Measurements by position in ``nodes``.
+    """Bandwidths and latencies, by position in ``nodes``.
 
-    :param nodes: node ids, ascending
-    :param read_bytes_per_sec: what each node's memory delivers; None: not measured
-    :param latencies_ns: without load, rows from a node's CPUs to each node's memory
-    :param sources: where each of ``latencies_ns`` is from: :data:`MEASURED`, :data:`HMAT` or
+    :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
+    :param nodes: node ids in ascending order
+    :param read_bytes_per_sec: read bandwidth of each node's memory; None if not measured
+    :param latencies_ns: latencies without load; each row is from a node's CPUs to the memory of
+        each node
+    :param sources: source of each of ``latencies_ns``: :data:`MEASURED`, :data:`HMAT` or
         :data:`SLIT`
     """
 
@@ -53,42 +55,44 @@ def fill_matrix(
     distances: Sequence[Sequence[int]],
     firmware_ns: Sequence[Sequence[float | None]],
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Return (latencies, sources); gaps in the measurements are filled from HMAT, else from SLIT.
+    """Return (latencies [ns], sources), with gaps in the measurements filled from HMAT or SLIT.
 
-    ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the known ℓ_nn where n's is unknown.
+    If HMAT does not have a latency either, it is estimated from the distances of SLIT:
+    ℓ_nm = ℓ_nn · d_nm / d_nn, where an unknown ℓ_nn is taken to be the median of the known ones.
 
-    :param measured_ns, firmware_ns: matrices by position, None in them: unknown
+    :param measured_ns, firmware_ns: matrices by position, with None where unknown
+    :param distances: matrix of SLIT's distances, by position
     """
-    size = range(len(distances))
-    known = [
+    positions = range(len(distances))
+    entries = [
         [
             (measured_ns[n][m], MEASURED)
             if measured_ns[n][m] is not None
             else (firmware_ns[n][m], HMAT)
-            for m in size
+            for m in positions
         ]
-        for n in size
+        for n in positions
     ]
-    locals_ns = sorted(ns for ns in (known[n][n][0] for n in size) if ns is not None)
-    usual = locals_ns[len(locals_ns) // 2] if locals_ns else LOCAL_LATENCY_NS
-    full = []
-    for n in size:
-        local = known[n][n][0]
-        estimates = slit_latencies_ns(distances, usual if local is None else local)[n]
-        full.append(
+    locals_ns = sorted(ns for ns in (entries[n][n][0] for n in positions) if ns is not None)
+    median_ns = locals_ns[len(locals_ns) // 2] if locals_ns else LOCAL_LATENCY_NS
+    rows = []
+    for n in positions:
+        local_ns = entries[n][n][0]
+        estimates = slit_latencies_ns(distances, median_ns if local_ns is None else local_ns)[n]
+        rows.append(
             [
                 (estimate, SLIT) if value is None else (value, source)
-                for (value, source), estimate in zip(known[n], estimates)
+                for (value, source), estimate in zip(entries[n], estimates)
             ]
         )
     return (
-        tuple(tuple(ns for ns, _ in row) for row in full),
-        tuple(tuple(source for _, source in row) for row in full),
+        tuple(tuple(ns for ns, _ in row) for row in rows),
+        tuple(tuple(source for _, source in row) for row in rows),
     )
 
 
 def apply_to(options: CounterOptions, calibration: Calibration) -> CounterOptions:
-    """Return the options with what the operator left unset taken from a calibration."""
+    """Return the options, with those that the operator has not set taken from a calibration."""
     bandwidth = {
         node: value
         for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
@@ -106,24 +110,27 @@ def apply_to(options: CounterOptions, calibration: Calibration) -> CounterOption
 def with_host_calibration(
     options: CounterOptions, path: str = PATH
 ) -> tuple[CounterOptions, str | None]:
-    """Return (options, problem): completed from the host's file; a bad one is a problem."""
+    """Return the options, completed from the host's calibration file if there is one.
+
+    :returns: (options, problem); the problem is None unless the file cannot be used
+    """
     try:
-        made = read(path)
+        calibration = read(path)
     except CalibrationError as error:
         return options, str(error)
-    return (apply_to(options, made) if made else options), None
+    return (apply_to(options, calibration) if calibration else options), None
 
 
 def config_lines(calibration: Calibration) -> list[str]:
-    """Return the calibration as lines of ``[counters]``."""
+    """Return a calibration as lines of the group ``[counters]`` of a configuration file."""
     lines = ['[counters]']
-    known = [
+    bandwidths = [
         '%d:%.0f' % (node, value / 1e6)
         for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
         if value is not None
     ]
-    if known:
-        lines.append('node_bandwidth_max = ' + ','.join(known))
+    if bandwidths:
+        lines.append('node_bandwidth_max = ' + ','.join(bandwidths))
     lines.append(
         'latency_ns = '
         + ','.join(
@@ -135,19 +142,19 @@ def config_lines(calibration: Calibration) -> list[str]:
 
 
 def to_data(calibration: Calibration) -> dict[str, Any]:
-    """Return a calibration as plain data."""
+    """Return a calibration as plain data for JSON."""
     return dict(calibration._asdict(), format=_FORMAT, version=[_MAJOR, _MINOR])
 
 
 def encode(calibration: Calibration) -> str:
-    """Return the file's text."""
+    """Return the text of a calibration's file."""
     return json.dumps(to_data(calibration), indent=1, allow_nan=False) + '\n'
 
 
 def decode(text: str) -> Calibration:
     """Return the :class:`Calibration` in a file's text.
 
-    :raises CalibrationError: with the reason
+    :raises CalibrationError: the text is malformed; the message has the reason
     """
     try:
         data = json.loads(text)
@@ -186,7 +193,7 @@ def _square(rows: Any, count: int) -> list[list[Any]]:
 
 
 def read(path: str = PATH) -> Calibration | None:
-    """Return the host's :class:`Calibration`, None where none was made.
+    """Return the host's :class:`Calibration`; None if there is none.
 
     :raises CalibrationError: the file cannot be used; the message names it and the remedy
     """
@@ -204,7 +211,7 @@ def read(path: str = PATH) -> Calibration | None:
 
 
 def write(calibration: Calibration, path: str = PATH) -> None:
-    """Replace the file, whole or not at all."""
+    """Replace the file atomically."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, mode=0o755, exist_ok=True)
     files.replace_file(path, encode(calibration).encode(), '%s.%d' % (path, os.getpid()))

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a history of moves, by whom and why, in lines of JSON that survive a reboot.
+"""Keep a history of the moves of guests in a file that survives a reboot.
 
-Each line is an object with a schema version ``major.minor``: a reader takes any minor version
-of its major one. A line is appended by one write(2), so that a crash or a full file system costs
-one line at most. At about 1 MiB the file is renamed to ``history.1``, in place of the one
-before. A writer holds the move lock (:mod:`move_lock`), so that there is one.
+Each line is a JSON object with a schema version ``major.minor``, and a reader accepts any minor
+version of its own major version. A line is appended by a single write(2), so that a crash or a
+full file system costs at most one line. At about 1 MiB, the file is renamed to ``history.1``,
+replacing the previous one. A writer holds the move lock (:mod:`move_lock`), so there is only one
+at a time.
 
-A move has two lines with the same id, for its beginning and its end. If its process is killed in
-between, the first one stands: the guests are promised their new places, and part of their memory
-may still be at the old ones.
+A move has two lines with the same id, one for its beginning and one for its end. If the process is
+killed in between, the first line remains valid: the guests are promised their new places, and part
+of their memory may still be at the old ones.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ DIRECTORY, FILE = state_files.PERSISTENT, 'history'
 ROTATE_BYTES = 1 << 20
 _MAJOR, _MINOR = '1', '0'
 _SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
-#: Beyond any real amount; a line that says more is damaged.
+#: Beyond any real amount; a line with a larger one is damaged.
 _AMOUNT_MAX = 1e18
-#: What moved guests: the agent, or a command.
+#: What moves guests: the agent or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
-#: Results of a move: all memory followed; most of it; taken back; not begun; in progress, or its
-#: process was killed.
+#: Results of a move: all of the memory has followed; most of it has; the move was taken back; it
+#: was not begun; it is in progress, or its process was killed.
 DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
     'done',
     'partly',
@@ -50,7 +51,7 @@ DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
 
 
 class PromisedPlace(Record):
-    """Where a guest is promised to be, as :class:`model.Promise` has it."""
+    """Place that a guest is promised, with the fields of :class:`model.Promise`."""
 
     cpu_nodes: tuple[int, ...]
     mem_nodes: tuple[int, ...] = ()
@@ -59,10 +60,11 @@ class PromisedPlace(Record):
 
 
 class HistoryPart(Record):
-    """Part of a recorded move: what happened to one guest.
+    """Part of a recorded move: what it did to one guest.
 
-    :param since_ns: of its promise, which distinguishes one start of a guest from the next
-    :param before, after: where it was and is; of a move not begun, where it was to be
+    :param since_ns: time of its promise, which tells one start of a guest from the next
+    :param before, after: its place before and after the move; if the move was not begun, ``after``
+        is the place that was planned
     """
 
     uuid: str
@@ -74,18 +76,18 @@ class HistoryPart(Record):
 
 
 class HistoryEntry(Record):
-    """One move, at its end or, :data:`BEGUN`, before it.
+    """One move, recorded at its end or, with the result :data:`BEGUN`, at its beginning.
 
     :param id: 8 hexadecimal digits
-    :param taken_s: CLOCK_REALTIME [s since the epoch]
+    :param taken_s: CLOCK_REALTIME of the entry [s since the epoch]
     :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
-    :param batch: the same for all moves of one command, '' for the agent's
+    :param batch: id that all moves of one command share; '' for the agent's moves
     :param kind: one of :data:`plan_records.KINDS`
-    :param gain_cores, cost_core_sec: as planned
-    :param moved_bytes: of all parts
-    :param seconds: how long it took
+    :param gain_cores, cost_core_sec: gain and cost as planned
+    :param moved_bytes: total of all parts
+    :param seconds: how long the move took
     :param result: one of :data:`RESULTS`
-    :param why: why it was made, or why it was not or not whole
+    :param why: why it was made, or why it was not made or not completed
     """
 
     id: str
@@ -118,13 +120,13 @@ def place_of(promise: model.Promise) -> PromisedPlace:
 
 
 class HistoryWriter:
-    """Appends entries; one that cannot be written costs a warning, and never a move."""
+    """Writer of entries; if one cannot be written, it logs a warning, and the move goes on."""
 
     def __init__(self, root: str, log: logging.Logger) -> None:
         self._root, self._log, self._failing = root, log, False
 
     def append(self, entry: HistoryEntry) -> None:
-        """Append an entry; nothing is raised."""
+        """Append an entry without raising an error."""
         try:
             append(entry, self._root)
         except (NumaPmcError, OSError) as error:
@@ -139,7 +141,7 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
     """Append an entry.
 
     :raises StateError: the directory or the file cannot be trusted
-    :raises OSError: as the kernel says
+    :raises OSError: the file cannot be written
     """
     directory = os.path.join(root, DIRECTORY)
     line = encode(entry)
@@ -166,7 +168,10 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
 
 
 def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
-    """Look at the file as a reader does; return (size [bytes], whether its end is torn)."""
+    """Return (size [bytes], whether the last line is torn) of the history file.
+
+    :raises StateError: the file cannot be trusted or opened
+    """
     opened = state_files.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
     if opened is None:
         return 0, False
@@ -178,9 +183,9 @@ def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
 
 
 def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
-    """Read all that is kept, the oldest first; of a move its last line.
+    """Read all entries that are kept, the oldest first; only the last line of each move counts.
 
-    :returns: (entries, number of lines that could not be read)
+    :returns: (entries, number of lines that could not be parsed)
     :raises StateError: a file cannot be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
@@ -196,14 +201,14 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     finally:
         os.close(fd)
     entries: list[HistoryEntry] = []
-    begun: dict[str, int] = {}  # id → index
-    broken = 0
+    begun: dict[str, int] = {}  # {id of a move: index of its entry}
+    malformed = 0
     for line in b'\n'.join(texts).split(b'\n'):
         if line:
             try:
                 entry = decode(line)
             except ValueError:
-                broken += 1
+                malformed += 1
                 continue
             if entry.id in begun:
                 entries[begun.pop(entry.id)] = entry
@@ -211,11 +216,11 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
                 entries.append(entry)
             if entry.result == BEGUN:
                 begun[entry.id] = len(entries) - 1
-    return entries, broken
+    return entries, malformed
 
 
 def encode(entry: HistoryEntry) -> bytes:
-    """Render an entry as a line, with its end."""
+    """Return an entry as a line of the file."""
     data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
     return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
 
@@ -232,9 +237,9 @@ def to_data(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def decode(line: bytes) -> HistoryEntry:
-    """Parse a line.
+    """Return the entry in a line of the file.
 
-    :raises ValueError: with the reason
+    :raises ValueError: the line is malformed; the message has the reason
     """
     try:
         if len(line) > _LINE_MAX_BYTES:
@@ -311,8 +316,10 @@ def entry(
 ) -> HistoryEntry:
     """Return the entry of a move and its result.
 
-    :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
-    :param parts: empty: it was not begun
+    :param entry_id: id from :func:`new_id`, the same at the beginning and the end of a move
+    :param parts: parts of the move; empty if it was not begun
+    :param seconds: how long the move took
+    :param taken_s: CLOCK_REALTIME [s since the epoch]; None for now
     """
     parts = tuple(parts) or tuple(
         HistoryPart(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let one process at a time move a host's guests: the agent, or one operator's command.
+"""Let one process at a time move a host's guests: the agent, or an operator's command.
 
-A lock of its own, because it is held for as long as a move takes; starts of guests wait for the
-promises' lock only.
+This is separate from the lock of the promises, because it is held for as long as a move takes,
+while starts of guests wait for the lock of the promises.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
-#: A file in the state directory; its text names the process that holds its lock.
+#: Name of the lock file in the state directory; its text names the process that holds the lock.
 LOCK = 'moves'
 _NAME_MAX = 200
 
 
 class MoveLock:
-    """The right to move guests, taken and released.
+    """The lock that a process must hold to move guests.
 
-    :param directory: the state directory's path
-    :param name: what others read: 'nova-numa-agent', 'nova-numa-rebalance apply'
+    :param directory: path of the state directory
+    :param name: name of the holder, such as 'nova-numa-agent' or 'nova-numa-rebalance apply'
     """
 
     def __init__(self, directory: str, name: str) -> None:
         self.directory, self._name = directory, name
-        self._lock: int | None = None  # its descriptor
+        self._lock: int | None = None  # file descriptor
 
     def take(self, timeout_s: float = 0.0) -> None:
         """Take the lock, unless it is held already.
 
-        :raises StateLocked: another process holds it for longer than ``timeout_s``; names it
-        :raises StateError: the state directory cannot be trusted or made
+        :raises StateLocked: another process has held the lock for longer than ``timeout_s``; the
+            message names it
+        :raises StateError: the state directory cannot be trusted or created
         """
         if self._lock is not None:
             return
@@ -51,7 +52,7 @@ class MoveLock:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, ('%s (process %d)' % (self._name, os.getpid())).encode(), 0)
         except OSError:
-            pass  # the file system is full: others cannot read who holds the lock
+            pass  # the file system is full, so others cannot read which process holds the lock
 
     def _holder(self) -> str:
         try:
@@ -64,7 +65,7 @@ class MoveLock:
     def release(self) -> None:
         """Release the lock, if it is held."""
         if self._lock is not None:
-            os.close(self._lock)  # which releases the lock
+            os.close(self._lock)  # this releases the lock
             self._lock = None
 
     def __enter__(self) -> MoveLock:
@@ -75,7 +76,10 @@ class MoveLock:
 
 
 class AgentMoveLock:
-    """The agent's move lock: never waits, and logs when a command takes or releases it."""
+    """The agent's move lock.
+
+    It is taken without waiting. When another process takes it or releases it, this is logged.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._move_lock, self._is_locked_out = (
@@ -85,12 +89,12 @@ class AgentMoveLock:
         )
 
     def take(self, directory: str) -> bool:
-        """Return whether guests may be held and moved in this tick.
+        """Take the lock, and return whether guests may be held and moved in this tick.
 
-        They may if the state directory cannot be used, as then no command can hold the lock
-        either; the reader of the promises reports what is wrong with the directory.
+        They may also be if the state directory cannot be used, because no command can hold the
+        lock then either. The reader of the promises reports the problem with the directory.
 
-        :param directory: the state directory's path
+        :param directory: path of the state directory
         """
         self._move_lock.directory = directory
         try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator's overrides of single guests (pin, ignore), kept across reboots.
 
-A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for a human reader; '-' where
-it is not known. The libvirt hook reads it at each start of a guest: light imports only.
+The file is text with one line for each guest: ``UUID pin|ignore NAME``. The name is for human
+readers, and is '-' if it is not known. The libvirt hook imports this module at every guest start,
+so it only imports light modules.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 DIRECTORY, FILE, LOCK = state_files.PERSISTENT, 'guests', 'guests.lock'
 UNNAMED = '-'
 _SIZE_MAX_BYTES = 4 << 20
-#: Two commands that change the file take turns of milliseconds.
+#: A command holds the lock for milliseconds only.
 _LOCK_TIMEOUT_S = 5.0
 
 
 class Override(Record):
-    """One line: ``what`` is :data:`PIN` or :data:`IGNORE`."""
+    """The override of one guest.
+
+    :param what: :data:`PIN` or :data:`IGNORE`
+    """
 
     uuid: str
     what: str
@@ -38,10 +42,10 @@ class Override(Record):
 
 
 def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
-    """Read the file; a malformed line is left out and reported.
+    """Read the overrides, leaving out and reporting malformed lines.
 
     :returns: ({uuid: :class:`Override`}, problems)
-    :raises StateError: it cannot be trusted or read
+    :raises StateError: the file cannot be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
@@ -74,22 +78,20 @@ def _override(uuid: str, what: str, name: str) -> Override:
 def with_overrides(
     guests: Iterable[Guest], root: str = '/'
 ) -> tuple[tuple[Guest, ...], list[str]]:
-    """Mark guests with the operator's overrides.
+    """Return guests with the operator's overrides set in them.
 
-    :returns: (the guests, problems)
-    :raises StateError: as :func:`read`
+    :returns: (guests, problems)
+    :raises StateError: as :func:`read` does
     """
-    override_of, problems = read(root)
+    overrides, problems = read(root)
     return tuple(
-        guest._replace(override=override_of[guest.uuid].what)
-        if guest.uuid in override_of
-        else guest
+        guest._replace(override=overrides[guest.uuid].what) if guest.uuid in overrides else guest
         for guest in guests
     ), problems
 
 
 def put(override: Override, root: str = '/') -> None:
-    """Write an override of a guest, in place of an earlier one.
+    """Write the override of a guest, replacing an earlier one.
 
     :raises StateError: the file cannot be trusted or written
     """
@@ -99,7 +101,7 @@ def put(override: Override, root: str = '/') -> None:
 def drop(uuid: str, root: str = '/') -> Override | None:
     """Remove a guest's override.
 
-    :returns: what was dropped, None: there was none
+    :returns: the removed override, or None if there was none
     :raises StateError: the file cannot be trusted or written
     """
     return _change(uuid, None, root)

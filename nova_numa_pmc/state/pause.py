@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the agent from moving guests: a file in the state directory, until a reboot at most.
+"""Pause the agent, so that it moves no guests, by a file in the state directory.
 
-Its text: seconds since the epoch, a space, and why. While there is such a file, whatever is in
-it, the agent is paused.
+The file contains the time in seconds since the epoch, a space, and the reason. The agent is paused
+while the file exists, whatever its content. A reboot removes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ REASON_MAX = 200
 
 
 class Paused(Record):
-    """Since when the agent is paused (CLOCK_REALTIME [s], None: unknown), and why."""
+    """A pause of the agent.
+
+    :param since_s: CLOCK_REALTIME of its beginning [s since the epoch]; None if unknown
+    :param reason: why the agent was paused
+    """
 
     since_s: float | None
     reason: str
@@ -35,9 +39,9 @@ class Paused(Record):
 
 
 def read(directory: str) -> Paused | None:
-    """Return since when and why the agent is paused, None: it is not.
+    """Return since when and why the agent is paused; None if it is not paused.
 
-    :param directory: the state directory's path
+    :param directory: path of the state directory
     """
     try:
         data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
@@ -55,10 +59,10 @@ def _parse(text: str) -> Paused:
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
-    """Pause the agent, or change the reason of a pause.
+    """Pause the agent, or change the time and reason of a pause.
 
-    :returns: the pause as written; another process may have ended it meanwhile
-    :raises StateError: the state directory cannot be trusted or written
+    :returns: the pause as written; another process may have ended it since
+    :raises StateError: the state directory cannot be trusted, or the file cannot be written
     """
     text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)
     state_files.write(directory, FILE, text.encode())
@@ -66,10 +70,10 @@ def begin(directory: str, reason: str = '', now_s: float | None = None) -> Pause
 
 
 def end(directory: str) -> bool:
-    """Let the agent go on.
+    """End the pause of the agent.
 
-    :returns: whether it was paused
-    :raises StateError: the state directory cannot be trusted or the file not be removed
+    :returns: whether the agent was paused
+    :raises StateError: the state directory cannot be trusted, or the file cannot be removed
     """
     try:
         fd = state_files.open_directory(directory, create=False)
@@ -89,18 +93,18 @@ def end(directory: str) -> bool:
 
 
 class PauseWatch:
-    """Looks for the file in each tick; logs when it comes and when it goes."""
+    """Observer of the pause, which logs when one begins and when it ends."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._known: Paused | None = None
+        self._previous: Paused | None = None
 
     def look(self, directory: str) -> Paused | None:
-        """Read the file; None: the agent is not paused."""
+        """Return the pause; None if the agent is not paused."""
         paused = read(directory)
-        if paused and not self._known:
+        if paused and not self._previous:
             self._log.info('%s; guests are held, and none is moved', paused)
-        elif self._known and not paused:
+        elif self._previous and not paused:
             self._log.info('resumed: guests may be moved again')
-        self._known = paused
+        self._previous = paused
         return paused

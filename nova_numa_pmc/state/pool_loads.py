@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish measurements for the libvirt hook: the file ``pools`` in the state directory.
+"""Publish measurements for the libvirt hook, in the file ``pools`` in the state directory.
 
-The same figures as in the publication, as text of tab-separated columns, because importing a
-JSON parser costs the hook as much as a Python start::
+The file has the same figures as the publication, but as text with tab-separated columns, because
+importing a JSON parser takes the hook as long as starting Python::
 
     nova-numa-pmc-pools  1.2  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
     pool  <CPU list>
@@ -10,13 +10,14 @@ JSON parser costs the hook as much as a Python start::
     guests  <how many>  <cores per vCPU>
     end   <rows>
 
-A ``pool`` is followed by its nodes. ``guests`` has the number of guests whose demand is
-known, and the sum of their demand per vCPU. Amounts are whole numbers of the units of Nova's
-metrics: 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any
-minor version of its major one, ignores rows of other kinds and columns beyond those it knows: a
-node's last came with 1.1, ``guests`` with 1.2. Replaced by rename(2), readable by all.
+A ``pool`` is followed by its nodes. ``guests`` has the number of guests whose demand is known, and
+the sum of their demand per vCPU. Amounts are whole numbers in the units of Nova's metrics: 0.01
+cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader accepts any minor version of
+its own major version, and ignores rows of other kinds and additional columns. The last column of a
+node was added in 1.1, and ``guests`` in 1.2. The file is replaced by rename(2), and any user may
+read it.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it only imports light modules.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = 'pools'
-MB = 10**6  # as host_view's, which costs the hook more to import
-#: A publication is stale after this many intervals, but not before :data:`STALE_MIN_S`; longest
-#: interval that counts [s].
-_OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
+MB = 10**6  # as in host_view, which takes the hook longer to import
+#: A publication is stale after this many intervals, each of which counts as at most
+#: :data:`_INTERVAL_MAX_S`, but not before :data:`STALE_MIN_S`.
+_STALE_INTERVALS, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
 _SIZE_MAX_BYTES = 4 << 20
@@ -47,13 +48,13 @@ _COLUMNS = 7
 
 
 class PoolLoads(Record):
-    """What was measured of a host's pools: the content of the file.
+    """Measured loads of a host's pools: the content of the file.
 
-    :param boot_id: of the kernel that it was measured on
+    :param boot_id: boot id of the kernel at the time of the measurement
     :param taken_ns: CLOCK_BOOTTIME of the measurement
-    :param interval_s: over which it was measured, and so how often it is published [s]
-    :param pools: what was measured of each, the floating pool first
-    :param history: of the host's guests, by which new ones are expected
+    :param interval_s: length of the measurement, which is also the period of publication
+    :param pools: measured load of each pool, beginning with the floating pool
+    :param history: demand of the host's guests, from which that of new guests is estimated
     """
 
     boot_id: str
@@ -64,17 +65,17 @@ class PoolLoads(Record):
 
 
 def stale_after_s(interval_s: float) -> float:
-    """Return the age above which what is published each ``interval_s`` is stale [s]."""
-    return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
+    """Return the age [s] above which a publication is stale, given how often it is replaced."""
+    return max(STALE_MIN_S, _STALE_INTERVALS * min(interval_s, _INTERVAL_MAX_S))
 
 
 class PlacementEvidence(Record):
     """The measurements that a decision on this host is based on.
 
     :param summary: text such as 'pressure measured 3 s ago' or 'promises: nothing published'
-    :param loads: by node id; empty: nothing to be relied on
-    :param vcpus: (node id, vCPUs of the guests that are in these figures)
-    :param problems: what is to be logged
+    :param loads: (node id, load); empty if there are no measurements that can be used
+    :param vcpus: (node id, vCPUs of the guests that are included in its load)
+    :param problems: problems to be logged
     :param history: as in :class:`PoolLoads`
     """
 
@@ -92,12 +93,14 @@ def evidence(
     own_cpus: frozenset[int] | None = None,
     apart: bool = False,
 ) -> PlacementEvidence:
-    """Return the evidence for a guest's start; promises alone where the file cannot be used.
+    """Return the evidence for the start of a guest, without loads if the file cannot be used.
 
+    :param directory: path of the state directory
     :param now_ns: CLOCK_BOOTTIME
-    :param own_cpus: those of the guest's own pool; None, or a pool that is not published: the
-        floating pool
-    :param apart: ``own_cpus`` has none of the floating pool's CPUs, so its figures do not apply
+    :param own_cpus: CPUs of the guest's own pool, if it has one; if that pool is not published,
+        the floating pool is used
+    :param apart: whether ``own_cpus`` has none of the floating pool's CPUs, so that its load does
+        not apply
     """
     try:
         loads = read(directory)
@@ -113,9 +116,9 @@ def evidence(
     if age_s > stale_after_s(loads.interval_s):
         return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
     pool = None if apart else loads.pools[0]
-    for other in loads.pools[1:] if own_cpus else ():
-        if other.cpus == own_cpus:
-            pool = other
+    for own_pool in loads.pools[1:] if own_cpus else ():
+        if own_pool.cpus == own_cpus:
+            pool = own_pool
     if pool is None:
         return PlacementEvidence("promises: the guest's CPUs were not measured")
     return PlacementEvidence(
@@ -127,7 +130,7 @@ def evidence(
 
 
 def encode(loads: PoolLoads) -> bytes:
-    """Render it as the file's bytes."""
+    """Return the loads as the file's bytes."""
     lines = [
         '%s\t%d.%d\t%s\t%d\t%d'
         % (_MAGIC, _MAJOR, _MINOR, loads.boot_id, loads.taken_ns, round(1000 * loads.interval_s))
@@ -160,7 +163,7 @@ def encode(loads: PoolLoads) -> bytes:
 def decode(data: bytes) -> PoolLoads:
     """Parse the file's bytes.
 
-    :raises StateError: it is not such a file, is truncated, or a later major version wrote it
+    :raises StateError: this is not such a file, is truncated, or is of another major version
     """
     try:
         return _decode(data.decode('ascii').split('\n'))
@@ -171,15 +174,15 @@ def decode(data: bytes) -> PoolLoads:
 def write(directory: str, loads: PoolLoads) -> None:
     """Replace the file in the state directory.
 
-    :raises StateError: the directory cannot be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
     state_files.write(directory, FILE, encode(loads))
 
 
 def read(directory: str) -> PoolLoads | None:
-    """Read the file in the state directory; None: there is none.
+    """Read the file in the state directory; return None if there is none.
 
-    :raises StateError: it cannot be trusted or understood; names the file and the remedy
+    :raises StateError: the file cannot be used; the message names it and the remedy
     """
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
@@ -225,7 +228,7 @@ def _decode(lines: Sequence[str]) -> PoolLoads:
 
 
 def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
-    """Return (node id, its load, vCPUs counted there)."""
+    """Return (node id, its load, vCPUs that are included in the load)."""
     if len(columns) < _COLUMNS:
         raise ValueError('a node row has only %d columns' % len(columns))
     node, demand, bandwidth, maximum, link, vcpus = map(_whole_or_none, columns[1:_COLUMNS])

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep a host's promises to its guests in a file that all starts of guests share.
 
-Writers take ``lock`` and replace the file by rename(2), so that readers need no lock and a
-writer killed anywhere leaves the old file or the new one. There is no fsync(2): the directory
-is a tmpfs, and what another boot wrote does not count. ``lock`` is a file of its own, as the
-other one is replaced, and only its owner may open it: flock(2) would let any reader hold it.
-Everything else may be read by nova-compute, which is not root.
+Writers take ``lock`` and replace the file by rename(2). Readers therefore need no lock, and a
+writer that is killed at any point leaves either the old file or the new one. There is no fsync(2),
+because the directory is a tmpfs, and a file from another boot is not used. ``lock`` is a separate
+file, because the promises file is replaced. Only its owner may open ``lock``, because flock(2)
+would let any reader hold it. All other files may be read by nova-compute, which does not run as
+root.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _SIZE_MAX_BYTES = 4 << 20
 
 
 class HostPromisesDraft(HostPromises):
-    """Promises to decide in; leaving its ``with`` block writes nothing.
+    """Promises that a decision may change; leaving the ``with`` block does not write them.
 
-    :ivar problem: why the promises could not be read, else None
+    :ivar problem: why the promises could not be read, or None
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class HostPromisesDraft(HostPromises):
         self.problem = problem
 
     def put(self, promise: Promise) -> None:
-        """Record a promise, in place of the guest's earlier one."""
+        """Record a promise, replacing an earlier one of the guest."""
         self.promises[promise.uuid] = promise
 
     def drop(self, uuid: str) -> None:
-        """Forget a guest's promise; one that is not there is fine."""
+        """Forget a guest's promise, if there is one."""
         self.promises.pop(uuid, None)
 
     def __enter__(self) -> HostPromisesDraft:
@@ -64,19 +65,19 @@ class HostPromisesDraft(HostPromises):
 
 
 class locked(HostPromisesDraft):  # a context manager, used like a function
-    """Holds the lock while deciding and recording, and for nothing else.
+    """Promises that are read, changed and written under the lock.
 
-    ``with locked(…) as host_promises:`` reads the file; leaving the block writes it if anything
-    has changed, and not if the block raised. Never call libvirt or wait inside: every other start
-    waits here.
+    ``with locked(…) as host_promises:`` reads the file. Leaving the block writes the promises if
+    they have changed, unless the block raised an exception. Do not call libvirt or wait inside the
+    block, because all other starts of guests wait for the lock.
 
-    :param directory: path; made if it is not there
-    :param timeout_s: how long to wait for the lock [s]
-    :param boot_id: of the running kernel; what another boot wrote does not count
-    :ivar problem: why the file there was set aside as ``promises.bad``, else None
+    :param directory: path of the state directory, which is created if necessary
+    :param timeout_s: how long to wait for the lock
+    :param boot_id: boot id of the running kernel; a file from another boot is not used
+    :ivar problem: why the existing file was renamed to ``promises.bad``, or None
 
-    :raises StateLocked: another process holds the lock for longer than ``timeout_s``
-    :raises StateError: the directory cannot be trusted or the file not be written
+    :raises StateLocked: another process has held the lock for longer than ``timeout_s``
+    :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
 
     def __init__(self, directory: str, timeout_s: float, boot_id: str) -> None:
@@ -132,7 +133,7 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
         self._loaded = dict(self.promises), self.rotation
 
     def _close(self) -> None:
-        # Closing releases the lock; flock(2) goes with the open file.
+        # Closing the file releases its flock(2).
         for fd in (self._lock_fd, self._directory_fd):
             if fd is not None:
                 os.close(fd)
@@ -142,16 +143,16 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
 def read(directory: str, boot_id: str) -> HostPromises | None:
     """Read the promises without a lock.
 
-    :returns: None: this boot has written none
-    :raises StateError: names the file and the remedy
+    :returns: the promises, or None if this boot has written none
+    :raises StateError: the file cannot be used; the message names it and the remedy
     """
     return _parse(state_files.read(directory, FILE, _SIZE_MAX_BYTES), directory, boot_id)
 
 
 def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
-    """Read one guest's promise without a lock, and without parsing the others'.
+    """Read one guest's promise without a lock, and without parsing those of others.
 
-    :returns: None: this boot has made none
+    :returns: the promise, or None if this boot has made none
     :raises StateError: the file cannot be trusted or understood
     """
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
@@ -162,15 +163,16 @@ def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
 def prune(
     promises: Mapping[str, Promise], running: Iterable[str], now_ns: int, grace_ns: int
 ) -> dict[str, Promise]:
-    """Leave out the promises of guests that are gone.
+    """Return the promises without those of guests that are gone.
 
-    A promise stays while its guest runs, or while its start may still be in progress. The latter
-    includes a promise younger than ``now_ns``: it was recorded after the caller read the clock.
+    A promise is kept while its guest runs, or while the start of its guest may still be in
+    progress. The latter includes a promise made after ``now_ns``, because it was recorded after
+    the caller had read the clock.
 
-    :param running: uuids of the guests that libvirt's status files show
+    :param running: uuids of the guests that have a status file
     :param now_ns: CLOCK_BOOTTIME
-    :param grace_ns: how long a start may take, including preallocation of memory [ns]
-    :returns: {uuid: Promise}, in the same order
+    :param grace_ns: how long a start may take, including the preallocation of memory
+    :returns: {uuid: promise}, in the same order
     """
     running = frozenset(running)
     return {
@@ -181,7 +183,7 @@ def prune(
 
 
 def _parse(data: bytes | None, directory: str, boot_id: str) -> HostPromises | None:
-    """Return the promises in a file; None when there is none or it is another boot's."""
+    """Return the promises in a file; None if there is no file or it is from another boot."""
     if data is None:
         return None
     try:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The format of the promises file.
 
-A text file of tab-separated columns, by name, so that a newer writer's extra columns are
-ignored and an older one's missing columns take their defaults::
+The file is text with tab-separated columns. The columns are named, so that those added by a newer
+writer are ignored, and those missing from an older writer's file take their defaults::
 
     nova-numa-pmc-promises  1.2  <boot id>  <rotation>
     uuid  name  cpu_nodes  ...
     6ba7b810-...  instance-0000002a  0  ...
     end  <rows>
 
-Not JSON: importing it costs the libvirt hook as much as a Python start.
+It is not JSON, because importing that takes the libvirt hook as long as starting Python.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PLAIN = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-'
 
 
 class HostPromises:
-    """Content of one file.
+    """Content of a promises file.
 
     :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
-    :ivar rotation: how many placements were made; breaks ties between equal nodes
+    :ivar rotation: number of placements made so far, which breaks ties between equal nodes
     """
 
     def __init__(self, promises: Mapping[str, Promise] | None = None, rotation: int = 0) -> None:
@@ -40,14 +40,14 @@ class HostPromises:
         self.rotation = rotation
 
     def with_promises(self, promises: Mapping[str, Promise]) -> HostPromises:
-        """Return a copy with some promises added or replaced; {guest uuid: promise}."""
+        """Return a copy with promises added or replaced, given as {guest uuid: promise}."""
         return HostPromises({**self.promises, **promises}, self.rotation)
 
 
 def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
-    """Render promises as the file's bytes.
+    """Return promises as the file's bytes.
 
-    :raises StateError: a value that :func:`decode` would refuse
+    :raises StateError: a promise has a value that :func:`decode` would refuse
     """
     try:
         return _encode(promises, rotation, boot_id)
@@ -72,7 +72,7 @@ def decode(data: bytes) -> tuple[str, HostPromises]:
     """Parse the file's bytes.
 
     :returns: (boot id, :class:`HostPromises`)
-    :raises StateError: it is not such a file, is truncated, or a newer release wrote it
+    :raises StateError: this is not a promises file, is truncated, or is from a newer release
     """
     try:
         lines = data.decode('ascii').split('\n')
@@ -94,19 +94,19 @@ def decode(data: bytes) -> tuple[str, HostPromises]:
 def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
     """Parse one guest's row of the file's bytes.
 
-    :returns: (boot id, the promise, None: there is none)
-    :raises StateError: as :func:`decode`, as far as that row shows
+    :returns: (boot id, the guest's promise or None)
+    :raises StateError: as :func:`decode`, as far as the first line and this row show
     """
     try:
         first, columns = data.split(b'\n', 2)[:2]
         boot_id = _boot_id(first.decode('ascii'))[0]
-        if not columns.startswith(b'uuid\t'):  # another writer's order
+        if not columns.startswith(b'uuid\t'):  # the writer has another order of columns
             return boot_id, decode(data)[1].promises.get(uuid)
         rows, end = len(first) + len(columns) + 1, data.rindex(b'\nend\t') + 1
-        at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'), rows, end)
-        if at < 0:
+        position = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'), rows, end)
+        if position < 0:
             return boot_id, None
-        row = data[at + 1 : data.index(b'\n', at + 1)].decode('ascii')
+        row = data[position + 1 : data.index(b'\n', position + 1)].decode('ascii')
         return boot_id, _to_promise(columns.decode('ascii').split('\t'), row.split('\t'))
     except (ValueError, IndexError) as error:
         raise StateError('%s' % error) from None
@@ -138,10 +138,10 @@ def _to_promise(columns: list[str], values: list[str]) -> Promise:
 
 
 def _escape(text: str) -> str:
-    """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
+    """Percent-escape all but a few plain characters; any str survives, even lone surrogates."""
     data = text.encode('utf-8', 'surrogatepass')
     if not data.translate(None, _PLAIN):
-        return text  # the usual case; each start writes the names of all guests
+        return text  # the usual case, which is fast: each start writes the names of all guests
     return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte for byte in data)
 
 
@@ -194,7 +194,7 @@ _OPTIONAL_INT = (
     (lambda value: '-' if value is None else _number(value)),
     (lambda text: None if text == '-' else _to_int(text)),
 )
-#: For each field of a promise: to text, from text.
+#: Functions that encode and decode each field of a promise.
 _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'uuid': _TEXT,
     'name': _TEXT,

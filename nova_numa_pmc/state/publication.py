@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publication of a host by its agent: the file ``host`` in the state directory.
+"""Publication of a host by its agent, in the file ``host`` in the state directory.
 
-JSON, one object with a schema version ``major.minor``: a reader takes any minor version of
-its major one and ignores members that it does not know, so that agent and nova-compute can be
-upgraded one after the other. Replaced by rename(2), readable by all; nothing else locks it.
+The file is a JSON object with a schema version ``major.minor``. A reader accepts any minor version
+of its own major version and ignores members that it does not know, so that the agent and
+nova-compute can be upgraded one after the other. The file is replaced by rename(2), without a
+lock, and any user may read it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
 _MAJOR, _MINOR = 1, 3
-#: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
+#: The kernel's limit (MAX_NUMNODES), and the size of a host with that many nodes and distances.
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 _POOLS_MAX = 1024
-#: Beyond any real amount; a file that says more is damaged.
+#: Beyond any real amount; a file with a larger one is damaged.
 _AMOUNT_MAX, _HUGE_SIZES_MAX = 2**60, 16
 _NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 
 _LIMITS = ('pressure_floor', 'pressure_step')
-#: Before 1.3 nodes nearer than this were one domain, unless ``limits`` had another.
+#: Member of ``limits``: before 1.3, nodes nearer than this were one domain.
 _DOMAIN_DISTANCE = 'domain_distance'
-#: Members of a node that are numbers; the optional ones may be unknown (null).
+#: Members of a node that are numbers. The optional ones may be null, which is unknown.
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
 _OPTIONAL = (
     'demand_cores',
@@ -54,23 +55,23 @@ class Publication(Record):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
-    :param interval_s: length of the measurement, and so the period of publication [s]
-    :param view: the host, without the CPUs of its nodes; the demand is over the longer horizon
+    :param interval_s: length of the measurement, which is also the period of publication
+    :param view: the host, without the CPUs of its nodes. The demand is over the longer horizon
         (:mod:`core.demand.lasting_demand`)
-    :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
-        None: unknown
-    :param source: the best source of evidence in use, '' none
-    :param limits: of placements; the file carries what :func:`placement.place` reads
-        of them: floor and step
-    :param pools: what was measured of each, first of the floating pool, which ``view``
-        describes. The hook reads them from a file of their own (:mod:`pool_loads`)
-    :param demand_now_cores: by position: cores wanted in the interval, None in it:
-        unknown; empty: not reported
-    :param pool_source: what says which CPUs the floating pool has: 'nova.conf', 'guests' (their
-        XML), 'kernel' (all that are usable); '' not reported
-    :param guests_by: source of the agent's guests: 'libvirt', or 'status files' and why; empty:
+    :param remote_ratios: by position, remote ÷ all DRAM accesses of the node's CPUs; None if
+        unknown
+    :param source: the best source of evidence in use, or '' if there is none
+    :param limits: limits of placements. The file has those that :func:`placement.place` reads from
+        it: floor and step
+    :param pools: measured load of each pool, beginning with the floating pool, which ``view``
+        describes. The hook reads these from a separate file (:mod:`pool_loads`)
+    :param demand_now_cores: by position, demand in the interval, with None where unknown; empty if
         not reported
-    :param history: of the host's guests, by which new ones are expected
+    :param pool_source: where the CPUs of the floating pool are known from: 'nova.conf', 'guests'
+        (their XML) or 'kernel' (all usable CPUs); '' if not reported
+    :param guests_by: where the agent knows its guests from: 'libvirt', or 'status files' with the
+        reason; '' if not reported
+    :param history: demand of the host's guests, from which that of new guests is estimated
     """
 
     taken_s: float
@@ -86,7 +87,7 @@ class Publication(Record):
     history: model.DemandHistory = model.DemandHistory()
 
     def by_node(self) -> Iterator[tuple[model.NodeView, float | None, float | None]]:
-        """Yield (node, its remote ratio, its demand in the interval), None: unknown."""
+        """Yield (node, its remote ratio, its demand in the interval), with None where unknown."""
         now_cores = self.demand_now_cores or (None,) * len(self.view.nodes)
         yield from zip(self.view.nodes, self.remote_ratios, now_cores)
 
@@ -95,7 +96,7 @@ def freshness(publication: Publication, now_s: float) -> str:
     """Classify the age of a publication.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
-    :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
+    :returns: :data:`FRESH`, :data:`STALE`, or :data:`FUTURE` if the clock has been set back since
     """
     age_s = now_s - publication.taken_s
     if age_s < -pool_loads.STALE_MIN_S:
@@ -108,20 +109,20 @@ def from_sample(
 ) -> Publication:
     """Return the publication of a host, from its view and a sample.
 
-    :param view: of the same moment
-    :param limits: that the host decides by
+    :param view: the view of the host at the time of the sample
+    :param limits: limits of placements on the host
     """
-    remote = {node.id: node.remote_ratio for node in sample.nodes}
-    now = {node.id: node.demand_cores for node in sample.nodes}
+    remote_ratios = {node.id: node.remote_ratio for node in sample.nodes}
+    demand_now_cores = {node.id: node.demand_cores for node in sample.nodes}
     return Publication(
         sample.taken_s,
         sample.elapsed_s,
         view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
-        tuple(remote.get(node.id) for node in view.nodes),
+        tuple(remote_ratios.get(node.id) for node in view.nodes),
         sample.source,
         limits,
         pool_loads_of(view, sample),
-        tuple(now.get(node.id) for node in view.nodes),
+        tuple(demand_now_cores.get(node.id) for node in view.nodes),
         sample.pool_source,
     )
 
@@ -131,8 +132,8 @@ def floating_pool(
 ) -> model.PoolLoad:
     """Return the load of the pool that a view describes.
 
-    :param stolen: by node id, cores that the host's own hypervisor gave to others; None: not
-        reported
+    :param stolen: {node id: cores that the host's own hypervisor gave to other machines}; None if
+        not reported
     """
     stolen = stolen or {}
     return model.PoolLoad(
@@ -152,10 +153,10 @@ def floating_pool(
 
 
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
-    """Return the loads of the view's pool and of the other pools.
+    """Return the loads of the view's pool and of all other pools.
 
-    Their vCPUs are those promised, since guests that come later are charged by promises; a pool
-    outside of the view's CPUs has none.
+    Their vCPUs are the promised ones, because guests that start later are charged by their
+    promises. A pool without any of the view's CPUs has none.
     """
     floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
     loads, pools = dict(floating.loads), [floating]
@@ -178,12 +179,12 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
 
 
 def encode(publication: Publication) -> bytes:
-    """Render a publication as the file's bytes."""
+    """Return a publication as the file's bytes."""
     nodes = []
-    for node, remote, now in publication.by_node():
+    for node, remote_ratio, now_cores in publication.by_node():
         members = node._asdict()
         del members['cpus']
-        nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))
+        nodes.append(dict(members, remote_ratio=remote_ratio, demand_now_cores=now_cores))
     return (
         json.dumps(
             {
@@ -213,7 +214,7 @@ def encode(publication: Publication) -> bytes:
 def decode(data: bytes) -> Publication:
     """Parse the file's bytes.
 
-    :raises StateError: it is not such a file, is damaged, or a later major version wrote it
+    :raises StateError: this is not a publication, is damaged, or is of another major version
     """
     try:
         members = _members(json.loads(data, parse_constant=_refuse))
@@ -245,7 +246,7 @@ def decode(data: bytes) -> Publication:
 def write(directory: str, publication: Publication) -> None:
     """Replace the file in the state directory.
 
-    :raises StateError: the directory cannot be trusted or the file not be written
+    :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
     state_files.write(directory, FILE, encode(publication))
 
@@ -253,7 +254,7 @@ def write(directory: str, publication: Publication) -> None:
 def read(directory: str) -> Publication:
     """Read the file in the state directory.
 
-    :raises StateError: there is none, or it cannot be trusted or understood; names file and remedy
+    :raises StateError: there is no such file, or it cannot be used; the message has the remedy
     """
     path = os.path.join(directory, FILE)
     data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
@@ -282,17 +283,17 @@ def _node(members: checked.Members) -> model.NodeView:
 def _view(
     members: checked.Members, views: tuple[model.NodeView, ...], limits: checked.Members
 ) -> model.HostView:
-    """Return the view of nodes; before 1.3 distances implied their domains."""
+    """Return the view of the nodes, whose domains are implied by their distances before 1.3."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
         domains = memory_domains.domains_from_distances(
             distances, limits.number(_DOMAIN_DISTANCE, memory_domains.NEAR_DEFAULT)
         )
     else:
-        shared = members.sequence('domains', len(views))
-        if shared and len(shared) != len(views):
+        labels = members.sequence('domains', len(views))
+        if labels and len(labels) != len(views):
             raise ValueError('domains: expected %d, one for each node' % len(views))
-        domains = memory_domains.domains_from_labels(_wholes('domains', shared, len(shared)))
+        domains = memory_domains.domains_from_labels(_wholes('domains', labels, len(labels)))
     return model.HostView(views, distances, members.integer('rotation', 0), domains)
 
 
@@ -305,7 +306,7 @@ def _limits(members: checked.Members) -> model.PlacementOptions:
 
 
 def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], ...]:
-    """Read the square of distances; a host whose firmware reports none has an empty one."""
+    """Return the matrix of distances, which is empty if the firmware reports none."""
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
         raise ValueError('distances: expected a %d by %d matrix' % (count, count))
@@ -352,9 +353,9 @@ def _history(members: checked.Members) -> model.DemandHistory:
 
 
 def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -> tuple[int, ...]:
-    """Check a list of this many whole numbers.
+    """Check that a value is a list of ``count`` whole numbers, and return them.
 
-    :param name: of the member that it is from
+    :param name: name of the member, for messages
     """
     try:
         return tuple(

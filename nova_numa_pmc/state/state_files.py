@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access the files of the state directory: check trust, lock, read, replace atomically."""
+"""Access to files in a state directory: checking trust, locking, reading, replacing atomically."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import time
 from nova_numa_pmc.exceptions import StateError, StateLocked
 from nova_numa_pmc.host import files
 
-#: The directory of what outlasts a reboot, below the root.
+#: Directory of files that survive a reboot, relative to the root.
 PERSISTENT = 'var/lib/nova-numa-pmc'
 
 
 def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
-    """Return a file's bytes, None where there is no such file or directory.
+    """Return a file's bytes; None if there is no such file or directory.
 
     :raises StateError: the directory or the file cannot be trusted or read
     """
@@ -32,10 +32,10 @@ def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
 
 
 def write(directory: str, name: str, data: bytes, durable: bool = False) -> None:
-    """Replace a file of the directory, which is made where it is not there.
+    """Replace a file of the directory, which is created if necessary.
 
-    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
-    :raises StateError: the directory cannot be trusted or the file not be written
+    :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
+    :raises StateError: the directory cannot be trusted, or the file cannot be written
     """
     fd = open_directory(directory, create=True)
     try:
@@ -47,15 +47,16 @@ def write(directory: str, name: str, data: bytes, durable: bool = False) -> None
 def open_directory(path: str, create: bool) -> int:
     """Open the state directory if only root or this user can write to it.
 
+    :param create: create it if it does not exist
     :returns: a file descriptor
-    :raises FileNotFoundError: it is not there, and is not to be made
-    :raises StateError: it cannot be trusted or made
+    :raises FileNotFoundError: it does not exist, and is not to be created
+    :raises StateError: it cannot be trusted or created
     """
     try:
         if create:
             try:
                 os.mkdir(path)
-                os.chmod(path, 0o755)  # whatever the umask: nova-compute reads there
+                os.chmod(path, 0o755)  # regardless of the umask, as nova-compute reads there
             except FileExistsError:
                 pass
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -85,14 +86,14 @@ def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
 
 
 def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) -> int:
-    """Lock a file of the directory, retrying at growing intervals within a bound.
+    """Lock a file of the directory, retrying at increasing intervals until a timeout.
 
-    A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
-    bound; locks here are held for a few milliseconds, so that a few attempts suffice.
+    A blocking flock(2) could only be interrupted by a signal, which the hook needs for its own
+    timeout. Locks are usually held for a few milliseconds, so that a few attempts suffice.
 
     :returns: a file descriptor; closing it releases the lock
-    :raises StateLocked: another process holds it for longer than ``timeout_s``
-    :raises StateError: the file cannot be trusted or made
+    :raises StateLocked: another process has held the lock for longer than ``timeout_s``
+    :raises StateError: the file cannot be trusted or created
     """
     path = os.path.join(directory, name)
     fd = None
@@ -111,13 +112,13 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) ->
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return fd
             except BlockingIOError:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     raise StateLocked(
                         '%s: locked by another process for over %g s: see fuser(1)'
                         % (path, timeout_s)
                     ) from None
-                time.sleep(min(wait_s, left_s))
+                time.sleep(min(wait_s, remaining_s))
                 wait_s = min(2 * wait_s, 0.016)
     except BaseException as error:
         if fd is not None:
@@ -132,13 +133,13 @@ def open_file(
 ) -> tuple[int, int] | None:
     """Open a file of the state directory for reading if only root or this user can write it.
 
-    :param directory: path, for messages
-    :returns: (descriptor, size [bytes]), None when there is none
-    :raises StateError: it cannot be trusted or opened, or is larger than ``size_max_bytes``
+    :param directory: path of the directory, for messages
+    :returns: (descriptor, size [bytes]), or None if there is no such file
+    :raises StateError: the file cannot be trusted or opened, or is larger than ``size_max_bytes``
     """
     path = os.path.join(directory, name)
     try:
-        # O_NONBLOCK: a FIFO put there must not hold us.
+        # O_NONBLOCK, so that a FIFO in its place does not block us.
         fd = os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd
         )
@@ -159,9 +160,10 @@ def open_file(
 
 
 def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int) -> bytes | None:
-    """Read a file that :func:`open_file` opens.
+    """Read a file of the state directory, as opened by :func:`open_file`.
 
-    :returns: its bytes, None when there is none
+    :returns: the file's bytes, or None if there is no such file
+    :raises StateError: the file cannot be trusted or read, or is larger than ``size_max_bytes``
     """
     opened = open_file(directory_fd, directory, name, size_max_bytes)
     if opened is None:
@@ -179,13 +181,13 @@ def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int)
 def replace_file(
     directory_fd: int, directory: str, name: str, data: bytes, durable: bool = False
 ) -> None:
-    """Put new bytes in the file's place in one step, to be read by all.
+    """Replace a file's content atomically; any user may read the file.
 
-    One temporary name will do: each file has one writer at a time.
+    A fixed temporary name suffices, because each file has only one writer at a time.
 
-    :param directory: path, for messages
-    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
-    :raises StateError: it cannot be written
+    :param directory: path of the directory, for messages
+    :param durable: make the file survive a crash of the host, which is impossible on a tmpfs
+    :raises StateError: the file cannot be written
     """
     try:
         files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)
