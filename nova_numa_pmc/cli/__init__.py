@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs of ``nova-numa-rebalance`` share: observing the host, finding guests, moves."""
+"""Code that the verbs of ``nova-numa-rebalance`` share: observe the host, find and move guests."""

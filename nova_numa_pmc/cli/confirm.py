@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
-    """Return whether --yes was given or an operator can be asked; print the remedy if neither."""
+    """Return whether --yes was given or an operator can be asked; otherwise print the remedy."""
     if args.yes or (command.terminal and not args.json):
         return True
     print(
@@ -33,7 +33,7 @@ def ask_yes_no(ask: Callable[[str], str], text: str) -> bool:
 
 
 def ask_operator(command: CommandContext, text: str) -> bool:
-    """Ask a yes-or-no question; the end of the input means no."""
+    """Ask a yes-or-no question and return whether the answer is yes; end of input means no."""
     try:
         return ask_yes_no(command.ask, text)
     except EOFError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command's context, and the host that it observes: measurements joined with promises."""
+"""Context of a command, and the host that it observes: its guests, promises and measurements."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
 class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
-    :param host_promises: the promises, completed for guests that run without one
+    :param host: the topology; its nodes' ``cpus`` are those of the floating pool
+    :param host_promises: the recorded promises, and a promise for each guest that runs without one
     :param guests: the running guests, with the operator's overrides
-    :param pool: the floating pool, to which the CPUs of ``host``'s nodes are reduced
-    :param sample, situation: the measurements, and the rebalancer's input made from them; None:
-        nothing was measured
+    :param problems: what could not be read or measured
+    :param pool: the floating pool
+    :param sample: the measurements, or None if nothing was measured
+    :param situation: the rebalancer's input, made from ``sample``; None without one
     """
 
     host: model.Topology
@@ -54,10 +56,12 @@ class ObservedHost(Record):
 
 
 class CommandContext:
-    """A command's host, its options, and the functions by which it waits, asks and writes.
+    """Host and options of a command, and the functions with which it waits, asks and writes.
 
-    :ivar directory: the state directory's path
-    :ivar terminal: an operator can be asked
+    :ivar shared: the options that the hook, the agent and the commands share
+    :ivar directory: path of the state directory
+    :ivar terminal: whether stdin and stdout are a terminal, so that an operator can be asked
+    :ivar problems: problems with the agent's options; set when :attr:`options` is read
     """
 
     def __init__(
@@ -74,12 +78,12 @@ class CommandContext:
     ) -> None:
         """Read the shared options; this never fails.
 
-        :param wait: waits this many seconds
-        :param ask: as :func:`input`
-        :param signals: as :func:`signals.blocked`
+        :param wait: waits for the given number of seconds
+        :param ask: prints a question and returns the answer, like :func:`input`
+        :param signals: replaces :func:`signals.blocked`
         :param clock_ns: returns CLOCK_MONOTONIC [ns]
-        :param run: as :func:`subprocess.run`
-        :param port: the kernel's side of moves
+        :param run: replaces :func:`subprocess.run`
+        :param port: the kernel operations of a move
         """
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
@@ -91,7 +95,9 @@ class CommandContext:
 
     @functools.cached_property
     def options(self) -> agent_conf.AgentOptions:
-        """Return the agent's options, read on demand: pausing an agent must not need them.
+        """Return the agent's options.
+
+        They are read on first use, so that ``pause`` works even if one of them is wrong.
 
         :raises OptionsError: a value is wrong
         """
@@ -107,30 +113,34 @@ class CommandContext:
         return self.root != '/' or os.geteuid() == 0
 
     def require_root(self) -> None:
-        """Raise :class:`NumaPmcError` with the remedy unless :attr:`may_write`."""
+        """Raise an error unless :attr:`may_write`.
+
+        :raises NumaPmcError: this process may not change the guests
+        """
         if not self.may_write:
             raise NumaPmcError('this needs root: run the command with sudo')
 
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
-        """Return (the guests that run, problems).
+        """Return (the running guests with the operator's overrides, problems).
 
         :raises StateError: the operator's overrides cannot be read
         """
         running, problems = guests.read_running(self.root)
-        marked, unread = overrides.with_overrides(running, self.root)
-        return marked, problems + unread
+        with_overrides, override_problems = overrides.with_overrides(running, self.root)
+        return with_overrides, problems + override_problems
 
     def find(self, name: str) -> model.Guest:
-        """Return the running guest that is named.
+        """Return the running guest with this name, uuid or libvirt id.
 
         :raises UnknownGuest: there is none
         """
         return guest_lookup.find(name, *self.guests())
 
     def find_overridden(self, name: str) -> tuple[str, str]:
-        """Return (uuid, name) of a guest that runs or has an override, or of a uuid.
+        """Return (uuid, name) of a guest that is running or has an override.
 
-        :raises UnknownGuest: there is none
+        :param name: name, uuid or libvirt id; an unknown uuid is returned as it is, unnamed
+        :raises UnknownGuest: there is no such guest, and it is not a uuid
         """
         try:
             guest = self.find(name)
@@ -149,11 +159,12 @@ class CommandContext:
         """Read the host, its guests and its promises.
 
         :param write_promises: record a promise for each guest that runs without one
-        :param pool: the floating pool; None: as published, or else as the agent would find it
+        :param pool: the floating pool; None: the one that the agent published, or else the one
+            that it would determine
         :raises NumaPmcError: something cannot be read
         """
         running, problems = self.guests()
-        pool = pool or usable_cpus.published_pool(self.root) or self._pool(running)
+        pool = pool or usable_cpus.published_pool(self.root) or self._floating_pool(running)
         host = usable_cpus.host_with_pool_cpus(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
@@ -166,8 +177,8 @@ class CommandContext:
             problems += promises.reconcile(host_promises, host, shared, self.root)
         return ObservedHost(host, host_promises, running, tuple(problems), pool)
 
-    def _pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
-        """Find the floating pool as the agent would."""
+    def _floating_pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
+        """Determine the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating_pool(
             usable_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
@@ -178,7 +189,7 @@ class CommandContext:
     ) -> Iterator[ObservedHost]:
         """Measure, and yield the observed host at the end of each interval.
 
-        :param wait: waits this many seconds and returns whether to end
+        :param wait: waits for the given number of seconds and returns whether to stop
         """
         with sampling.Sampler(self.options.counting, self.root) as sampler:
             for sample in intervals.sample_every(
@@ -190,9 +201,9 @@ class CommandContext:
                 yield self._with_sample(self.look(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
-        """Measure over one interval.
+        """Measure over one interval and return the observed host.
 
-        :param write_promises: as in :meth:`look`
+        :param write_promises: as for :meth:`look`
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
@@ -223,7 +234,7 @@ class CommandContext:
         )
 
     def _places(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
-        """Return {uuid: node ids} of guests that are held to more nodes than was promised.
+        """Return {uuid: node ids} of the guests that are held to more nodes than were promised.
 
         The agent has widened them, or something has reset their cpusets.
         """
@@ -233,32 +244,32 @@ class CommandContext:
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):
-                held_at = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
+                node_ids = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
                     node.id for node in observed.host.nodes if node.online_cpus
                 )
-                if set(held_at) > set(promise.cpu_nodes):
-                    places[guest.uuid] = held_at
+                if set(node_ids) > set(promise.cpu_nodes):
+                    places[guest.uuid] = node_ids
         return places
 
     def propose(
         self, observed: ObservedHost, payback_s: float, names: Collection[str] = ()
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
-        """Plan the moves that pay within a time, without widening: only the agent does that.
+        """Plan the moves that pay, without widening, which is left to the agent.
 
         :param observed: a host that was measured
         :param payback_s: the time within which a move has to pay [s]
-        :param names: the guests that may be moved; empty: all
+        :param names: names, uuids or libvirt ids of the guests that may be moved; empty: all
         :returns: (the plan, the situation that it was made for)
-        :raises UnknownGuest: a named guest does not run
+        :raises UnknownGuest: a named guest is not running
         """
         assert observed.situation is not None
         situation = observed.situation
         if names:
-            named = {guest_lookup.find(name, observed.guests).uuid for name in names}
+            named_uuids = {guest_lookup.find(name, observed.guests).uuid for name in names}
             situation = situation._replace(
                 guests=tuple(
                     guest
-                    if guest.uuid in named or guest.fixed
+                    if guest.uuid in named_uuids or guest.fixed
                     else guest._replace(fixed=eligibility.NOT_NAMED)
                     for guest in situation.guests
                 )
@@ -269,9 +280,10 @@ class CommandContext:
 
 
 def held_nodes(groups: cgroups.GuestGroups, host: model.Topology) -> tuple[int, ...]:
-    """Return the ids of the nodes that a guest's CPUs are held to; empty: to none.
+    """Return the ids of the nodes that a guest's CPUs are held to.
 
-    :raises CpusetError: they cannot be read
+    :returns: the ids; empty if the guest is not held, or may run on every node with CPUs
+    :raises CpusetError: the guest's cpusets cannot be read
     """
     nodes = pools.nodes_of(held.held_cpus(groups), host)
     return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes

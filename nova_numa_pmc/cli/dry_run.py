@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class PossiblePlace(Record):
-    """Nodes that a guest could have.
+    """A place that a guest could be given.
 
-    :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
-    :param pressure: the highest pressure on these nodes with the guest
-    :param sort_key: {part of the sort key: its value}, a number, or a list for a set of nodes
+    :param cpu_nodes, mem_nodes: ids of the nodes of its CPUs and of its memory
+    :param pressure: the highest pressure that these nodes would have with the guest
+    :param sort_key: {part of the sort key: value}; a value is a number, or a list of numbers for
+        a set of nodes
     """
 
     cpu_nodes: tuple[int, ...]
@@ -35,9 +36,10 @@ class PossiblePlace(Record):
 
 
 def draft(options: HostOptions, root: str) -> HostPromisesDraft:
-    """Return a draft of the promises, which can be decided on without a lock and is never written.
+    """Return a copy of the promises to decide with, which needs no lock and is never written.
 
-    A start in progress is not waited for: the draft is a snapshot.
+    It does not wait for a guest's start in progress. If the promises cannot be read, the draft is
+    empty and has the reason as its problem.
     """
     try:
         host_promises = promises.read(options, root)
@@ -51,19 +53,20 @@ def decide_unrecorded(
 ) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
-    :param guest: one that runs is taken off the host first
-    :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
+    :param guest: a new guest, or a running one, which is decided on as if it were not there
+    :returns: (the decision, the guest's recorded promise or None)
     :raises NumaPmcError: the host cannot be read
     """
     host_promises = draft(options, root)
-    recorded = host_promises.promises.get(guest.uuid)
-    return promises.decide_promise(guest, options, root, 0, host_promises=host_promises), recorded
+    recorded_promise = host_promises.promises.get(guest.uuid)
+    decision = promises.decide_promise(guest, options, root, 0, host_promises=host_promises)
+    return decision, recorded_promise
 
 
 def withheld_memory(
     limits: model.PlacementOptions, root: str
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
-    """List (node, its memory's kind) of the nodes whose memory is not for guests.
+    """List (node, kind of its memory) of the nodes whose memory is not for guests.
 
     :raises TopologyError: the host cannot be read
     """
@@ -73,10 +76,9 @@ def withheld_memory(
 def possible_places(
     decision: promises.Decision, limits: model.PlacementOptions
 ) -> list[PossiblePlace]:
-    """Return the possible places, the best first.
+    """Return the possible places, the best first; none if the guest is left alone.
 
-    :param decision: not a recalled one
-    :returns: the places; empty: the guest is left alone
+    :param decision: a decision with its view and request, which a recalled one does not have
     """
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.policy == model.NONE:
@@ -85,15 +87,15 @@ def possible_places(
     nodes = decision.view.nodes
     inputs = candidates.PlacementInput(merged, members, decision.view, decision.request)
 
-    def ids(positions: Iterable[int]) -> tuple[int, ...]:
+    def node_ids(positions: Iterable[int]) -> tuple[int, ...]:
         return tuple(
             sorted(nodes[member].id for position in positions for member in members[position])
         )
 
     return [
         PossiblePlace(
-            ids(rank.candidate.cpus),
-            ids(rank.candidate.mems),
+            node_ids(rank.candidate.cpus),
+            node_ids(rank.candidate.mems),
             rank.pressure,
             dict(zip(ranking.KEY_FIELDS, rank.key)),
         )
@@ -104,7 +106,7 @@ def possible_places(
 def find_running(name: str, root: str) -> model.Guest:
     """Return the running guest with this name, uuid or libvirt id.
 
-    :raises UnknownGuest: there is none, or it cannot be read; says which are there
+    :raises UnknownGuest: no such guest runs, or it cannot be read; the message lists similar names
     """
     running, problems = guests.read_running(root)
     return guest_lookup.find(name, running, problems)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exit codes of the commands, and a parser that ends with the one for wrong usage."""
+"""Exit codes of the commands, and an argument parser that exits with the one for wrong usage."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import argparse
 import sys
 from typing import NoReturn
 
-#: Nothing to do, or done; a problem, printed with its remedy; moves would pay but were not made;
-#: some of the moves were not made.
+#: In this order: nothing to do, or done; a problem, printed with its remedy; moves would pay but
+#: were not made; only some of the moves were made.
 OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
-#: Wrong usage, EX_USAGE of sysexits(3).
+#: Wrong usage: EX_USAGE of sysexits(3).
 USAGE = 64
 
 TEXT = (
@@ -20,7 +20,7 @@ TEXT = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that ends with 64 on wrong usage, as 2 is an answer of ``plan``."""
+    """Argument parser that exits with 64 on wrong usage; argparse's 2 is an answer of ``plan``."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and exit."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of ``explain`` that chooses among hosts, from saved rows."""
+"""Explain the choice among hosts, from saved rows of Nova's compute_nodes table."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.scheduler import nova_weighers
 
-#: The text lists at most this many hosts; the JSON has all.
+#: Number of hosts in the text; the JSON has all of them.
 _HOSTS_SHOWN = 30
 
 
 def run(args: argparse.Namespace, guest: model.Guest) -> int:
-    """Replay the decision, print it, and return the exit code.
+    """Replay the scheduler's decision, print it, and return the exit code.
 
-    :param guest: with the requested size and extra specs
-    :raises RowsError: the file cannot be used
+    :param guest: a guest of the requested size, with the requested extra specs
+    :raises RowsError: the file of rows cannot be used
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
     flavor = saved_hosts.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
-    by_name = {host.host: host for host in hosts}
+    host_by_name = {host.host: host for host in hosts}
     rounds: list[list[saved_hosts.HostDecision]] = []
     for _ in range(args.count):
         rounds.append(saved_hosts.rank(hosts, flavor, conf, saved_s))
-        best = rounds[-1][0]
-        if not best.passes:
+        best_decision = rounds[-1][0]
+        if not best_decision.passes:
             break
-        by_name[best.host].consume(flavor)
+        host_by_name[best_decision.host].consume(flavor)
     passing = [decision.host for decision in rounds[0] if decision.passes]
-    weighed, why = by_nova(args, passing, flavor, saved_s)
+    nova_weights, why_none = by_nova(args, passing, flavor, saved_s)
     if args.json:
         print(
             json.dumps(
@@ -54,57 +54,63 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'options': conf,
                     'saved_at': saved_s,
                     'chosen': [chosen_host(decisions) for decisions in rounds],
-                    'hosts': [to_data(decision, by_name[decision.host]) for decision in rounds[0]],
-                    'weighers': weighed and weights_to_data(weighed, passing),
+                    'hosts': [
+                        to_data(decision, host_by_name[decision.host]) for decision in rounds[0]
+                    ],
+                    'weighers': nova_weights and weights_to_data(nova_weights, passing),
                 },
                 indent=2,
                 sort_keys=True,
             )
         )
     else:
-        print(render(rounds, by_name))
-        print('\n' + (render_weighers(weighed, passing) if weighed else why))
+        print(render(rounds, host_by_name))
+        print('\n' + (render_weighers(nova_weights, passing) if nova_weights else why_none))
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
 
 
 def by_nova(
     args: argparse.Namespace, passing: list[str], flavor: saved_hosts.SavedFlavor, saved_s: float
 ) -> tuple[nova_weighers.NovaWeights | None, str]:
-    """Weigh the hosts with all weighers that nova.conf names, if Nova can be imported.
+    """Weigh the hosts with all weighers that nova.conf configures, if Nova can be imported.
 
-    :param passing: hosts that our filter passes
-    :returns: (the weights, ''), or (None, why there are none)
+    :param passing: names of the hosts that our filter passes
+    :param saved_s: when the rows were saved [s since the epoch]
+    :returns: (the weights, '') or (None, why the hosts cannot be weighed)
+    :raises RowsError: the file of rows cannot be used
     """
     files = nova_conf.NovaConf(args.nova_conf).files
     if not files:
-        return None, "Nova's other weighers are left out: name nova.conf with --nova-conf"
+        return None, "Nova's other weighers are left out: specify nova.conf with --nova-conf"
     if len(passing) < 2:
-        return None, "Nova's other weighers are left out: Nova skips them when one host is left"
+        return None, "Nova's other weighers are left out: Nova skips them if only one host is left"
     with errors_name_file(args.hosts):
         row_by_host = {
             saved_hosts.parse_host(row).host: row
             for row in saved_hosts.parse_rows(read_content(args.hosts))
         }
     try:
-        # Imported by name: the command does not need Nova, and nothing else in it may import Nova.
-        nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
-        return nova.weigh([row_by_host[name] for name in passing], flavor, files, saved_s), ''
+        # Imported by name, as the command has to work without Nova.
+        nova_weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
+        return nova_weighers.weigh(
+            [row_by_host[name] for name in passing], flavor, files, saved_s
+        ), ''
     except ImportError as error:
         return None, "Nova's other weighers are left out: %s: run with Nova's Python" % error
     except cfg.Error as error:
         return None, "Nova's other weighers are left out: %s" % error
     except Exception as error:
-        # Of Nova's objects, which take no row of another shape.
+        # Nova's objects raise exceptions of many kinds if a row does not have the expected shape.
         return None, "Nova's other weighers are left out: %s: %s" % (type(error).__name__, error)
 
 
 def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
-    """Return Nova's weights as plain data."""
+    """Return the weights by all of Nova's weighers as plain data."""
     return {
-        'chosen': passing[_best(weighed, passing)[0]],
+        'chosen': passing[_positions_by_weight(weighed, passing)[0]],
         'hosts': {
             name: {'weight': weighed.weight(position)}
-            | {'shares': {weigher: listed[position] for weigher, listed in weighed.shares.items()}}
+            | {'shares': {weigher: shares[position] for weigher, shares in weighed.shares.items()}}
             for position, name in enumerate(passing)
         },
         'failed': weighed.failed,
@@ -112,24 +118,24 @@ def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> d
 
 
 def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
-    """Return Nova's weights as text, with a column for each weigher that distinguishes hosts."""
-    differing = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
-    equal = [name for name in weighed.shares if name not in differing]
-    order = _best(weighed, passing)
-    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in differing)])
+    """Return the weights as text, with a column for each weigher that distinguishes hosts."""
+    columns = [name for name, shares in weighed.shares.items() if len(set(shares)) > 1]
+    others = [name for name in weighed.shares if name not in columns]
+    order = _positions_by_weight(weighed, passing)
+    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in columns)])
     rows = [
         (
             tables.printable(passing[position]),
             tables.number(weighed.weight(position), 3),
-            *(tables.number(weighed.shares[name][position], 3) for name in differing),
+            *(tables.number(weighed.shares[name][position], 3) for name in columns),
         )
         for position in order[:_HOSTS_SHOWN]
     ]
     lines = tables.text(tables.of_texts(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
-    if equal:
-        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, equal)))
+    if others:
+        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, others)))
     lines += [
         'left out: %s' % tables.printable('%s: %s' % pair) for pair in weighed.failed.items()
     ]
@@ -137,20 +143,23 @@ def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> s
     return '\n'.join(lines)
 
 
-def _best(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
-    """Return the positions of the hosts, the best first."""
+def _positions_by_weight(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
+    """Return the hosts' positions in ``passing``, the one of the highest weight first."""
     return sorted(range(len(passing)), key=lambda position: -weighed.weight(position))
 
 
 def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
-    """Read a file of rows; see :func:`saved_hosts.read`."""
+    """Return (hosts, when they were saved) from a file of rows, as :func:`saved_hosts.read`.
+
+    :raises RowsError: the file cannot be read or used
+    """
     with errors_name_file(path):
         return saved_hosts.read(read_content(path))
 
 
 @contextlib.contextmanager
 def errors_name_file(path: str) -> Iterator[None]:
-    """Add the file's path to errors raised in the block."""
+    """Put the file's path in front of the message of a :class:`RowsError` raised in the block."""
     try:
         yield
     except saved_hosts.RowsError as error:
@@ -160,7 +169,7 @@ def errors_name_file(path: str) -> Iterator[None]:
 def read_content(path: str) -> str:
     """Return the content of a file of rows.
 
-    :raises RowsError: it cannot be read, or is too long
+    :raises RowsError: it cannot be read, or is too large
     """
     try:
         with open(path, encoding='utf-8') as stream:
@@ -173,24 +182,27 @@ def read_content(path: str) -> str:
 
 
 def options(paths: list[str]) -> dict[str, Any]:
-    """Return the group ``[numa_pmc]`` of nova.conf, or its defaults without a file."""
+    """Return the options of the group ``[numa_pmc]`` in nova.conf; without a file, the defaults.
+
+    :param paths: nova.conf and others; later files override earlier ones
+    """
     conf = nova_conf.NovaConf(paths)
     return {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
 
 
 def specs(guest: model.Guest) -> dict[str, str]:
-    """Return the guest's extra specs that the scheduler reads."""
-    pinned = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
-    return {**dict(guest.extra_specs), **pinned}
+    """Return those of the guest's extra specs that the scheduler reads."""
+    pinning_specs = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
+    return {**dict(guest.extra_specs), **pinning_specs}
 
 
 def chosen_host(decisions: list[saved_hosts.HostDecision]) -> str | None:
-    """Return the host that a round chooses; None: none passes."""
+    """Return the name of the host that a round chooses, or None if no host passes."""
     return decisions[0].host if decisions[0].passes else None
 
 
 def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> dict[str, Any]:
-    """Return a host's decision as plain data."""
+    """Return the decision on a host as plain data."""
     estimate = decision.estimate
     return {
         'host': decision.host,
@@ -210,7 +222,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
 def render(
     rounds: list[list[saved_hosts.HostDecision]], by_name: dict[str, saved_hosts.SavedHost]
 ) -> str:
-    """Return the decision as text: hosts in order, then their nodes."""
+    """Return the decision as text: the hosts in order, their nodes, and the chosen hosts."""
     decisions = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
         (

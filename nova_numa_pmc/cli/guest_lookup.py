@@ -13,34 +13,40 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Guest
 
-_SHOWN = 8
+_NAMES_SHOWN = 8
 
 
 def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) -> Guest:
-    """Return the guest with this name, uuid or libvirt id, tried in this order.
+    """Return the guest with this name, uuid or libvirt id; a name is preferred, then a uuid.
 
-    :param problems: guests that could not be read, for the message
+    :param problems: why other guests could not be read, for the error message
     :raises UnknownGuest: there is none; the message lists similar names
     """
-    ways: tuple[Callable[[Guest], str | None], ...] = (
+    identifiers: tuple[Callable[[Guest], str | None], ...] = (
         lambda guest: guest.name,
         lambda guest: guest.uuid,
         lambda guest: None if guest.id is None else str(guest.id),
     )
-    for way in ways:
+    for identifier_of in identifiers:
         for guest in running:
-            if text == way(guest):
+            if text == identifier_of(guest):
                 return guest
     names = sorted(guest.name for guest in running)
-    near = difflib.get_close_matches(text, names, _SHOWN)
-    near += [name for name in names if text and text in name and name not in near]
-    shown = (near or names)[:_SHOWN]
+    similar_names = difflib.get_close_matches(text, names, _NAMES_SHOWN)
+    similar_names += [
+        name for name in names if text and text in name and name not in similar_names
+    ]
+    names_shown = (similar_names or names)[:_NAMES_SHOWN]
     raise UnknownGuest(
         'no guest %.80r is running here; %s: %s'
-        % (text, 'similar names' if near else 'guests here', ', '.join(shown) or 'none')
+        % (
+            text,
+            'similar names' if similar_names else 'guests here',
+            ', '.join(names_shown) or 'none',
+        )
         + (
-            ' and %d more' % (len(names) - len(shown))
-            if not near and len(names) > len(shown)
+            ' and %d more' % (len(names) - len(names_shown))
+            if not similar_names and len(names) > len(names_shown)
             else ''
         )
         + ''.join('; ' + problem for problem in problems)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``hook install`` and ``hook remove`` do."""
+"""Install and remove the libvirt hook, for ``hook install`` and ``hook remove``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nova_numa_pmc.finding import ERROR, Finding
 from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.record import Record
 
-#: What the hook imports modules from; tests/unit/test_imports.py compares.
+#: Packages from which the hook imports modules; checked by tests/unit/test_imports.py.
 _PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging', 'state')
 
 
 class InstallResult(Record):
-    """Outcome of an installation or a removal.
+    """Result of an installation or a removal.
 
-    :param changes: to files, one line each
-    :param notes: what else was done, seen, or is left to do
-    :param findings: why nothing was installed; empty: it is done
+    :param changes: one line for each change to a file
+    :param notes: what else was done or noticed, or remains to be done
+    :param findings: why nothing was installed; empty on success
     """
 
     changes: tuple[str, ...] = ()
@@ -35,12 +35,12 @@ def install(
     reload: bool = False,
     force: bool = False,
 ) -> InstallResult:
-    """Prove that the daemon can run the script, then put it in place.
+    """Check that the daemon can run the script, then install it.
 
-    :param libvirt_version: assumed; None: that of the installed libvirt
-    :param reload: have the running daemon look for hooks again
-    :param force: install in spite of findings other than a failed trial
-    :raises hook_files.HookError: no root, or an old hook cannot be kept
+    :param libvirt_version: the version to assume; None: that of the installed libvirt
+    :param reload: whether to make the running daemon look for hooks again
+    :param force: install in spite of findings, unless the trial failed
+    :raises hook_files.HookError: this process is not root, or an existing hook cannot be kept
     """
     _require_root(root)
     expected = hook_checks.expected_script(root)
@@ -85,14 +85,20 @@ def install(
 
 
 def remove(root: str) -> InstallResult:
-    """Remove the hook; a running daemon need not be restarted."""
+    """Remove the hook; a running daemon need not be restarted.
+
+    :raises hook_files.HookError: this process is not root
+    """
     _require_root(root)
     return InstallResult(tuple(hook_files.remove(root)) or ('nothing to remove',))
 
 
 def _compile(site: str) -> list[str]:
-    """Byte-compile what the hook imports, for the interpreter that will run it."""
-    done = subprocess.run(
+    """Byte-compile the modules that the hook imports, with the interpreter that will run it.
+
+    :returns: a note if that failed
+    """
+    completed = subprocess.run(
         [
             hook_files.INTERPRETER,
             '-I',
@@ -104,13 +110,13 @@ def _compile(site: str) -> list[str]:
         ],
         capture_output=True,
     )
-    if done.returncode:
+    if completed.returncode:
         return ['could not byte-compile the package: the hook will start slowly']
     return []
 
 
 def _relabel() -> list[str]:
-    """Give the files the labels that SELinux's policy names for their paths."""
+    """Restore the SELinux labels of the hook directory; return a note if there is SELinux."""
     if not (os.path.exists('/sys/fs/selinux/enforce') and os.path.exists('/sbin/restorecon')):
         return []
     subprocess.run(['/sbin/restorecon', '-R', '/etc/libvirt/hooks'], check=False)
@@ -130,6 +136,6 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
 
 
 def _require_root(root: str) -> None:
-    # The commands' common check is in a module that imports what a bare wheel lacks.
+    # CommandContext.require_root() cannot be used: its module imports what a bare wheel lacks.
     if hook_checks.is_own(root) and os.geteuid() != 0:
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')

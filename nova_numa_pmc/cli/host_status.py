@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the state of a host: its agent, its nodes, and where each guest is, without measuring."""
+"""Read the state of a host without measuring: its agent, its nodes, and where each guest is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.publication import Publication
 
 
-#: Fields of a node that a sample has under the same names.
+#: Fields of :class:`NodeStatus` that a node's sample has under the same names.
 _MEASURED = (
     'pressure',
     'cpu_ratio',
@@ -35,15 +35,15 @@ _MEASURED = (
 
 
 class AgentStatus(Record):
-    """State of the agent as seen from outside.
+    """State of the agent as seen from outside its process.
 
-    :param pid: its process, None: it does not run
-    :param rebalance: the option ``rebalance``
-    :param paused: since when and why it is paused; None: it is not
-    :param published_age_s: age of the publication; None: there is none
-    :param fresh: the publication is not stale
-    :param problem: why there is no publication; empty: there is one
-    :param guests_by: as in :class:`publication.Publication`; empty where that is stale
+    :param pid: its process id, or None if it is not running
+    :param rebalance: value of the option ``rebalance``
+    :param paused: since when and why it is paused, or None if it is not
+    :param published_age_s: age of the publication, or None without one
+    :param fresh: whether there is a publication that is not stale
+    :param problem: why there is no publication; empty if there is one
+    :param guests_by: as in :class:`publication.Publication`; empty if that is stale
     """
 
     pid: int | None
@@ -56,12 +56,14 @@ class AgentStatus(Record):
 
 
 class NodeStatus(Record):
-    """One node; None: unknown.
+    """State of a node; what is unknown is None.
 
-    :param demand_cores: over the longer horizon, as published; over the interval, where the
-        command measured. ``demand_now_cores``: over the last interval
-    :param memory_kind, memory_source: as of :class:`model.NodeMemory`, by the operator's word or
-        else the kernel's; ``memory_bytes``: MemTotal
+    :param demand_cores: demand over the measured interval or, if the command did not measure, over
+        the longer horizon, as published
+    :param demand_now_cores: demand over the last interval
+    :param memory_kind, memory_source: as in :class:`model.NodeMemory`, from the operator's options
+        or else from the kernel
+    :param memory_bytes: all memory of the node (MemTotal)
     """
 
     id: int
@@ -83,18 +85,19 @@ class NodeStatus(Record):
 
 
 class GuestStatus(Record):
-    """One guest.
+    """State of a guest.
 
-    :param promise: its promise; None: it has none
-    :param held_nodes: ids of the nodes that its CPUs are held to; empty: to none; None: unknown
-    :param bytes_by_node: {node id: bytes}, None: not known
-    :param home_ratio: share of its memory on the promised nodes; None: unknown
-    :param fixed: code of why it is not moved, as in :class:`plan_records.GuestLoad`; empty: it
-        may be moved
-    :param moved: the move that brought it to its place; None: it started there
-    :param problem: what could not be read; empty: nothing
-    :param demand_history: its demand history, as the agent saved it last; None: none
-    :param pinned: (name of a thread's group, such as 'vcpu0'; CPUs) of the threads that others
+    :param promise: its promise, or None if it has none
+    :param held_nodes: ids of the nodes that its CPUs are held to, as :func:`context.held_nodes`
+        returns them; None if unknown
+    :param bytes_by_node: {node id: bytes of its memory there}, or None if unknown
+    :param home_ratio: share of its memory that is on the promised nodes, or None if unknown
+    :param fixed: code of the reason why it is not moved, as in :class:`plan_records.GuestLoad`;
+        empty if it may be moved
+    :param moved: the move that brought it to its place, or None if it started there
+    :param problem: why its cpusets or memory could not be read, or ''
+    :param demand_history: its demand history as the agent last saved it, or None
+    :param pinned: (name of a thread's group, such as 'vcpu0'; its CPUs) of the threads that others
         have pinned since the guest was placed
     """
 
@@ -113,7 +116,7 @@ class GuestStatus(Record):
 def agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
     """Read the state of the agent.
 
-    :returns: (the agent's status, the last publication; None: none can be read)
+    :returns: (the agent's status, its last publication or None if that cannot be read)
     """
     process = processes.find(command.root, processes.AGENT)
     published, age_s, problem = None, None, ''
@@ -142,19 +145,19 @@ def nodes(
 ) -> tuple[NodeStatus, ...]:
     """Return the status of the nodes, from the sample or else from the publication.
 
-    :param publication: the agent's publication; None: there is no fresh one
+    :param publication: the agent's publication, or None if there is no fresh one
     """
-    now = host_view.view(
+    view = host_view.view(
         observed.host, observed.host_promises.promises.values(), command.options.shared.limits
     )
-    measured = (
+    loads = (
         _loads_of_sample(observed.sample)
         if observed.sample
         else _loads_of_publication(publication)
     )
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
-    for node, host_node in zip(now.nodes, observed.host.nodes):
+    for node, host_node in zip(view.nodes, observed.host.nodes):
         memory = node_memory.memory_of(host_node, command.options.shared.limits)
         statuses.append(
             NodeStatus(
@@ -167,7 +170,7 @@ def nodes(
                 memory_kind=memory.kind,
                 memory_source=memory.source,
                 memory_bytes=host_node.memory_bytes,
-                **measured.get(node.id, unknown),
+                **loads.get(node.id, unknown),
             )
         )
     return tuple(statuses)
@@ -186,7 +189,7 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
     loads: dict[int, dict[str, float | None]] = {}
     if publication is None:
         return loads
-    for node, remote, now in publication.by_node():
+    for node, remote_ratio, demand_now_cores in publication.by_node():
         parts = pressure.node_pressure(
             rates.ratio(node.demand_cores, node.cores),
             rates.ratio(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
@@ -195,8 +198,8 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
         loads[node.id] = dict(
             parts._asdict(),
             demand_cores=node.demand_cores,
-            remote_ratio=remote,
-            demand_now_cores=now,
+            remote_ratio=remote_ratio,
+            demand_now_cores=demand_now_cores,
         )
     return loads
 
@@ -204,10 +207,14 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
 def guests(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
-    """Return (the guests by name, problems)."""
+    """Return (the status of each running guest, sorted by name, problems)."""
     try:
-        entries, broken = history.read(command.root)
-        problems = ['%d lines of the history cannot be read' % broken] if broken else []
+        entries, unreadable_count = history.read(command.root)
+        problems = (
+            ['%d lines of the history cannot be read' % unreadable_count]
+            if unreadable_count
+            else []
+        )
     except StateError as error:
         entries, problems = [], [str(error)]
     try:
@@ -216,14 +223,14 @@ def guests(
     except StateError as error:
         demand_histories = {}
         problems.append(str(error))
-    moved = {
+    entry_by_place = {
         (part.uuid, part.since_ns, part.after): entry
         for entry in entries
         if entry.stands
         for part in entry.parts
     }
     return tuple(
-        _guest_status(command, observed, guest, moved)._replace(
+        _guest_status(command, observed, guest, entry_by_place)._replace(
             demand_history=demand_histories.get(guest.uuid)
         )
         for guest in sorted(observed.guests, key=lambda guest: guest.name)
@@ -234,16 +241,21 @@ def _guest_status(
     command: context.CommandContext,
     observed: context.ObservedHost,
     guest: model.Guest,
-    moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
+    entry_by_place: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
 ) -> GuestStatus:
+    """Return a guest's status, without its demand history.
+
+    :param entry_by_place: {(uuid, ``since_ns`` of the promise, place): the move to that place}
+    """
     promise = observed.host_promises.promises.get(guest.uuid)
-    held: tuple[int, ...] | None = None
+    held_nodes: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
         groups = cgroups.find(guest.pid, command.root)
-        held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
+        held_nodes = context.held_nodes(groups, observed.host)
+        by_node = cgroups.memory_by_node(groups)
         if guest.page_bytes:
             by_node = hugetlb.add_huge_pages(by_node or {}, guest.pid, command.root)
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)
@@ -255,11 +267,11 @@ def _guest_status(
     return GuestStatus(
         guest,
         promise,
-        held,
+        held_nodes,
         by_node,
         home_ratio,
         eligibility.why_not(guest, promise, observed.host),
-        promise and moved.get((guest.uuid, promise.since_ns, history.place_of(promise))),
+        promise and entry_by_place.get((guest.uuid, promise.since_ns, history.place_of(promise))),
         problem,
         None,
         tuple(pinned.items()),
@@ -269,9 +281,9 @@ def _guest_status(
 def overrides_of_absent(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
-    """Return overrides of guests that do not run.
+    """Return the overrides of guests that are not running.
 
-    :raises StateError: the file cannot be read
+    :raises StateError: the file of overrides cannot be read
     """
     running = {guest.uuid for guest in observed.guests}
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take samples at an interval, and read durations and times as an operator writes them."""
+"""Take samples at intervals, and parse durations and times as an operator writes them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,31 @@ def sample_every(
     wait: Callable[[float], bool | None],
     clock: Callable[[], float],
 ) -> Iterator[_T]:
-    """Yield a sample for each interval that passes.
+    """Yield a sample at the end of each interval.
 
-    The time that sampling takes does not delay the schedule; after a sample that took longer than
-    an interval, the next one is due a whole interval later.
+    The time that sampling takes does not shift the schedule, except that a sample that took longer
+    than an interval is followed by a whole interval.
 
-    :param take: returns a sample of the time since its previous call
-    :param wait: waits this many seconds and returns whether to end
-    :param clock: returns seconds that never go back
+    :param take: returns a sample of the time since the previous call
+    :param wait: waits for the given number of seconds and returns whether to stop
+    :param clock: returns the time of a monotonic clock [s]
     """
     take()  # the first sample has no rates
-    due = clock() + interval_s
-    while not wait(max(0.0, due - clock())):
+    due_s = clock() + interval_s
+    while not wait(max(0.0, due_s - clock())):
         yield take()
-        due += interval_s
-        if due <= clock():
-            due = clock() + interval_s
+        due_s += interval_s
+        if due_s <= clock():
+            due_s = clock() + interval_s
 
 
 def replay_every(
     samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
 ) -> Iterator[_T]:
-    """Yield recorded samples with this many seconds between them."""
+    """Yield recorded samples, waiting for ``interval_s`` between them.
+
+    :param wait: waits for the given number of seconds and returns whether to stop
+    """
     for index in itertools.count():
         sample = next(samples, None)
         if sample is None or (index and wait(interval_s)):
@@ -55,9 +58,9 @@ def replay_every(
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds of '90', '90s', '15m', '2h', '7d' or '1w'.
+    """Return a duration such as '90', '90s', '15m', '2h', '7d' or '1w' in seconds.
 
-    :raises ValueError: it is something else, or not positive
+    :raises ValueError: it is not a duration, or not positive
     """
     unit = _UNITS_S.get(text[-1:])
     value = float(text[:-1] if unit else text) * (unit or 1)
@@ -67,7 +70,10 @@ def duration_s(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Parse an interval; argparse's type."""
+    """Return an interval in seconds, 0.1 to 86400.
+
+    :raises argparse.ArgumentTypeError: it is not such an interval
+    """
     try:
         value = duration_s(text)
     except ValueError:
@@ -78,10 +84,11 @@ def seconds(text: str) -> float:
 
 
 def time_s(text: str, first_s: float, last_s: float) -> float | None:
-    """Return a time that an operator gave, in seconds since the epoch.
+    """Return a time that an operator gave, in seconds since the epoch; None if it is empty.
 
-    :param text: '2026-11-21T14:00' (local time where it names no offset), '+2h' after the
-        recording's beginning, '-30m' before its end, '@1700000000', or '': None is returned
+    :param text: '2026-11-21T14:00' (local time unless it has an offset), '+2h' (after the
+        recording's beginning), '-30m' (before its end), '@1700000000' or ''
+    :param first_s, last_s: beginning and end of the recording [s since the epoch]
     :raises NumaPmcError: it is none of these
     """
     try:
@@ -108,17 +115,24 @@ def _finite(value: float) -> float:
 
 
 def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
-    """Return (from, to) of 'A..B' [s since the epoch]; None: that side is left out."""
+    """Return (from, to) of a window 'A..B' [s since the epoch], None for a side left out.
+
+    :param first_s, last_s: as for :func:`time_s`
+    :raises NumaPmcError: it is not a window
+    """
     begin, dots, end = text.partition('..')
     if not dots:
         raise NumaPmcError(
-            '%.60r is not a window: write A..B, as in ..+1h; a side left out means the '
-            "recording's own" % text
+            '%.60r is not a window: write A..B, as in ..+1h; a side that is left out is the '
+            "recording's beginning or end" % text
         )
     return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
 
 
 def clock_time(taken_s: float, with_date: bool = False) -> str:
-    """Return a sample's time as local '14:03:59', or with its date."""
+    """Return a time as local time, such as '14:03:59', or with the date before it.
+
+    :param taken_s: the time [s since the epoch]
+    """
     moment = datetime.datetime.fromtimestamp(taken_s)
     return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of the verbs that show or record samples."""
+"""Helpers for the verbs that show or record samples."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
-    """End the block without a traceback on SIGINT and SIGTERM, running its finally clauses."""
+    """Leave the block without a traceback on SIGINT or SIGTERM; ``finally`` clauses are run."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    former = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def open_sampler() -> Sampler:
-    """Return a sampler of this host."""
+    """Return a sampler of this host; print a problem with its calibration to stderr."""
     from nova_numa_pmc import sampling
     from nova_numa_pmc.conf import counters as counters_conf  # not needed for a replay
     from nova_numa_pmc.state import calibration
@@ -48,7 +48,10 @@ def open_sampler() -> Sampler:
 
 
 def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:
-    """Return a sample reduced to the guests in ``names``, which are names or uuids; None: all."""
+    """Return a sample with only the guests in ``names``.
+
+    :param names: names or uuids; None or empty: all guests
+    """
     if not names:
         return sample
     return sample._replace(
@@ -61,7 +64,7 @@ def select_guests(sample: Sample, names: Collection[str] | None) -> Sample:
 def print_once(
     problems: Collection[str], printed: set[str], print_line: Callable[[str], None]
 ) -> None:
-    """Print each problem that is not in the set ``printed`` yet."""
+    """Print each problem that is not in ``printed``, and add it to that set."""
     for problem in problems:
         if problem not in printed:
             printed.add(problem)

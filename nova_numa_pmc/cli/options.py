@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that most verbs have."""
+"""Command-line options that several verbs have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def add_common(
     json_help: str = 'print one JSON object',
     root_help: str = 'look at',
 ) -> None:
-    """Add ``--root`` and ``--json``."""
+    """Add ``--root`` and ``--json``.
+
+    :param root_help: what the verb does to the file system, for the help text
+    """
     parser.add_argument(
         '--root',
         default='/',
@@ -27,18 +30,18 @@ def add_common(
 
 
 def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object') -> None:
-    """Add ``--json``, alone where a verb reads no host's files."""
+    """Add ``--json`` only, for a verb that has no use for ``--root``."""
     parser.add_argument('--json', action='store_true', help=json_help)
 
 
 def add_guest(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of commands about one guest."""
+    """Add the arguments of the verbs that concern one guest."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
     add_common(parser)
 
 
 def add_moving(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that move guests."""
+    """Add the options of the verbs that move guests."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     add_wait(parser)
 
@@ -46,7 +49,7 @@ def add_moving(parser: argparse.ArgumentParser) -> None:
 def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """Add ``--wait``.
 
-    :param when: a condition for the help text, ending in a space
+    :param when: beginning of the help text, such as 'with --node: '
     """
     parser.add_argument(
         '--wait',

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the threads of a placed guest that an operator has pinned, and unpin them.
 
-They are unpinned through libvirt, which sets both a thread's cpuset and its affinity: widening
-the cpuset alone would leave the affinity as narrow as it was.
+They are unpinned through libvirt, which resets both the cpuset and the affinity of a thread. If
+only the cpuset were widened, the affinity would still restrict the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nova_numa_pmc.host import cgroups, held, pins
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: A libvirt that hangs must not hang the command [s].
+#: How long to wait for virsh [s], so that a libvirt that hangs does not block the command.
 TIMEOUT_S = 30.0
 _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 
@@ -27,30 +27,30 @@ _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 def find(
     guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
 ) -> dict[str, frozenset[int]]:
-    """Return {group's name: CPUs} of the threads that others hold to other CPUs than we do.
+    """Return {name of a thread's group: its CPUs} of the threads that others have pinned.
 
-    :param promise: the guest's, None: it has none, and is not held by us
-    :raises CpusetError: its groups cannot be read
+    :param promise: the guest's promise, or None if it has none and we do not hold it
+    :raises CpusetError: the guest's control groups cannot be read
     """
     if promise is None or promise.origin != model.PLACED or not pins.may_hold(guest):
         return {}
-    place = pools.cpus_held(promise, host, guest)
+    promised_cpus = pools.cpus_held(promise, host, guest)
     online = host.online_cpus
     groups = cgroups.find(guest.pid, root)
-    own = held.own_cpus(groups)
-    own.pop(groups.target)
-    # The same set for all threads is a place, an earlier or a widened one, and not a pin.
-    whole = {cpus & online for cpus in own.values()}
-    elsewhere = (
+    cpus_by_group = held.own_cpus(groups)
+    cpus_by_group.pop(groups.target)
+    # If all threads have the same CPUs, these are an earlier or widened place and not pins.
+    distinct_sets = {cpus & online for cpus in cpus_by_group.values()}
+    pinned_groups = (
         {}
-        if len(whole) == 1
+        if len(distinct_sets) == 1
         else {
             directory.rpartition('/')[2]: cpus & online
-            for directory, cpus in own.items()
-            if cpus & online and not cpus & online >= place
+            for directory, cpus in cpus_by_group.items()
+            if cpus & online and not cpus & online >= promised_cpus
         }
     )
-    return dict(sorted({**elsewhere, **dict(guest.pins)}.items()))
+    return dict(sorted({**pinned_groups, **dict(guest.pins)}.items()))
 
 
 def restore(
@@ -61,10 +61,10 @@ def restore(
 ) -> None:
     """Have libvirt unpin threads, so that the agent holds them with the others again.
 
-    :param names: of the threads' groups ('vcpu0')
-    :param online: the host's CPUs
-    :param run: as :func:`subprocess.run`
-    :raises NumaPmcError: libvirt refuses, or does not answer
+    :param names: names of the threads' groups, such as 'vcpu0'
+    :param online: the online CPUs of the host
+    :param run: replaces :func:`subprocess.run`
+    :raises NumaPmcError: libvirt refuses or does not answer
     """
     cpus = format_cpulist(online if guest.allowed_cpus is None else guest.allowed_cpus)
     for name in names:
@@ -72,7 +72,7 @@ def restore(
         number = name[len(kind) - len('pin') :]
         command = [*_COMMAND, kind, guest.uuid, *([number] if number else []), cpus, '--live']
         try:
-            done = run(
+            completed = run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -81,6 +81,6 @@ def restore(
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NumaPmcError('%s: %s: run that by hand' % (' '.join(command), error)) from None
-        if done.returncode:
-            raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(done.stderr.split())))
+            raise NumaPmcError('%s: %s: run it by hand' % (' '.join(command), error)) from None
+        if completed.returncode:
+            raise NumaPmcError('%s: %s' % (' '.join(command), ' '.join(completed.stderr.split())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the moves of a command: take turns with the agent, show progress, end on a signal."""
+"""Make the moves of a command, in turn with the agent; show progress, and end on a signal."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.rebalance import plan_records
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
-#: Interval at which to check whether libvirt has begun to work on a guest being moved [s].
+#: Interval at which to check whether a guest being moved must now be left alone [s].
 _CHECK_S = 1.0
-#: Waiting for the move lock is reported after this time; a tick of the agent's takes less [s].
+#: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.
 _QUIET_WAIT_S = 0.5
 
 
 class RunResult(Record):
     """Result of a run of moves.
 
-    :param batch: the id that all its moves have in the history
+    :param batch: the id that the moves share in the history
     :param entries: the history entries, one for each move that was tried
     :param not_begun: number of moves that were not begun
-    :param signal: the signal that ended the run; None: it was not ended by one
+    :param signal: number of the signal that ended the run, or None
     """
 
     batch: str
@@ -55,7 +55,7 @@ class RunResult(Record):
 
 
 class _MessagePrinter(logging.Handler):
-    """Prints the log messages of the moves."""
+    """Log handler that prints the messages of the moves."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         super().__init__()
@@ -63,30 +63,31 @@ class _MessagePrinter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without characters that could control a terminal."""
-        # If the terminal is gone, the move in progress still has to be ended and recorded.
+        # Even without a terminal, the move in progress has to be completed and recorded.
         with contextlib.suppress(OSError, ValueError):
             self._print_line(tables.printable(record.getMessage()))
 
 
 def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:
-    """Return the move lock, taken; it is released at the end of its ``with``.
+    """Take the move lock and return it, as a context manager that releases it.
 
-    :param mover: one of :data:`history.APPLY`…
-    :raises StateLocked: another process holds it for longer than ``wait_s``
+    :param mover: :data:`history.APPLY`, :data:`history.UNDO`, :data:`history.PIN` or 'ignore'
+    :param wait_s: how long to wait for another process that moves guests [s]
+    :raises StateLocked: another process holds the lock for longer
     """
-    taken = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + mover)
+    lock = move_lock.MoveLock(command.directory, 'nova-numa-rebalance ' + mover)
     try:
-        taken.take(min(wait_s, _QUIET_WAIT_S))
+        lock.take(min(wait_s, _QUIET_WAIT_S))
     except StateLocked as error:
         print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
         try:
-            taken.take(wait_s)
-        except StateLocked as busy:
+            lock.take(wait_s)
+        except StateLocked as second_error:
             raise StateLocked(
                 '%s: nothing was done; try again later, wait longer (--wait), or stop the '
-                'agent\'s moves with "nova-numa-rebalance pause"' % busy
+                'agent\'s moves with "nova-numa-rebalance pause"' % second_error
             ) from None
-    return taken
+    return lock
 
 
 def make_moves(
@@ -100,7 +101,7 @@ def make_moves(
     """Make the moves of a plan.
 
     :param promised, targets: as in :class:`move_promises.PlannedMove`
-    :param mover: one of :data:`history.APPLY`…
+    :param mover: :data:`history.APPLY`, :data:`history.UNDO` or :data:`history.PIN`
     :param wait_s: how long to wait for another process that moves guests [s]
     :raises StateLocked: another process holds the move lock for longer
     """
@@ -116,10 +117,10 @@ def make_moves(
     with (
         hold_move_lock(command, mover, wait_s),
         command.signals() as wait,
-        progress.open_progress() as shown,
+        progress.open_progress() as display,
     ):
-        printer = _MessagePrinter(shown.print_line)
-        former = LOG.level
+        printer = _MessagePrinter(display.print_line)
+        previous_level = LOG.level
         LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
         try:
@@ -134,12 +135,12 @@ def make_moves(
             )
             move_executor.begin(plan, promised, targets)
             try:
-                signal = _run(command, move_executor, wait, shown)
+                signal = _run(command, move_executor, wait, display)
             finally:
                 not_begun = move_executor.pending
                 move_executor.abandon()
         finally:
-            LOG.setLevel(former)
+            LOG.setLevel(previous_level)
             LOG.removeHandler(printer)
     return RunResult(batch, tuple(entries), not_begun, signal)
 
@@ -148,15 +149,15 @@ def _run(
     command: CommandContext,
     move_executor: executor.MoveExecutor,
     wait: Callable[[float], int | None],
-    shown: progress.LineProgress,
+    display: progress.LineProgress,
 ) -> int | None:
-    """Run the moves to the end; return the signal that ended them early, or None."""
+    """Make the moves; return the number of the signal that ended them early, or None."""
     files, checked_s = guests.StatusFiles(command.root), time.monotonic()
     while True:
         pause_s = move_executor.step()
         if pause_s is None:
             return None
-        shown.show(move_executor.in_progress, move_executor.pending)
+        display.show(move_executor.in_progress, move_executor.pending)
         signal = wait(pause_s)
         if signal:
             return signal
@@ -168,7 +169,7 @@ def _run(
 def _cancel_if_busy(
     command: CommandContext, move_executor: executor.MoveExecutor, files: guests.StatusFiles
 ) -> None:
-    """Cancel the move in progress if libvirt has begun to work on its guest."""
+    """Cancel the move in progress if a libvirt job began on its guest, or the guest was paused."""
     try:
         host_promises = promises.read(command.shared, command.root)
     except NumaPmcError as error:
@@ -178,19 +179,19 @@ def _cancel_if_busy(
 
 
 def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
-    """Print how many moves were made, and why others were not."""
-    stands = [entry for entry in result.entries if entry.stands]
+    """Print how many moves were made, and why the others were not."""
+    made_count = sum(entry.stands for entry in result.entries)
     if result.signal:
         print_line(
             'ended by signal %d: moves that were mostly done were kept, the others were taken back'
             % result.signal
         )
-    tried = len(result.entries) + result.not_begun
+    planned_count = len(result.entries) + result.not_begun
     print_line(
         '%d of %d moves made, %s moved'
         % (
-            len(stands),
-            tried,
+            made_count,
+            planned_count,
             tables.short_number(sum(entry.moved_bytes for entry in result.entries), 1024),
         )
     )
@@ -204,8 +205,8 @@ def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
                     entry.why,
                 )
             )
-    if stands:
-        print_line('take it back with: nova-numa-rebalance undo')
+    if made_count:
+        print_line('to take these moves back: nova-numa-rebalance undo')
 
 
 def to_data(result: RunResult) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan how to undo moves of the history. Pure."""
+"""Plan how to undo moves that are in the history. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Why an entry is not undone whose move did not change the guest's place.
+#: Why a move that did not change a guest's place is not undone.
 _CHANGED = 'the move did not change its place'
 
 
 class UndoError(NumaPmcError):
-    """The history has nothing that could be taken back."""
+    """The history has no move that can be taken back."""
 
 
 class UndoPlan(Record):
-    """The moves that undo others.
+    """Moves that undo earlier ones.
 
-    :param targets: {uuid: its promise once undone}
-    :param left: (a guest's name, why it is left alone)
+    :param targets: {uuid of a guest: its promise after the undo}
+    :param left: (name of a guest that is left alone, why)
     """
 
     plan: plan_records.Plan
@@ -37,11 +37,11 @@ class UndoPlan(Record):
 def entries_to_undo(
     entries: list[history.HistoryEntry], move_id: str | None = None
 ) -> list[history.HistoryEntry]:
-    """Return the entries to undo: all of the last command that moved guests, or a single one.
+    """Return the entries to undo: those of the last command that moved guests, or a single one.
 
-    :param entries: the oldest first
+    :param entries: the history, the oldest entry first
     :param move_id: id of the single entry; None: the last command's entries
-    :raises UndoError: there are none
+    :raises UndoError: there is no such entry, or its move was not made or was taken back at once
     """
     if move_id is not None:
         matching = [entry for entry in entries if entry.id == move_id]
@@ -54,13 +54,14 @@ def entries_to_undo(
                 'move %s was not made, or was taken back at once: %s' % (move_id, matching[-1].why)
             )
         return matching[-1:]
-    standing = [entry for entry in entries if entry.batch and entry.stands]
-    if not standing:
+    standing_entries = [entry for entry in entries if entry.batch and entry.stands]
+    if not standing_entries:
         raise UndoError(
             'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
             'moves, and undo --move ID takes back one of them'
         )
-    return [entry for entry in standing if entry.batch == standing[-1].batch]
+    last_batch = standing_entries[-1].batch
+    return [entry for entry in standing_entries if entry.batch == last_batch]
 
 
 def plan(
@@ -68,14 +69,16 @@ def plan(
     running: Iterable[model.Guest],
     promised: Mapping[str, model.Promise],
 ) -> UndoPlan:
-    """Plan to bring guests back to where they were before.
+    """Plan to move guests back to where they were before some moves.
 
-    Only guests that have been running since then, and are still where the move left them.
+    Guests that have ended, been restarted or been moved again since then are left alone, and so
+    are those that the operator has pinned or ignored.
 
-    :param promised: {uuid: its current promise}
+    :param entries: the moves, as :func:`entries_to_undo` returns them
+    :param promised: {uuid of a guest: its current promise}
     """
     guests = {guest.uuid: guest for guest in running}
-    planned, left = [], []
+    moves, left_alone = [], []
     targets: dict[str, model.Promise] = {}
     for entry in reversed(entries):
         parts = []
@@ -83,19 +86,19 @@ def plan(
             promise = promised.get(part.uuid)
             why = _why_left(part, guests.get(part.uuid), promise)
             if why or promise is None or part.uuid in targets:
-                left.append((part.name, why or 'it has already been taken back'))
+                left_alone.append((part.name, why or 'it has already been taken back'))
                 continue
             targets[part.uuid] = promise._replace(**part.before._asdict())
-            parts.append(_reversed(part))
+            parts.append(_reverse_part(part))
         if parts:
-            planned.append(_move(entry, tuple(parts)))
-    return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
+            moves.append(_reverse_move(entry, tuple(parts)))
+    return UndoPlan(plan_records.Plan(tuple(moves)), targets, tuple(left_alone))
 
 
 def _why_left(
     part: history.HistoryPart, guest: model.Guest | None, promise: model.Promise | None
 ) -> str:
-    """Return why a guest is not brought back; empty: it is brought back."""
+    """Return why a guest is left alone, or '' if it can be moved back."""
     if guest is None or promise is None:
         return 'it has ended'
     if promise.since_ns != part.since_ns:
@@ -109,20 +112,20 @@ def _why_left(
     return ''
 
 
-def _reversed(part: history.HistoryPart) -> plan_records.PlanPart:
+def _reverse_part(part: history.HistoryPart) -> plan_records.PlanPart:
     before, after = part.before, part.after
-    brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
+    moves_memory = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
     return plan_records.PlanPart(
         part.uuid,
         part.name,
         after.cpu_nodes,
         before.cpu_nodes,
-        before.mem_nodes if brought else (),
-        part.moved_bytes if brought else 0,
+        before.mem_nodes if moves_memory else (),
+        part.moved_bytes if moves_memory else 0,
     )
 
 
-def _move(
+def _reverse_move(
     entry: history.HistoryEntry, parts: tuple[plan_records.PlanPart, ...]
 ) -> plan_records.Move:
     kind = plan_records.MOVE

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure this host, publish it, and keep guests where they belong.
+"""Measure this host, publish the results, and keep guests where they belong.
 
-It needs root, and runs until it is stopped, usually as a systemd service. SIGHUP makes it
-read the options again. At SIGTERM, a move in progress continues for at most stop_timeout_s;
-then it is kept if most of the memory has moved, and taken back otherwise.
+The agent needs root and runs until it is stopped, usually as a systemd service. On SIGHUP it
+reads the options again. On SIGTERM, a move in progress continues for at most stop_timeout_s;
+the move is then kept if most of the memory has moved, and taken back otherwise.
 
 examples:
   systemctl enable --now nova-numa-agent     # the usual way
-  nova-numa-agent --once                     # one interval, and what it shows
+  nova-numa-agent --once                     # measure and print one interval
   nova-numa-agent --once --json | jq '.nodes[] | {id, demand_cores}'
   nova-numa-agent --check                    # are the options right?
 
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.publication import Publication
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
-#: Others import these late, for the hook's sake. The agent runs on while the package's files are
-#: replaced, and must not load some modules of the next version then.
+#: Modules that others import late, to keep the hook fast. The agent imports them at its start: it
+#: keeps running while an upgrade replaces the package's files, and must not mix in modules of the
+#: new version.
 LATE = (
     'core.node_memory',
     'core.placement.explain',
@@ -63,7 +64,7 @@ LATE = (
 )
 for _name in LATE:
     importlib.import_module('nova_numa_pmc.' + _name)
-#: Levels as journald reads them at the beginning of a line (sd-daemon(3)).
+#: (lowest level, priority) that journald reads at the beginning of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
@@ -97,9 +98,9 @@ def build_parser() -> argparse.ArgumentParser:
         '--unbind',
         action='store_true',
         help='let the memory of bound guests spill and exit; the unit does this when the agent '
-        'ends, because nothing watches their nodes then',
+        'ends, because nothing watches their nodes after that',
     )
-    # The former name, by which the unit calls it: an agent that is gone back to knows no other.
+    # The former name, which the unit still uses: it has to work after a downgrade of the agent.
     modes.add_argument('--widen', dest='unbind', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'
@@ -110,7 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | None = None) -> int:
     """Run the agent; return its exit code.
 
-    :param wait: waits this many seconds, for --once (tests)
+    :param wait: waits for the given number of seconds, for --once; tests replace it
     """
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -139,7 +140,8 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
 
 
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
-    # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
+    # Signals are blocked before libvirt and the exporter start threads, which inherit that and
+    # therefore receive none.
     with (
         signals.blocked() as wait,
         Agent(options, args.root, _listener(args.root)) as agent,
@@ -176,7 +178,7 @@ def _once(
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
-    # A process that binds a guest's memory has to watch its nodes, and this one ends.
+    # A process that binds a guest's memory has to watch the guest's nodes; this one exits.
     options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
@@ -190,21 +192,21 @@ def _once(
         agent = stack.enter_context(Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
-        published = agent.tick().publication
-    if published is None:
+        last_publication = agent.tick().publication
+    if last_publication is None:
         print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(json.loads(publication.encode(published))))
+        print(json.dumps(json.loads(publication.encode(last_publication))))
     else:
-        print('\n'.join(as_lines(published)))
+        print('\n'.join(as_lines(last_publication)))
     return 0
 
 
 def as_lines(publication: Publication) -> list[str]:
     """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (publication.interval_s, publication.source or 'none')]
-    for node, remote, now in publication.by_node():
+    for node, remote_ratio, demand_now_cores in publication.by_node():
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = (
             'unknown'
@@ -218,9 +220,9 @@ def as_lines(publication: Publication) -> list[str]:
                 node.id,
                 demand,
                 node.cores,
-                'unknown' if now is None else '%.2f' % now,
+                'unknown' if demand_now_cores is None else '%.2f' % demand_now_cores,
                 traffic,
-                'unknown' if remote is None else '%.2f %%' % (100 * remote),
+                'unknown' if remote_ratio is None else '%.2f %%' % (100 * remote_ratio),
                 (node.promised_bytes or 0) / 2**30,
                 (node.capacity_bytes or 0) / 2**30,
                 node.guests,
@@ -230,19 +232,23 @@ def as_lines(publication: Publication) -> list[str]:
 
 
 class JournalFormatter(logging.Formatter):
-    """Puts the level in front as journald wants it; a traceback stays in one entry's lines."""
+    """Formatter for journald, which puts the priority in front of each line of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's lines, each with its priority."""
-        level = next((priority for least, priority in _PRIORITIES if record.levelno >= least), 7)
-        return '\n'.join('<%d>%s' % (level, line) for line in super().format(record).splitlines())
+        """Return the record's lines, each preceded by the priority."""
+        priority = next((number for level, number in _PRIORITIES if record.levelno >= level), 7)
+        lines = super().format(record).splitlines()
+        return '\n'.join('<%d>%s' % (priority, line) for line in lines)
 
 
 def log_to_stderr(config_file: str, level: int) -> None:
-    """Log as the group [DEFAULT] says where oslo.log is installed, else plainly.
+    """Set up oslo.log as the group [DEFAULT] configures it, or plain logging without oslo.log.
 
-    Plainly as well where systemd's journal reads and no log file is configured: oslo.log
-    would write its own times there and, before 5.1, colours.
+    Plain logging is also used if standard error is systemd's journal and no log destination is
+    configured: oslo.log would add timestamps there and, before 5.1, colours.
+
+    :param level: the lowest level that plain logging shows
+    :raises OptionsError: an option of oslo.log is wrong
     """
     conf = _oslo_options(config_file)
     configured = conf is not None and (
@@ -254,12 +260,12 @@ def log_to_stderr(config_file: str, level: int) -> None:
     from oslo_log import log
 
     if not configured:
-        conf.set_default('use_stderr', True)  # without any it would take stdout
+        conf.set_default('use_stderr', True)  # without a destination it would use stdout
     log.setup(conf, 'nova-numa-agent')
 
 
 def log_plainly(level: int) -> None:
-    """Log to standard error: with priorities where that is the journal, else with the time."""
+    """Log to standard error, with priorities if that is the journal, otherwise with timestamps."""
     handler = logging.StreamHandler()
     if os.environ.get('JOURNAL_STREAM'):
         handler.setFormatter(JournalFormatter('%(message)s'))
@@ -267,12 +273,12 @@ def log_plainly(level: int) -> None:
         handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     logger = logging.getLogger('nova_numa_pmc')
     logger.handlers[:] = [handler]
-    logger.propagate = False  # oslo.log's import gives the root logger a handler
+    logger.propagate = False  # importing oslo.log gives the root logger a handler
     logger.setLevel(level)
 
 
 def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
-    """Return oslo.log's options, None: it is not installed.
+    """Return oslo.log's options, or None if it is not installed.
 
     :raises OptionsError: one of them is wrong
     """
@@ -290,7 +296,7 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
             default_config_dirs=[],
             default_config_files=[config_file] if os.path.exists(config_file) else [],
         )
-        # Read now, so that what is wrong is reported with the file's name.
+        # oslo.config checks a value when it is read; here the error gets the file's name.
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)
     except (cfg.Error, ValueError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-numa-rebalance: a dispatcher of subcommands, each a module of ``cli.verbs``."""
+"""Run nova-numa-rebalance: dispatch to its subcommands, each a module of ``cli.verbs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_numa_pmc.cli import exits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Subcommand → one line of help. The module ``nova_numa_pmc.cli.verbs.NAME`` offers
+#: {subcommand: one line of help}. The module ``nova_numa_pmc.cli.verbs.NAME`` provides
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
@@ -39,19 +39,20 @@ COMMANDS = {
     'watch': 'show the plan repeatedly',
     'whatif': 'replay requests on saved hosts, with the weigher and without',
 }
-#: What is done without one.
+#: The subcommand that runs if none is given.
 NO_COMMAND = 'overview'
 
 
 class _Command(exits.Parser):
-    """A subcommand's parser; its module is imported when the subcommand is used.
+    """A subcommand's parser, which imports the subcommand's module when it is used.
 
-    What the others import is not waited for, and may be absent (oslo.config for ``check``).
+    A subcommand does not wait for the imports of the others, and works where their dependencies
+    are not installed (``check`` without oslo.config).
     """
 
-    module: str | None = None  # parsers below a subcommand's have none
+    module: str | None = None  # None for the parsers of a subcommand's own subcommands
 
-    def parse_known_args(  # type: ignore[override]  # of its overloads one is used
+    def parse_known_args(  # type: ignore[override]  # only one of its overloads is used
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         if self.module is not None:
@@ -78,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         ).module = 'nova_numa_pmc.cli.verbs.' + name
-    # Without a help text it is not listed.
+    # Not listed in --help, as it has no help text.
     subparsers.add_parser(
         NO_COMMAND,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out plans as lines and as data. Pure."""
+"""Lay out plans as lines and as plain data. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import ObservedHost
     from nova_numa_pmc.core.rebalance import plan_records
 
+#: Number of guests named for each reason to leave guests alone.
 _NAMES_SHOWN = 6
 
 
@@ -25,10 +26,11 @@ def lines(
     """Return a plan as lines of text.
 
     :param situation: the situation that the plan was made for
+    :param payback_s: the time within which a move has to pay [s]
     :param observed: a host that was measured
     """
     assert observed.sample is not None
-    shown = [
+    plan_lines = [
         'over %.3g s, source: %s: %s cores are lost%s'
         % (
             observed.sample.elapsed_s,
@@ -37,28 +39,28 @@ def lines(
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )
     ]
-    shown += [
+    plan_lines += [
         '%3d. %s' % (number, tables.printable(explain_move(move)))
         for number, move in enumerate(plan.moves, 1)
     ]
     if not plan.moves:
-        shown.append('nothing to move: no move would pay for itself within %g s' % payback_s)
-    shown += [explain_remark(reason) for reason in plan.reasons]
-    left: dict[str, list[str]] = {}
+        plan_lines.append('nothing to move: no move would pay for itself within %g s' % payback_s)
+    plan_lines += [explain_remark(reason) for reason in plan.reasons]
+    names_by_reason: dict[str, list[str]] = {}
     for guest in situation.guests:
         why = eligibility.TEXTS.get(guest.fixed)
         if why:
-            left.setdefault(why, []).append(guest.name)
-    shown += [
+            names_by_reason.setdefault(why, []).append(guest.name)
+    plan_lines += [
         'left alone (%s): %s%s'
         % (
             why,
             tables.printable(', '.join(names[:_NAMES_SHOWN])),
             ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '',
         )
-        for why, names in sorted(left.items())
+        for why, names in sorted(names_by_reason.items())
     ]
-    return shown
+    return plan_lines
 
 
 def to_data(
@@ -75,7 +77,7 @@ def to_data(
         'moves': [
             {
                 'kind': move.kind,
-                # The member is older than the name of what it holds.
+                # Named before the parts of a move were called parts; kept for existing readers.
                 'steps': [part._asdict() for part in move.parts],
                 'gain_cores': move.gain_cores,
                 'cost_core_sec': move.cost_core_sec,

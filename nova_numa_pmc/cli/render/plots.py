@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.cli.render.summary import MetricSeries, RecordedSeries
 
-#: More points than a plot has pixels add nothing.
-_POINTS = 1000
-#: More lines than this cannot be distinguished: the guests with most CPU time are drawn.
-_LINES = 10
+#: Points of a line, about as many as a plot has pixels.
+_POINTS_MAX = 1000
+#: Guests that are drawn, those with the most CPU time: more lines could not be distinguished.
+_LINES_MAX = 10
+#: (metric, label of its axis, factor by which its values are multiplied).
 _NODE_PANELS = (
     ('pressure', 'pressure [1: saturated]', 1),
     ('remote_ratio', 'remote share [%]', 100),
@@ -41,44 +42,47 @@ def draw(
     directory: str,
     windows: Sequence[tuple[float | None, float | None]] = (),
 ) -> list[str]:
-    """Draw ``nodes.png`` and ``guests.png``; return their paths.
+    """Draw ``nodes.png`` and ``guests.png``; return the paths of those that have values.
 
-    :param windows: (from, to) pairs to shade [s since the epoch, None: no bound]
+    :param directory: where to put the files; it is created if need be
+    :param windows: (from, to) of the two windows to shade [s since the epoch]; None: unbounded
     """
     os.makedirs(directory, exist_ok=True)
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
-    guests = sorted(recorded.guests.values(), key=_cores, reverse=True)[:_LINES]
+    guests = sorted(recorded.guests.values(), key=_total_cores, reverse=True)[:_LINES_MAX]
     title = (
-        'the %d guests with most CPU time' % _LINES if len(recorded.guests) > _LINES else 'guests'
+        'the %d guests with most CPU time' % _LINES_MAX
+        if len(recorded.guests) > _LINES_MAX
+        else 'guests'
     )
-    drawn = []
+    paths = []
     for name, all_series, panels, heading in (
         ('nodes', nodes, _NODE_PANELS, 'nodes'),
         ('guests', guests, _GUEST_PANELS, title),
     ):
-        known = [
+        known_panels = [
             panel
             for panel in panels
             if any(
                 not math.isnan(value) for series in all_series for value in series.values[panel[0]]
             )
         ]
-        if known:
+        if known_panels:
             path = os.path.join(directory, name + '.png')
-            _draw(path, heading, all_series, known, recorded, windows)
-            drawn.append(path)
-    return drawn
+            _draw_file(path, heading, all_series, known_panels, recorded, windows)
+            paths.append(path)
+    return paths
 
 
-def _cores(series: MetricSeries) -> float:
+def _total_cores(series: MetricSeries) -> float:
     return math.fsum(value for value in series.values['cores'] if not math.isnan(value))
 
 
-def _moment(taken_s: float) -> datetime.datetime:
+def _local_time(taken_s: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(taken_s)
 
 
-def _draw(
+def _draw_file(
     path: str,
     heading: str,
     all_series: list[MetricSeries],
@@ -100,9 +104,9 @@ def _draw(
                 recorded.first_s,
                 recorded.last_s,
             )
-            # '_' hides a label and '$' begins mathematics: a guest's name may have both.
+            # A leading '_' hides a label and '$' begins a formula; a guest's name may have both.
             axes.plot(
-                list(map(_moment, times)),
+                list(map(_local_time, times)),
                 [value * factor for value in values],
                 linewidth=1,
                 marker='.',
@@ -111,8 +115,8 @@ def _draw(
             )
         for shade, (begin, end) in zip(('tab:red', 'tab:green'), windows):
             axes.axvspan(
-                _moment(recorded.first_s if begin is None else begin),
-                _moment(recorded.last_s if end is None else end),
+                _local_time(recorded.first_s if begin is None else begin),
+                _local_time(recorded.last_s if end is None else end),
                 color=shade,
                 alpha=0.08,
             )
@@ -131,20 +135,28 @@ def thin(
     first_s: float,
     last_s: float,
 ) -> tuple[list[float], list[float]]:
-    """Return (times, means) over about 1,000 slots; a slot without samples is NaN, a gap."""
-    longest = max(elapsed, default=1.0)
-    width = max((last_s - first_s) / _POINTS, 1.5 * longest, 1e-3)
-    slots: dict[int, list[float]] = {}
-    for moment, value in zip(times, values):
+    """Return the mean values over at most about 1,000 equal slots of time.
+
+    :param elapsed: lengths of the samples [s]
+    :param first_s, last_s: beginning and end of the recording [s since the epoch]
+    :returns: (middles of the slots [s since the epoch], means); a slot without a known value is
+        NaN, which is drawn as a gap
+    """
+    longest_s = max(elapsed, default=1.0)
+    slot_s = max((last_s - first_s) / _POINTS_MAX, 1.5 * longest_s, 1e-3)
+    values_by_slot: dict[int, list[float]] = {}
+    for taken_s, value in zip(times, values):
         if not math.isnan(value):
-            slots.setdefault(int((moment - first_s) / width), []).append(value)
-    if not slots:
+            values_by_slot.setdefault(int((taken_s - first_s) / slot_s), []).append(value)
+    if not values_by_slot:
         return [], []
-    every = range(min(slots), max(slots) + 1)
+    slots = range(min(values_by_slot), max(values_by_slot) + 1)
     return (
-        [first_s + (slot + 0.5) * width for slot in every],
+        [first_s + (slot + 0.5) * slot_s for slot in slots],
         [
-            math.fsum(slots[slot]) / len(slots[slot]) if slot in slots else math.nan
-            for slot in every
+            math.fsum(values_by_slot[slot]) / len(values_by_slot[slot])
+            if slot in values_by_slot
+            else math.nan
+            for slot in slots
         ],
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show the progress of moves: bars on a terminal if rich is installed, else one line per event."""
+"""Show the progress of moves: as bars on a terminal if rich is installed, otherwise as lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 try:
     import rich.console
     import rich.progress
-except ImportError:  # the base install has no more than oslo.config
-    rich = None  # type: ignore[assignment]  # where it is not installed
+except ImportError:  # rich is an optional dependency
+    rich = None  # type: ignore[assignment]  # if it is not installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LineProgress:
-    """Progress as plain lines, without bars."""
+    """Progress display of plain lines, without bars."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -36,15 +36,15 @@ class LineProgress:
         print(line, file=self._stream, flush=True)
 
     def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
-        """Update the display.
+        """Update the display; plain lines need no update.
 
-        :param in_progress: (a guest's name, the progress of its move)
+        :param in_progress: (name of a guest, progress of its move)
         :param pending: number of moves that have not begun
         """
 
 
 class Bars(LineProgress):
-    """A bar for each guest that is being moved: bytes, rate and the time that is left."""
+    """Progress display with a bar for each guest being moved: bytes, rate and remaining time."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -72,7 +72,7 @@ class Bars(LineProgress):
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
-        """Draw the bars of the guests that are being moved."""
+        """Draw a bar for each guest that is being moved."""
         for name in self._tasks.keys() - {name for name, _ in in_progress}:
             self._bars.remove_task(self._tasks.pop(name))
         for name, progress in in_progress:
@@ -90,6 +90,9 @@ class Bars(LineProgress):
 
 
 def open_progress(stream: TextIO | None = None) -> LineProgress:
-    """Return the progress display that suits a stream, as a context."""
+    """Return the progress display that suits a stream, as a context manager.
+
+    :param stream: where to write; None: stderr
+    """
     stream = stream or sys.stderr
     return Bars(stream) if rich is not None and stream.isatty() else LineProgress(stream)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out what a recording sums up to, and two windows of it side by side."""
+"""Lay out the summary of a recording, and the comparison of two windows of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Optional
 
-    #: From and to [s since the epoch]; None: open.
+    #: (from, to) [s since the epoch]; None: unbounded.
     Window = tuple[Optional[float], Optional[float]]
 
 _T = TypeVar('_T')
-_SPREAD: dict[str, tuple[str, float]] = {
+#: {metric: (heading of its column, factor by which its values are multiplied)}
+_SPREAD_COLUMNS: dict[str, tuple[str, float]] = {
     'pressure': ('pressure', 1),
     'cpu_ratio': ('cpu', 1),
     'bandwidth_ratio': ('bw', 1),
@@ -35,7 +36,8 @@ _SPREAD: dict[str, tuple[str, float]] = {
     'stalled_ratio': ('stall%', 100),
     'remote_cache_per_sec': ('rcache/s [M]', 1e-6),
 }
-_COMPARED = {
+#: {metric: its label in a comparison}
+_LABELS = {
     'ipc': 'instructions per cycle',
     'local_per_sec': 'local accesses/s',
     'remote_per_sec': 'remote accesses/s',
@@ -49,10 +51,11 @@ _COMPARED = {
 
 
 class WindowComparison(Record):
-    """One thing in two windows.
+    """The host, a node or a guest in two windows.
 
-    :param kind: 'host', 'node' or 'guest'; ``id``: None, its number, its UUID
-    :param metrics: {metric: (before, after)} of what is known in either
+    :param kind: 'host', 'node' or 'guest'
+    :param id: None for the host, the number of a node, or the uuid of a guest
+    :param metrics: {metric: (before, after)} of the metrics that are known in either window
     """
 
     kind: str
@@ -64,56 +67,66 @@ class WindowComparison(Record):
 def compare(
     recorded: summary.RecordedSeries, before: Window, after: Window
 ) -> tuple[WindowComparison, ...]:
-    """Return the host, its nodes and its guests, compared.
+    """Compare the host, its nodes and its guests between two windows.
 
-    :raises NumaPmcError: a window holds no sample
+    :raises NumaPmcError: a window contains no sample
     """
     for window in (before, after):
         if not any(
             len(series.taken_s[series.between(*window)]) for series in recorded.nodes.values()
         ):
             raise NumaPmcError(
-                'no sample lies in the window %s to %s; the recording spans '
+                'the window %s to %s contains no samples; the recording spans '
                 '%s to %s'
                 % tuple(
-                    '…' if moment is None else intervals.clock_time(moment, True)
-                    for moment in (*window, recorded.first_s, recorded.last_s)
+                    '…' if time_s is None else intervals.clock_time(time_s, True)
+                    for time_s in (*window, recorded.first_s, recorded.last_s)
                 )
             )
     host = WindowComparison(
-        'host', None, 'host', _two(summary.summarise_host, recorded, before, after)
+        'host', None, 'host', _compare_means(summary.summarise_host, recorded, before, after)
     )
     nodes = (
         WindowComparison(
-            'node', node_id, series.name, _two(summary.summarise_node, series, before, after)
+            'node',
+            node_id,
+            series.name,
+            _compare_means(summary.summarise_node, series, before, after),
         )
         for node_id, series in sorted(recorded.nodes.items())
     )
     guests = (
         WindowComparison(
-            'guest', uuid, series.name, _two(summary.summarise_guest, series, before, after)
+            'guest',
+            uuid,
+            series.name,
+            _compare_means(summary.summarise_guest, series, before, after),
         )
-        for uuid, series in _by_name(recorded)
+        for uuid, series in _guests_by_name(recorded)
     )
     return (host, *nodes, *guests)
 
 
-def _two(
-    means: Callable[[_T, float | None, float | None], dict[str, float | None]],
-    what: _T,
+def _compare_means(
+    summarise: Callable[[_T, float | None, float | None], dict[str, float | None]],
+    series: _T,
     before: Window,
     after: Window,
 ) -> dict[str, tuple[float | None, float | None]]:
-    first, second = means(what, *before), means(what, *after)
+    """Return {metric: (mean before, mean after)} of the metrics known in either window."""
+    means_before, means_after = summarise(series, *before), summarise(series, *after)
     return {
-        metric: (first[metric], second[metric])
+        metric: (means_before[metric], means_after[metric])
         for metric in summary.COMPARED
-        if first[metric] is not None or second[metric] is not None
+        if means_before[metric] is not None or means_after[metric] is not None
     }
 
 
 def times_ratio(before: float | None, after: float | None) -> str:
-    """Return '56.0 : 1' or '1 : 1.12', before to after; '-' where either is unknown or 0."""
+    """Return the ratio of before to after as '56.0 : 1' or '1 : 1.12'.
+
+    :returns: the ratio as text; '-' if either value is unknown or 0
+    """
     if not before or not after:
         return tables.UNKNOWN
     if before >= after:
@@ -126,7 +139,10 @@ def to_data(
     comparison: Iterable[WindowComparison] | None,
     drawn: list[str],
 ) -> dict[str, Any]:
-    """Return the report as plain data."""
+    """Return the report as plain data.
+
+    :param drawn: paths of the plots
+    """
     data: dict[str, Any] = {
         'from_s': recorded.first_s,
         'to_s': recorded.last_s,
@@ -141,7 +157,7 @@ def to_data(
         ],
         'guests': [
             dict(_spreads(series), uuid=uuid, name=series.name)
-            for uuid, series in _by_name(recorded)
+            for uuid, series in _guests_by_name(recorded)
         ],
     }
     if comparison:
@@ -158,7 +174,7 @@ def to_data(
     return data
 
 
-def _by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary.MetricSeries]]:
+def _guests_by_name(recorded: summary.RecordedSeries) -> list[tuple[str, summary.MetricSeries]]:
     return sorted(recorded.guests.items(), key=lambda item: item[1].name)
 
 
@@ -194,7 +210,9 @@ def as_lines(
     if recorded.guests:
         lines += [
             '',
-            *tables.text(_spread_table('guest', [series for _u, series in _by_name(recorded)])),
+            *tables.text(
+                _spread_table('guest', [series for _uuid, series in _guests_by_name(recorded)])
+            ),
         ]
     if comparison:
         lines += _comparison_lines(comparison)
@@ -217,8 +235,8 @@ def _comparison_lines(comparison: Sequence[WindowComparison]) -> list[str]:
 
 
 def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
-    """Return a row for each guest, with 'before → after' of what is known of any."""
-    shown = [
+    """Return a table with a row for each guest and 'before → after' of each known metric."""
+    metrics = [
         metric for metric in summary.COMPARED if any(metric in guest.metrics for guest in guests)
     ]
     rows = tuple(
@@ -230,13 +248,13 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
                         _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
                     )
                 )
-                for metric in shown
+                for metric in metrics
             ),
         )
         for guest in guests
     )
     return tables.Table(
-        'guests', (('guest', True), *((_COMPARED[metric], False) for metric in shown)), rows
+        'guests', (('guest', True), *((_LABELS[metric], False) for metric in metrics)), rows
     )
 
 
@@ -248,41 +266,47 @@ def _sources(recorded: summary.RecordedSeries) -> str:
 
 
 def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tables.Table:
-    """Return medians and percentiles, with the columns that anything is known of."""
+    """Return a table of medians and percentiles, with a column for each known metric."""
     spreads = [
         {
             metric: summary.spread(series.values[metric])
-            for metric in _SPREAD
+            for metric in _SPREAD_COLUMNS
             if metric in series.values
         }
         for series in all_series
     ]
-    shown = [metric for metric in spreads[0] if any(s[metric].samples for s in spreads)]
+    metrics = [
+        metric for metric in spreads[0] if any(spread[metric].samples for spread in spreads)
+    ]
     rows = [
         (
             tables.Cell(tables.printable(series.name)),
-            *(tables.Cell(_spread_text(metric, values[metric])) for metric in shown),
+            *(tables.Cell(_spread_text(metric, spread[metric])) for metric in metrics),
         )
-        for series, values in zip(all_series, spreads)
+        for series, spread in zip(all_series, spreads)
     ]
-    headings = ((title, True), *((_SPREAD[metric][0], False) for metric in shown))
+    headings = ((title, True), *((_SPREAD_COLUMNS[metric][0], False) for metric in metrics))
     return tables.Table(title, headings, tuple(rows))
 
 
-def _spread_text(metric: str, values: summary.Spread) -> str:
-    if values.median is None or values.p95 is None:
+def _spread_text(metric: str, spread: summary.Spread) -> str:
+    if spread.median is None or spread.p95 is None:
         return tables.UNKNOWN
-    factor = _SPREAD[metric][1]
-    return ' / '.join('%.2f' % (value * factor) for value in (values.median, values.p95))
+    factor = _SPREAD_COLUMNS[metric][1]
+    return ' / '.join('%.2f' % (value * factor) for value in (spread.median, spread.p95))
 
 
 def comparison_table(
     what: str, rows: dict[str, tuple[float | None, float | None]]
 ) -> tables.Table:
-    """Return a before/after table: a value, the same later, the change and the ratio."""
+    """Return a table with the values before and after, the change and the ratio of each metric.
+
+    :param what: title, and heading of the first column
+    :param rows: {metric: (before, after)}
+    """
     cells = [
         (
-            tables.Cell(_COMPARED[metric]),
+            tables.Cell(_LABELS[metric]),
             *(
                 tables.Cell(text)
                 for text in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw tables on a terminal, with rich if it is installed, and read its keys."""
+"""Draw tables on a terminal, with rich if it is installed, and read keys from it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ try:
     import rich.console
     import rich.live
     import rich.text
-except ImportError:  # the base install has no more than oslo.config
-    rich = None  # type: ignore[assignment]  # where it is not installed
+except ImportError:  # rich is an optional dependency
+    rich = None  # type: ignore[assignment]  # if it is not installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TextIO
 
 _STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
-#: Home, and erase to the end of a line and of the screen: redrawn without a flicker.
+#: Move the cursor home, erase to the end of the line, erase to the end of the screen: a screen
+#: redrawn in this way does not flicker.
 _HOME, _END_OF_LINE, _END_OF_SCREEN = '\x1b[H', '\x1b[K', '\x1b[J'
+#: Enter and leave the alternate screen, in which the cursor is hidden.
 _ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
 
 
 class PlainScreen:
-    """Redraws a terminal with nothing but text."""
+    """Terminal that is redrawn with plain text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -47,7 +49,7 @@ class PlainScreen:
         self._stream.flush()
 
     def draw(self, parts: Iterable[tables.Table | str]) -> None:
-        """Show tables and lines."""
+        """Redraw the terminal with these tables and lines."""
         width, height = shutil.get_terminal_size()
         lines: list[str] = []
         for part in parts:
@@ -59,7 +61,7 @@ class PlainScreen:
 
 
 class RichScreen:
-    """Redraws a terminal with colours, by rich."""
+    """Terminal that is redrawn with colours by rich."""
 
     def __init__(self, stream: TextIO) -> None:
         self._live = rich.live.Live(
@@ -74,52 +76,55 @@ class RichScreen:
         self._live.__exit__(*raised)
 
     def draw(self, parts: Iterable[tables.Table | str]) -> None:
-        """Show tables and lines."""
+        """Redraw the terminal with these tables and lines."""
         self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
 
 
 def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
-    """Return a part as text that the terminal crops, rather than one that it wraps."""
+    """Return a table or a line as text that is cropped at the edge and not wrapped."""
     if isinstance(part, str):
         return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
     lines = []
     for index, line in enumerate(tables.align(part)):
         gap = rich.text.Text(tables.GAP)
-        shown = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
-        shown.no_wrap, shown.overflow = True, 'ellipsis'
+        line_text = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
+        line_text.no_wrap, line_text.overflow = True, 'ellipsis'
         if not index:
-            shown.stylize('reverse')
-        lines.append(shown)
+            line_text.stylize('reverse')
+        lines.append(line_text)
     return rich.console.Group(*lines, *map(_renderable, part.notes))
 
 
 def open_screen(stream: TextIO) -> PlainScreen | RichScreen:
-    """Return the best screen there is for a terminal."""
+    """Return the best available screen for a terminal, as a context manager."""
     return PlainScreen(stream) if rich is None else RichScreen(stream)
 
 
 def height() -> int:
-    """Return the number of the terminal's lines."""
+    """Return the number of lines of the terminal."""
     return shutil.get_terminal_size().lines
 
 
 @contextlib.contextmanager
 def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits for a key: ``wait(seconds)`` returns the key, or '' without one.
+    """Yield a function that waits for a key and returns it.
 
-    Without a terminal as stdin it only waits. The terminal's attributes are restored.
+    The function takes the longest time to wait [s], and returns '' if no key was pressed. If
+    ``stream`` is not a terminal, it only waits. The terminal's attributes are restored at the end.
+
+    :param stream: where to read keys; None: stdin
     """
     stream = stream or sys.stdin
     if stream is None or not stream.isatty():
         yield _only_wait
         return
     fd = stream.fileno()
-    former = termios.tcgetattr(fd)
+    previous_attributes = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
-        yield lambda seconds: _key(fd, seconds)
+        yield lambda seconds: _read_key(fd, seconds)
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, former)
+        termios.tcsetattr(fd, termios.TCSADRAIN, previous_attributes)
 
 
 def _only_wait(seconds: float) -> str:
@@ -127,7 +132,7 @@ def _only_wait(seconds: float) -> str:
     return ''
 
 
-def _key(fd: int, seconds: float) -> str:
+def _read_key(fd: int, seconds: float) -> str:
     if not select.select([fd], [], [], seconds)[0]:
         return ''
-    return os.read(fd, 1).decode(errors='replace') or 'q'  # the terminal hung up
+    return os.read(fd, 1).decode(errors='replace') or 'q'  # the terminal has hung up

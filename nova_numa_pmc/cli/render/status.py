@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out a host's status as tables, lines and data. Pure."""
+"""Lay out a host's status as tables, lines and plain data. Pure."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.overrides import Override
 
 _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
-    ('node', lambda n: str(n.id)),
-    ('pressure', lambda n: number(n.pressure)),
-    ('cpu', lambda n: number(n.cpu_ratio)),
-    ('bw', lambda n: number(n.bandwidth_ratio)),
-    ('link', lambda n: number(n.link_ratio)),
-    ('cores', lambda n: '%s/%s' % (number(n.demand_cores, 1), number(n.cores, 1))),
-    ('now', lambda n: number(n.demand_now_cores, 1)),
-    ('rem%', lambda n: percent(n.remote_ratio)),
+    ('node', lambda node: str(node.id)),
+    ('pressure', lambda node: number(node.pressure)),
+    ('cpu', lambda node: number(node.cpu_ratio)),
+    ('bw', lambda node: number(node.bandwidth_ratio)),
+    ('link', lambda node: number(node.link_ratio)),
+    ('cores', lambda node: '%s/%s' % (number(node.demand_cores, 1), number(node.cores, 1))),
+    ('now', lambda node: number(node.demand_now_cores, 1)),
+    ('rem%', lambda node: percent(node.remote_ratio)),
     (
         'promised',
-        lambda n: (
-            '%s/%s' % (short_number(n.promised_bytes, 1024), short_number(n.capacity_bytes, 1024))
+        lambda node: (
+            '%s/%s'
+            % (short_number(node.promised_bytes, 1024), short_number(node.capacity_bytes, 1024))
         ),
     ),
-    ('free', lambda n: short_number(n.free_bytes, 1024)),
-    ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
+    ('free', lambda node: short_number(node.free_bytes, 1024)),
+    ('guests', lambda node: number(node.guests, 0 if node.guests == int(node.guests) else 1)),
 )
 _LEGEND = (
     'pressure: highest of cpu, bw, link (1 is saturated)   cores: wanted/available   now: '
@@ -48,7 +49,8 @@ _LEGEND = (
 def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     """Return the lines about the agent.
 
-    :param measured: the command measures, so that a stale publication matters less
+    :param measured: whether the command has measured the load itself; if so, nothing is said about
+        the publication
     """
     running = (
         'running (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
@@ -82,9 +84,9 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return the line about the floating pool: its CPUs, and the source that they are known from.
+    """Return the line about the floating pool: its CPUs, and from which source they are known.
 
-    :param published_source: the source that the agent published; empty: none
+    :param published_source: the source that the agent published, or ''
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
     return 'floating pool: CPUs %s, %s' % (
@@ -94,10 +96,7 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
 
 
 def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
-    """Return the line about a node whose memory is not for guests, with the source.
-
-    :param node_id: the node's id
-    """
+    """Return the line about a node whose memory is not for guests."""
     return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
         node_id,
         short_number(size_bytes, 1024),
@@ -118,7 +117,7 @@ def memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
 
 
 def age(seconds: float) -> str:
-    """Return '12 s', '5 min', '3 h' or '9 d'."""
+    """Return an age such as '12 s', '5 min', '3 h' or '9 d'."""
     for unit, size_s in (('d', 86400), ('h', 3600), ('min', 60)):
         if abs(seconds) >= 2 * size_s:
             return '%.0f %s' % (seconds / size_s, unit)
@@ -126,7 +125,7 @@ def age(seconds: float) -> str:
 
 
 def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
-    """Return nodes as a table."""
+    """Return the nodes as a table."""
     return tables.Table(
         'nodes',
         tuple((heading, False) for heading, _ in _NODES),
@@ -135,9 +134,9 @@ def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
 
 
 def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) -> tables.Table:
-    """Return guests as a table.
+    """Return the guests as a table.
 
-    :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
+    :param now_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
     """
     headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
     rows = [
@@ -161,28 +160,33 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
 
 
 def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
-    """Return one line on why a guest is where it is, and what keeps it there."""
+    """Return one line on why a guest is where it is, and what keeps it there.
+
+    :param now_s, boottime_s: as for :func:`guest_table`
+    """
     promise = status.promise
     if status.problem:
         return status.problem
     if promise is None:
         return 'no promise'
-    parts = [_origin(status, promise, now_s, boottime_s)]
-    wider = (
+    reasons = [_origin_text(status, promise, now_s, boottime_s)]
+    nodes_differ = (
         promise.cpu_nodes
         and status.held_nodes is not None
         and set(status.held_nodes) != set(promise.cpu_nodes)
     )
     if status.pinned:
-        parts.append(
+        reasons.append(
             'pinned by others and left alone: '
             + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in status.pinned)
         )
-    elif wider and promise.origin == model.PLACED:
-        spans = not status.held_nodes or set(status.held_nodes) > set(promise.cpu_nodes)
-        parts.append(('widened from ' if spans else 'not on ') + name_nodes(promise.cpu_nodes))
+    elif nodes_differ and promise.origin == model.PLACED:
+        is_widened = not status.held_nodes or set(status.held_nodes) > set(promise.cpu_nodes)
+        reasons.append(
+            ('widened from ' if is_widened else 'not on ') + name_nodes(promise.cpu_nodes)
+        )
     if promise.memory_bytes < status.guest.memory_bytes:
-        parts.append(
+        reasons.append(
             'promised %s of the %s that it may grow to'
             % (
                 tables.short_number(promise.memory_bytes, 1024),
@@ -190,11 +194,13 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
             )
         )
     if status.fixed and status.fixed not in (eligibility.PLACED_BY_OTHERS, eligibility.UNKNOWN):
-        parts.append(eligibility.TEXTS[status.fixed])
-    return '; '.join(parts)
+        reasons.append(eligibility.TEXTS[status.fixed])
+    return '; '.join(reasons)
 
 
-def _origin(status: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float) -> str:
+def _origin_text(
+    status: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float
+) -> str:
     if promise.origin == model.PINNED or (status.guest.placed_by and not status.pinned):
         return 'placed by others' + (
             ': ' + ', '.join(status.guest.placed_by) if status.guest.placed_by else ''
@@ -246,7 +252,8 @@ def to_data(
 ) -> dict[str, Any]:
     """Return the status as plain data.
 
-    :param absent: overrides of guests that do not run
+    :param absent: overrides of guests that are not running
+    :param now_s, boottime_s: as for :func:`guest_table`
     """
     return {
         'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),

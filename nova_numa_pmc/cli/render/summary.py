@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up many samples: per node and per guest, and one window beside another.
+"""Sum up many samples per node and per guest, over a whole recording or a window of it.
 
-Pure. A sample counts once, whatever its length, in medians and percentiles; means and
-totals are over time. A value that is unknown in a sample is left out; the others count.
+Pure. In a :class:`Spread`, each sample counts once, whatever its length; the other means are
+weighted by time. A value that is unknown in a sample is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GUEST_METRICS = (
     'stalled_ratio',
     'remote_cache_per_sec',
 )
-#: The metrics that are compared between windows; those of the host are sums over its nodes.
+#: Metrics that are compared between windows.
 COMPARED = (
     'ipc',
     'local_per_sec',
@@ -63,7 +63,11 @@ COMPARED = (
 
 
 class Spread(Record):
-    """Spread of a value over the samples in which it is known; None: it is known in none."""
+    """Spread of a value over the samples in which it is known; None if it is known in none.
+
+    :param p95: 95th percentile
+    :param samples: number of samples in which the value is known
+    """
 
     median: float | None
     p95: float | None
@@ -72,16 +76,21 @@ class Spread(Record):
 
 
 class MetricSeries:
-    """The values of one node or guest, a column for each metric; NaN is unknown."""
+    """Values of one node or guest, in a column for each metric; NaN if unknown.
+
+    :ivar taken_s: ends of the samples [s since the epoch]
+    :ivar elapsed_s: lengths of the samples [s]
+    :ivar values: {metric: its value in each sample}
+    """
 
     def __init__(self, name: str, metrics: Iterable[str]) -> None:
         self.name = name
         self.taken_s, self.elapsed_s = array('d'), array('f')
-        # Single precision suffices for a recording's six digits.
+        # Single precision is enough for the six digits that a recording has.
         self.values = {metric: array('f') for metric in metrics}
 
     def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
-        """Add one sample's values."""
+        """Add the values of one sample."""
         self.taken_s.append(sample.taken_s)
         self.elapsed_s.append(sample.elapsed_s)
         for metric, column in self.values.items():
@@ -91,19 +100,23 @@ class MetricSeries:
             column.append(math.nan if value is None else value)
 
     def between(self, from_s: float | None, to_s: float | None) -> slice:
-        """Return the slice of the samples that ended between two times; None: no bound."""
+        """Return the slice of the samples that ended between two times; None: unbounded."""
         begin = 0 if from_s is None else bisect_left(self.taken_s, from_s)
         end = len(self.taken_s) if to_s is None else bisect_right(self.taken_s, to_s)
         return slice(begin, max(begin, end))
 
 
 class RecordedSeries:
-    """All series of a recording.
+    """Series of all nodes and guests of a recording.
 
-    :ivar sources: {source: samples}, of the whole host
-    :ivar problems: {problem: samples}
-    :ivar repeated: number of samples left out because the clock had been set back
-    :ivar first_s, last_s: end of its first and last sample [s since the epoch]; NaN: it has none
+    :ivar nodes: {node id: series}
+    :ivar guests: {uuid: series}
+    :ivar sources: {source of the host's samples: number of samples}
+    :ivar problems: {problem: number of samples}
+    :ivar samples: number of samples
+    :ivar repeated: number of samples that were left out because the clock had been set back
+    :ivar first_s, last_s: ends of the first and the last sample [s since the epoch]; NaN if there
+        is no sample
     """
 
     def __init__(self) -> None:
@@ -115,7 +128,7 @@ class RecordedSeries:
         self.first_s = self.last_s = math.nan
 
     def add(self, sample: Sample) -> None:
-        """Add one sample; samples have to be added in the order of their times."""
+        """Add one sample, unless it is not later than the last one."""
         if sample.taken_s <= self.last_s:
             self.repeated += 1
             return
@@ -132,17 +145,20 @@ class RecordedSeries:
 
     @staticmethod
     def _series(
-        where: dict[_Key, MetricSeries], key: _Key, name: str, metrics: Iterable[str]
+        series_by_key: dict[_Key, MetricSeries], key: _Key, name: str, metrics: Iterable[str]
     ) -> MetricSeries:
-        if key not in where:
-            where[key] = MetricSeries(name, metrics)
-        return where[key]
+        if key not in series_by_key:
+            series_by_key[key] = MetricSeries(name, metrics)
+        return series_by_key[key]
 
 
 def gather(
     samples: Iterable[Sample], from_s: float | None = None, to_s: float | None = None
 ) -> RecordedSeries:
-    """Return all series of the samples that ended in a window."""
+    """Return the series of the samples that ended in a window.
+
+    :param from_s, to_s: bounds of the window [s since the epoch]; None: unbounded
+    """
     recorded = RecordedSeries()
     for sample in samples:
         if (from_s is None or sample.taken_s >= from_s) and (
@@ -153,7 +169,7 @@ def gather(
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Return the spread of values, NaN left out; quantiles are interpolated."""
+    """Return the spread of the values that are not NaN; quantiles are interpolated."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return Spread(None, None, None, 0)
@@ -163,16 +179,16 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def summarise_node(
     series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
+    """Return {metric: mean over time, or None} of a node in a window, for :data:`COMPARED`."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['demand_cores'])])
 
@@ -180,7 +196,7 @@ def summarise_node(
 def summarise_guest(
     series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return {metric: mean over time or None} of a guest in a window, as :data:`COMPARED`."""
+    """Return {metric: mean over time, or None} of a guest in a window, for :data:`COMPARED`."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['cores'])])
 
@@ -188,9 +204,9 @@ def summarise_guest(
 def summarise_host(
     recorded: RecordedSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return {metric: mean over time or None} of all nodes together, as :data:`COMPARED`.
+    """Return {metric: mean over time, or None} of the host in a window, for :data:`COMPARED`.
 
-    The pressure is the highest of the nodes'.
+    Amounts are the sums of the nodes' means, and the pressure is the highest mean of a node.
     """
     return _means(
         [
@@ -216,14 +232,16 @@ def _columns(series: MetricSeries, window: slice, cores: array[float]) -> dict[s
 
 
 def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
-    """Return the means over time of the sums of parts.
+    """Return {metric: mean over time, or None} of one or several nodes or guests together.
 
     Samples have CPI but no instructions. With core-seconds c in place of cycles, which assumes
-    equal clocks, IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote), or, where
-    a source has only ratios, their mean weighted by c.
+    equal clock rates, IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote) or,
+    if the source has only ratios, their mean weighted by c.
+
+    :param parts: {metric: its values in each sample} of each node or guest
     """
     means = {
-        metric: _add([_mean(part[metric], part['elapsed_s']) for part in parts])
+        metric: _sum_if_known([_mean(part[metric], part['elapsed_s']) for part in parts])
         for metric in (
             'local_per_sec',
             'remote_per_sec',
@@ -234,15 +252,19 @@ def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
         )
     }
     pressures = [_mean(part['pressure'], part['elapsed_s']) for part in parts]
-    means['pressure'] = max((p for p in pressures if p is not None), default=None)
-    instructions, cycles = _total(parts, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan)
+    means['pressure'] = max(
+        (pressure for pressure in pressures if pressure is not None), default=None
+    )
+    instructions, cycles = _weighted_total(
+        parts, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan
+    )
     means['ipc'] = instructions / cycles if cycles else None
     local, remote = means['local_per_sec'], means['remote_per_sec']
     if local is not None and remote is not None:
         means['remote_ratio'] = remote / (local + remote) if local + remote else None
     else:
-        weighted, weight = _total(parts, 'remote_ratio', lambda ratio: ratio)
-        means['remote_ratio'] = weighted / weight if weight else None
+        total, weight = _weighted_total(parts, 'remote_ratio', lambda ratio: ratio)
+        means['remote_ratio'] = total / weight if weight else None
     return {metric: means[metric] for metric in COMPARED}
 
 
@@ -255,15 +277,16 @@ def _mean(values: Iterable[float], weights: Iterable[float]) -> float | None:
     return total / weight if weight else None
 
 
-def _add(values: list[float | None]) -> float | None:
+def _sum_if_known(values: list[float | None]) -> float | None:
+    """Return the sum of the values, or None if one is unknown or there are none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) if values and len(known) == len(values) else None
 
 
-def _total(
+def _weighted_total(
     parts: Iterable[dict[str, array[float]]], metric: str, function: Callable[[float], float]
 ) -> tuple[float, float]:
-    """Return (Σ c·f(value), Σ c) over all samples that know the value; c in core-seconds."""
+    """Return (Σ c·f(value), Σ c) over the samples in which the value is known; c: core-seconds."""
     total = weight = 0.0
     for part in parts:
         for value, cores, seconds in zip(part[metric], part['cores'], part['elapsed_s']):

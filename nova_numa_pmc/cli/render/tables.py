@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out samples as tables of text cells, for the code that draws them.
+"""Lay out samples as tables of text cells, for the code that draws them. Pure.
 
-Pure. ``-`` is unknown. A cell's level says how serious its value is; a screen with colours
-shows it, but nothing is conveyed by colour alone.
+Unknown values are shown as ``-``. The level of a cell says how serious its value is; a screen with
+colours shows it, but no information is conveyed by colour alone.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _T = TypeVar('_T')
 
 PLAIN, WARN, BAD = '', 'warn', 'bad'
 UNKNOWN = '-'
-#: Between columns.
+#: Text between two columns.
 GAP = '  '
-#: Appended to the CPI of CPUs that were nearly idle.
+#: Mark after the CPI of CPUs that were nearly idle.
 UNRELIABLE = '?'
 #: A guest that spent at least this share of its time on one node is shown as running there.
-_MOSTLY = 0.95
+_RUNS_ON_MIN_RATIO = 0.95
 
 
 class Cell(Record):
-    """One value as it is shown."""
+    """A value as it is shown."""
 
     text: str
     level: str = PLAIN
 
 
 class Table(Record):
-    """Headings and cells of one table.
+    """Headings and cells of a table.
 
-    :param headings: (text, whether it is aligned to the left)
-    :param rows: tuple of tuples of :class:`Cell`, as many as headings
-    :param notes: lines below the table
+    :param headings: (text, whether the column is aligned to the left)
+    :param rows: the cells of each row, as many as there are headings
+    :param notes: lines to show below the table
     """
 
     title: str
@@ -51,17 +51,20 @@ class Table(Record):
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Return a number in this many decimals, or '-'."""
+    """Return a number with this many decimals, or '-' for None."""
     return UNKNOWN if value is None else '%.*f' % (digits, value)
 
 
 def percent(ratio: float | None) -> str:
-    """Return a ratio as '12.3', or '-'."""
+    """Return a ratio as a percentage such as '12.3', or '-' for None."""
     return UNKNOWN if ratio is None else '%.1f' % (100 * ratio)
 
 
 def short_number(value: float | None, base: int = 1000) -> str:
-    """Return '950', '1.2k', '34M' … with three digits at most; base 1024 for memory."""
+    """Return a number with a unit prefix, such as '950', '1.2k' or '34M'; '-' for None.
+
+    :param base: 1000, or 1024 for memory
+    """
     if value is None:
         return UNKNOWN
     for suffix in ('', 'k', 'M', 'G', 'T'):
@@ -73,12 +76,12 @@ def short_number(value: float | None, base: int = 1000) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without characters that could control a terminal."""
+    """Return the text with each unprintable character, which could control a terminal, as '?'."""
     return ''.join(char if char.isprintable() else '?' for char in text)
 
 
 def cpi(value: float | None, reliable: bool) -> str:
-    """Return a CPI, marked if it is unreliable."""
+    """Return a CPI with two decimals, marked if it is unreliable."""
     return number(value) + ('' if value is None or reliable else UNRELIABLE)
 
 
@@ -96,83 +99,98 @@ def _remote_cell(ratio: float | None) -> Cell:
     return Cell(percent(ratio), _level(ratio, 0.1, 0.5))
 
 
-# A narrow terminal cuts lines off: what matters most comes first.
+# The most important columns come first, because a narrow terminal cuts lines off.
 _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
-    ('node', lambda n: Cell(str(n.id))),
-    ('pressure', lambda n: _utilisation_cell(n.pressure)),
-    ('cpu', lambda n: _utilisation_cell(n.cpu_ratio)),
-    ('bw', lambda n: _utilisation_cell(n.bandwidth_ratio)),
-    ('link', lambda n: _utilisation_cell(n.link_ratio)),
-    ('cores', lambda n: Cell(pair_text(number(n.demand_cores, 1), number(n.capacity_cores, 1)))),
-    ('wait', lambda n: Cell(number(n.waiting_cores), _level(n.waiting_cores, 0.1, 1.0))),
-    ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
-    ('rem%', lambda n: _remote_cell(n.remote_ratio)),
-    ('CPI', lambda n: Cell(cpi(n.cpi, n.cpi_reliable))),
+    ('node', lambda node: Cell(str(node.id))),
+    ('pressure', lambda node: _utilisation_cell(node.pressure)),
+    ('cpu', lambda node: _utilisation_cell(node.cpu_ratio)),
+    ('bw', lambda node: _utilisation_cell(node.bandwidth_ratio)),
+    ('link', lambda node: _utilisation_cell(node.link_ratio)),
+    (
+        'cores',
+        lambda node: Cell(pair_text(number(node.demand_cores, 1), number(node.capacity_cores, 1))),
+    ),
+    ('wait', lambda node: Cell(number(node.waiting_cores), _level(node.waiting_cores, 0.1, 1.0))),
+    (
+        'dist',
+        lambda node: Cell(number(node.distance_cores), _level(node.distance_cores, 0.1, 1.0)),
+    ),
+    ('rem%', lambda node: _remote_cell(node.remote_ratio)),
+    ('CPI', lambda node: Cell(cpi(node.cpi, node.cpi_reliable))),
     (
         'GB/s',
-        lambda n: Cell(
+        lambda node: Cell(
             pair_text(
                 *(
-                    number(v and v / 1e9, 1)
-                    for v in (n.bandwidth_bytes_per_sec, n.bandwidth_max_bytes_per_sec)
+                    number(rate and rate / 1e9, 1)
+                    for rate in (node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec)
                 )
             )
         ),
     ),
     (
         'promised',
-        lambda n: Cell(
-            short_number(n.promised_bytes, 1024),
-            _level(rates.ratio(n.promised_bytes, n.memory_bytes), 0.95, 1.0),
+        lambda node: Cell(
+            short_number(node.promised_bytes, 1024),
+            _level(rates.ratio(node.promised_bytes, node.memory_bytes), 0.95, 1.0),
         ),
     ),
     (
         'free',
-        lambda n: Cell(
-            pair_text(*(short_number(v, 1024) for v in (n.free_bytes, n.memory_bytes)))
+        lambda node: Cell(
+            pair_text(*(short_number(size, 1024) for size in (node.free_bytes, node.memory_bytes)))
         ),
     ),
-    ('local/s', lambda n: Cell(short_number(n.local_per_sec))),
-    ('remote/s', lambda n: Cell(short_number(n.remote_per_sec))),
-    ('iomiss%', lambda n: Cell(percent(n.io_miss_ratio))),
+    ('local/s', lambda node: Cell(short_number(node.local_per_sec))),
+    ('remote/s', lambda node: Cell(short_number(node.remote_per_sec))),
+    ('iomiss%', lambda node: Cell(percent(node.io_miss_ratio))),
 )
 
 _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
-    ('guest', lambda g: Cell(printable(g.name))),
-    ('cores', lambda g: Cell(number(g.cores))),
-    ('wait', lambda g: Cell(number(g.waiting_cores), _level(g.waiting_cores, 0.1, 1.0))),
-    ('runs on', lambda g: Cell(runs_on(g))),
-    ('memory', lambda g: Cell(memory_text(g))),
-    ('rem%', lambda g: _remote_cell(g.remote_ratio)),
+    ('guest', lambda guest: Cell(printable(guest.name))),
+    ('cores', lambda guest: Cell(number(guest.cores))),
+    (
+        'wait',
+        lambda guest: Cell(number(guest.waiting_cores), _level(guest.waiting_cores, 0.1, 1.0)),
+    ),
+    ('runs on', lambda guest: Cell(runs_on(guest))),
+    ('memory', lambda guest: Cell(memory_text(guest))),
+    ('rem%', lambda guest: _remote_cell(guest.remote_ratio)),
     (
         'MB/s',
-        lambda g: Cell(number(g.bandwidth_bytes_per_sec and g.bandwidth_bytes_per_sec / 1e6, 0)),
+        lambda guest: Cell(
+            number(guest.bandwidth_bytes_per_sec and guest.bandwidth_bytes_per_sec / 1e6, 0)
+        ),
     ),
-    ('CPI', lambda g: Cell(cpi(g.cpi, g.cpi_reliable))),
-    ('acc/kI', lambda g: Cell(number(g.intensity))),
-    ('source', lambda g: Cell(source_text(g))),
-    ('stall%', lambda g: Cell(percent(g.stalled_ratio))),
-    ('rcache/s', lambda g: Cell(short_number(g.remote_cache_per_sec))),
+    ('CPI', lambda guest: Cell(cpi(guest.cpi, guest.cpi_reliable))),
+    ('acc/kI', lambda guest: Cell(number(guest.intensity))),
+    ('source', lambda guest: Cell(source_text(guest))),
+    ('stall%', lambda guest: Cell(percent(guest.stalled_ratio))),
+    ('rcache/s', lambda guest: Cell(short_number(guest.remote_cache_per_sec))),
     (
         'devices',
-        lambda g: Cell(
-            devices_text(g), WARN if any(device.local is False for device in g.devices) else PLAIN
+        lambda guest: Cell(
+            devices_text(guest),
+            WARN if any(device.local is False for device in guest.devices) else PLAIN,
         ),
     ),
 )
+#: Headings of the columns that are aligned to the left.
 _LEFT = ('guest', 'source', 'runs on', 'memory', 'devices')
 
-#: Sort order → the value that guests are sorted by, the highest first.
+#: {sort order: the value by which guests are sorted, the highest first; None: by name}
 SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
     'name': None,
-    'cores': lambda g: g.cores,
-    'wait': lambda g: g.waiting_cores,
-    'remote': lambda g: g.remote_ratio,
-    'accesses': lambda g: g.remote_per_sec,
-    'bandwidth': lambda g: g.bandwidth_bytes_per_sec,
-    'cpi': lambda g: g.cpi,
-    'intensity': lambda g: g.intensity,
-    'memory': lambda g: sum(size for _node, size in g.bytes_by_node) if g.bytes_by_node else None,
+    'cores': lambda guest: guest.cores,
+    'wait': lambda guest: guest.waiting_cores,
+    'remote': lambda guest: guest.remote_ratio,
+    'accesses': lambda guest: guest.remote_per_sec,
+    'bandwidth': lambda guest: guest.bandwidth_bytes_per_sec,
+    'cpi': lambda guest: guest.cpi,
+    'intensity': lambda guest: guest.intensity,
+    'memory': lambda guest: (
+        sum(size for _node, size in guest.bytes_by_node) if guest.bytes_by_node else None
+    ),
 }
 
 LEGEND = (
@@ -185,12 +203,12 @@ LEGEND = (
 
 
 def pair_text(first: str, second: str) -> str:
-    """Return 'first/second', or '-' where both are unknown."""
+    """Return 'first/second', or '-' if both are unknown."""
     return UNKNOWN if first == second == UNKNOWN else '%s/%s' % (first, second)
 
 
 def source_text(guest: GuestSample) -> str:
-    """Return the source of a guest's accesses and their basis."""
+    """Return the source and the basis of a guest's accesses, with the share that was counted."""
     if not guest.source:
         return UNKNOWN
     text = '%s, %s' % (printable(guest.source), printable(guest.basis))
@@ -200,19 +218,22 @@ def source_text(guest: GuestSample) -> str:
 
 
 def runs_on(guest: GuestSample) -> str:
-    """Return '0', or '0:70% 1:30%' of a guest that ran on several nodes."""
+    """Return the node that a guest ran on, such as '0', or the shares of several nodes.
+
+    :returns: '0', '0:70% 1:30%', or '-' if the guest did not run or its nodes are unknown
+    """
     total = sum(cores for _node, cores in guest.cores_by_node)
     if total <= 0:
         return UNKNOWN
     shares = [(node, cores / total) for node, cores in guest.cores_by_node if cores > 0]
     busiest, share = max(shares, key=lambda pair: pair[1])
-    if share >= _MOSTLY:
+    if share >= _RUNS_ON_MIN_RATIO:
         return str(busiest)
     return ' '.join('%d:%.0f%%' % (node, 100 * share) for node, share in shares if share >= 0.005)
 
 
 def memory_text(guest: GuestSample) -> str:
-    """Return '0:3.0G 1:512M', the nodes that hold any of it."""
+    """Return the nodes that hold a guest's memory and how much, such as '0:3.0G 1:512M'."""
     return (
         ' '.join(
             '%d:%s' % (node, short_number(size, 1024))
@@ -224,7 +245,7 @@ def memory_text(guest: GuestSample) -> str:
 
 
 def devices_text(guest: GuestSample) -> str:
-    """Return '0000:3b:00.1@1 remote', each device with its node."""
+    """Return a guest's devices and their nodes, such as '0000:3b:00.1@1 remote'."""
     return (
         ', '.join(
             '%s@%s%s'
@@ -245,12 +266,18 @@ def node_table(sample: Sample) -> Table:
 
 
 def guest_table(sample: Sample, sort: str = 'name') -> Table:
-    """Return a sample's guests as a table; unknown values come last."""
+    """Return a sample's guests as a table.
+
+    :param sort: one of :data:`SORTS`
+    """
     return _table('guests', _GUESTS, sort_guests(sample.guests, sort))
 
 
 def sort_guests(all_guests: Iterable[GuestSample], sort: str) -> list[GuestSample]:
-    """Return guests by name, or by one of :data:`SORTS`, the highest first."""
+    """Return guests by name, or by descending values; those with an unknown value come last.
+
+    :param sort: one of :data:`SORTS`
+    """
     by_name = sorted(all_guests, key=lambda guest: guest.name)
     value = SORTS[sort]
     if value is None:
@@ -269,6 +296,7 @@ def of_texts(headings: str, rows: Iterable[Iterable[str]], left: Container[int] 
     """Return a table of plain texts.
 
     :param headings: the headings, separated by spaces
+    :param rows: the texts of each row
     :param left: positions of the columns that are aligned to the left
     """
     return Table(
@@ -279,7 +307,7 @@ def of_texts(headings: str, rows: Iterable[Iterable[str]], left: Container[int] 
 
 
 def align(table: Table) -> list[list[Cell]]:
-    """Return a table's lines, the headings first, each a list of padded cells."""
+    """Return the rows of a table, the headings first, with the cells padded to equal widths."""
     lines: list[Sequence[Cell]] = [
         [Cell(heading) for heading, _left in table.headings],
         *table.rows,
@@ -287,15 +315,15 @@ def align(table: Table) -> list[list[Cell]]:
     widths = [max(len(cell.text) for cell in column) for column in zip(*lines)]
     return [
         [
-            cell._replace(text=cell.text.ljust(wide) if left else cell.text.rjust(wide))
-            for cell, wide, (_heading, left) in zip(line, widths, table.headings)
+            cell._replace(text=cell.text.ljust(width) if left else cell.text.rjust(width))
+            for cell, width, (_heading, left) in zip(line, widths, table.headings)
         ]
         for line in lines
     ]
 
 
 def text(table: Table, width: int | None = None) -> list[str]:
-    """Return a table as lines of plain text, cut at ``width`` columns; None: not cut."""
+    """Return a table as lines of plain text, cut off at ``width`` characters unless it is None."""
     lines = [GAP.join(cell.text for cell in line).rstrip() for line in align(table)]
     return [
         line if width is None or len(line) <= width else line[: max(0, width - 1)] + '…'

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host, show which moves of guests would pay, ask, and make them.
 
-The new place is promised, the CPUs are written, and the memory follows at the rate
+A move promises the new place, writes the CPUs, and lets the memory follow at the rate
 of the option move_mib_per_s. A move whose memory does not follow is taken back.
-Ctrl-C and SIGTERM end the move in progress: it is kept where most of the memory has
-moved, else taken back. While this command runs, the agent neither moves nor holds
-guests. If another command is moving guests, it waits for --wait at most.
+Ctrl-C and SIGTERM end the move in progress: it is kept if most of the memory has
+moved, and taken back otherwise. While this command moves guests, the agent neither
+moves nor holds any. If another command is moving guests, this one waits for at most
+the time given by --wait.
 
 examples:
   nova-numa-rebalance apply
   nova-numa-rebalance apply --yes --json
   nova-numa-rebalance apply --yes instance-0000002a
-  nova-numa-rebalance undo                           # take it back
+  nova-numa-rebalance undo                           # take the moves back
 
 exit codes: 0 nothing would pay, or all was done; 2 something would pay, and you
 said no; 3 some moves were made and others were not, or only part of the memory
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show the plan, ask, make the moves; return the exit code."""
+    """Show the plan, ask, make the moves, and return the exit code."""
     command = command or context.CommandContext(args.root)
     if not confirm.can_ask(args, command):
         return exits.USAGE

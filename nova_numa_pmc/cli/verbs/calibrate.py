@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what each node's memory delivers and how far it is from each node's CPUs.
+"""Measure the bandwidth of each node's memory, and its latency from each node's CPUs.
 
 For a few seconds, one thread on each core of a node reads the node's memory at full
 speed; then a thread on each node follows a chain of pointers in each node's memory.
-This disturbs guests, so the command asks first, and refuses on a busy host. The result is
-kept in /var/lib/nova-numa-pmc/calibration.json, where top, record and the agent
-read it: without it the utilisation of bandwidth is unknown, and latencies are
-estimated from the distances in the firmware (SLIT).
+This disturbs guests, so the command asks first, and refuses on a busy host. The
+result is saved in /var/lib/nova-numa-pmc/calibration.json, which top, record and the
+agent read. Without it, the utilisation of bandwidth is unknown, and latencies are
+estimated from the distances that the firmware reports (SLIT).
 
 examples:
   nova-numa-rebalance calibrate
@@ -39,22 +39,27 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
 
-    #: Nodes that guests have no memory of, with whose it is.
+    #: (node, kind of its memory) of the nodes whose memory is not for guests.
     _Withheld = tuple[tuple[model.Node, model.NodeMemory], ...]
 
-#: A host busier than this is not measured: guests would be disturbed, the figures wrong.
+#: A host busier than this is not measured: guests would be disturbed, and the figures wrong.
 BUSY_MAX_RATIO = 0.1
-_LOOK_S = 1.0
-#: Where sysfs does not say the size of the last cache: more than most have.
+#: Time over which to measure how busy the host is.
+_BUSY_CHECK_S = 1.0
+#: Size of the last-level cache where sysfs does not report it; most are smaller.
 _CACHE_DEFAULT_BYTES = 64 << 20
+#: Expected time for the bandwidth of a node, for making a chain, and for following it from a node.
 _BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
 
 
 class NodePlan(Record):
-    """CPUs and memory by which one node is measured.
+    """CPUs and memory with which one node is measured.
 
-    :param cpus: CPUs that read it, one a core
-    :param from_node: the node of these CPUs: itself, or the nearest to one without CPUs
+    :param id: id of the node
+    :param cpus: CPUs that read its memory, one for each core
+    :param from_node: id of the node of these CPUs: the same node or, if that has no CPUs, the
+        nearest one
+    :param free_bytes: free memory of the node
     """
 
     id: int
@@ -64,7 +69,7 @@ class NodePlan(Record):
     free_bytes: int
 
     def needed_bytes(self) -> int:
-        """Return the most memory that is in use on it at one time."""
+        """Return the most memory of the node that the measurement uses at any time."""
         return self.sizes.total_bytes(len(self.cpus))
 
 
@@ -92,7 +97,7 @@ def run(
     ask: Callable[[str], str] = input,
     read_host: Callable[[], model.Topology] = topology.read,
 ) -> int:
-    """Measure and keep the result; PROBLEM where the operator declined."""
+    """Measure and save the result; return the exit code, PROBLEM if the operator declines."""
     host = read_host()
     plans = plan(host)
     for line in intentions(plans, args.out, withheld_memory(host)):
@@ -104,11 +109,11 @@ def run(
         refuse_if_busy(busy_ratio())
     try:
         if not args.yes and not _ask_operator(ask):
-            _print_line('not measured: nothing is changed')
+            _print_line('not measured: nothing was changed')
             return exits.PROBLEM
         measured, problems = measure(host, plans, _print_line)
     except KeyboardInterrupt:
-        _print_line('interrupted by the operator: nothing is kept')
+        _print_line('interrupted by the operator: nothing was saved')
         return exits.PROBLEM
     calibration.write(measured, args.out)
     for problem in problems:
@@ -132,12 +137,15 @@ def _print_line(line: str) -> None:
 
 
 def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
-    """Return how to measure each node that has memory for guests."""
+    """Return how to measure each node that has memory for guests.
+
+    :raises CalibrationError: no node has memory and CPUs that guests may use
+    """
     plans = []
-    withheld = {node.id for node, _ in withheld_memory(host, root)}
+    withheld_ids = {node.id for node, _ in withheld_memory(host, root)}
     for position, node in enumerate(host.nodes):
-        reader = _reader(host, position)
-        if not node.memory_bytes or node.id in withheld or reader is None:
+        reader = _nearest_with_cpus(host, position)
+        if not node.memory_bytes or node.id in withheld_ids or reader is None:
             continue
         cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
         cache_bytes = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
@@ -157,26 +165,31 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
 
 
 def withheld_memory(host: model.Topology, root: str = '/') -> _Withheld:
-    """List (node, whose memory it is) of the nodes whose memory is not for guests.
+    """List (node, kind of its memory) of the nodes whose memory is not for guests.
 
-    They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
+    Their memory is not read: that could disturb the user of a GPU, for example, and no decision
+    depends on its bandwidth.
     """
     return node_memory.list_withheld(host.nodes, host_options.read_below(root).limits)
 
 
-def _reader(host: model.Topology, position: int) -> model.Node | None:
-    """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
-    row = host.distances[position]
+def _nearest_with_cpus(host: model.Topology, position: int) -> model.Node | None:
+    """Return the node with CPUs that is nearest to the node at ``position``, possibly itself.
+
+    :returns: the node, or None if no node has CPUs
+    """
+    distances = host.distances[position]
     return min(
         (node for node in host.nodes if node.cpus),
         default=None,
-        key=lambda node: (row[host.nodes.index(node)], node.id),
+        key=lambda node: (distances[host.nodes.index(node)], node.id),
     )
 
 
 def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ()) -> Iterator[str]:
-    """Yield lines on the measurements that are about to be made.
+    """Yield lines that describe the measurements that are about to be made.
 
+    :param path: the file to which the result will be saved
     :param withheld: the nodes that are not read, as :func:`withheld_memory` lists them
     """
     from_nodes = {node_plan.from_node for node_plan in plans}
@@ -197,7 +210,7 @@ def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
             )
         )
     for node, memory in withheld:
-        yield '  node %d: not read, its memory is %s (%s)' % (
+        yield '  node %d: not read: its memory is %s (%s)' % (
             node.id,
             node_memory.IN_WORDS[memory.kind],
             memory.source,
@@ -206,7 +219,10 @@ def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
 
 
 def refuse_without_room(plans: Iterable[NodePlan]) -> None:
-    """Raise :class:`CalibrationError` where a node could be filled."""
+    """Raise an error if measuring would leave a node short of free memory.
+
+    :raises CalibrationError: a node has less than twice the memory that is needed
+    """
     for node_plan in plans:
         if node_plan.needed_bytes() > node_plan.free_bytes // 2:
             raise CalibrationError(
@@ -222,18 +238,25 @@ def busy_ratio(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> float | None:
-    """Return the busy share of the host's CPUs over a second; None: not reported."""
-    before, began = read(), clock()
-    wait(_LOOK_S)
-    after, passed_ns = read(), (clock() - began) * 1e9
-    if not before or not after or passed_ns <= 0:
+    """Return the share of a second for which the host's CPUs were busy, or None if unknown.
+
+    :param read: returns {CPU: its busy time so far [ns]}, or None if that is not reported
+    """
+    before_ns, start_s = read(), clock()
+    wait(_BUSY_CHECK_S)
+    after_ns, elapsed_ns = read(), (clock() - start_s) * 1e9
+    if not before_ns or not after_ns or elapsed_ns <= 0:
         return None
-    deltas = [max(0, after[cpu] - before[cpu]) for cpu in after if cpu in before]
-    return sum(deltas) / (passed_ns * len(deltas)) if deltas else None
+    busy_ns = [max(0, after_ns[cpu] - before_ns[cpu]) for cpu in after_ns if cpu in before_ns]
+    return sum(busy_ns) / (elapsed_ns * len(busy_ns)) if busy_ns else None
 
 
 def refuse_if_busy(ratio: float | None) -> None:
-    """Raise :class:`CalibrationError` where a host is busy, or its load unknown."""
+    """Raise an error if the host is busy, or might be.
+
+    :param ratio: as :func:`busy_ratio` returns it
+    :raises CalibrationError: the ratio is above :data:`BUSY_MAX_RATIO` or unknown
+    """
     if ratio is None or ratio > BUSY_MAX_RATIO:
         raise CalibrationError(
             'the host is %s, so guests would be disturbed and the figures would be too low: '
@@ -252,22 +275,26 @@ def measure(
     print_line: Callable[[str], None],
     root: str = '/',
 ) -> tuple[calibration.Calibration, list[str]]:
-    """Return (what was measured, problems).
+    """Measure the nodes and return (the calibration, problems).
 
-    What cannot be measured is estimated or None, with a problem; nothing at all is an error.
+    A latency that cannot be measured is estimated, and a bandwidth that cannot be measured is
+    None; the problems say why.
+
+    :raises CalibrationError: no bandwidth could be measured
     """
     ids = [node.id for node in host.nodes]
     bandwidths: dict[int, float | None] = dict.fromkeys(ids)
     problems: list[str] = []
-    latencies: list[list[float | None]] = [[None] * len(ids) for _ in ids]
+    measured_ns: list[list[float | None]] = [[None] * len(ids) for _ in ids]
     first_cpus = {
         node_plan.from_node: node_plan.cpus[0]
         for node_plan in plans
         if node_plan.id == node_plan.from_node
     }
-    several = len(ids) > 1
+    has_several_nodes = len(ids) > 1
     for node_plan in plans:
-        node = node_plan.id if several else None  # one node needs no binding, nor the right to it
+        # With a single node, memory need not be bound, which may require a privilege.
+        node = node_plan.id if has_several_nodes else None
         try:
             print_line('node %d: bandwidth' % node_plan.id)
             bandwidths[node_plan.id] = memory_probe.read_bytes_per_sec(
@@ -278,38 +305,49 @@ def measure(
                 node, node_plan.sizes.chain_bytes, node_plan.sizes.flush_bytes
             ) as chain:
                 for from_node, cpu in first_cpus.items():
-                    latencies[ids.index(from_node)][ids.index(node_plan.id)] = chain.latency_ns(
-                        cpu
-                    )
+                    row = measured_ns[ids.index(from_node)]
+                    row[ids.index(node_plan.id)] = chain.latency_ns(cpu)
         except (CalibrationError, OSError, MemoryError) as error:
             problems.append('node %d: %s' % (node_plan.id, error))
     if not any(bandwidths.values()):
         raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
-    filled, sources = calibration.fill_matrix(
-        latencies, host.distances, _firmware(ids, root, problems)
+    latencies_ns, sources = calibration.fill_matrix(
+        measured_ns, host.distances, _firmware_latencies_ns(ids, root, problems)
     )
     return calibration.Calibration(
         time.time(),
         tuple(ids),
         tuple(bandwidths[node] for node in ids),
-        tuple(tuple(round(value, 1) for value in row) for row in filled),
+        tuple(tuple(round(value, 1) for value in row) for row in latencies_ns),
         sources,
     ), problems
 
 
-def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float | None]]:
-    """Return HMAT's latencies by position, all None where its domains are not the nodes."""
+def _firmware_latencies_ns(
+    ids: list[int], root: str, problems: list[str]
+) -> list[list[float | None]]:
+    """Return the latencies in the firmware's HMAT, by position, in rows from the CPUs.
+
+    They are all None if HMAT's proximity domains are not the nodes of ``ids``.
+
+    :param problems: a list to which an error is added
+    """
     try:
-        latencies = hmat.read_latencies_ns(root)
+        latencies_ns = hmat.read_latencies_ns(root)
     except CalibrationError as error:
         problems.append(str(error))
-        latencies = {}
-    domains = {domain for pair in latencies for domain in pair}
-    return [[latencies.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
+        latencies_ns = {}
+    domains = {domain for pair in latencies_ns for domain in pair}
+    if not domains <= set(ids):
+        latencies_ns = {}
+    return [[latencies_ns.get((from_id, to_id)) for to_id in ids] for from_id in ids]
 
 
 def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
-    """Return a calibration as lines of text."""
+    """Return a calibration as lines of text.
+
+    :param path: the file to which it was saved
+    """
     headings = (
         ('node', False),
         ('read GB/s', False),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the common reasons why guests are not placed or hosts not weighed.
 
-On a compute host: the hook, the daemon that runs it, the agent's state, the
-monitor in nova-compute, and anything that works against placement. On a controller:
-the weigher and the filter in nova-scheduler. Nothing is changed.
+On a compute host it checks the hook, the daemon that runs the hook, the agent's
+state, the monitor in nova-compute, and anything that works against placement. On a
+controller it checks the weigher and the filter in nova-scheduler. It changes nothing.
 
 examples:
   nova-numa-rebalance check
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Optional
 
-    #: Asks a service's Python as a user (uid, gid), None: as this one.
+    #: Queries an interpreter as the user (uid, gid); None: as the user of this process.
     Query = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterModules]
-    #: One check.
+    #: Runs one check and returns its findings.
     Check = Callable[[], Iterable[Finding]]
 
 COMPUTE, CONTROLLER = 'compute', 'controller'
@@ -77,11 +77,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, print, and return the exit code."""
+    """Run the checks, print the findings, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
-    # Another root's interpreters are not for this host to run.
-    own = os.path.samefile(args.root, '/')
-    findings = collect(args, roles, interpreter.query if own else None)
+    # Interpreters below another root are not run on this host.
+    is_this_host = os.path.samefile(args.root, '/')
+    findings = collect(args, roles, interpreter.query if is_this_host else None)
     if args.json:
         print(
             json.dumps(
@@ -92,12 +92,12 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         print(render(roles, findings))
-    is_wrong = any(finding.severity == ERROR for finding in findings)
-    return exits.PROBLEM if is_wrong else exits.OK
+    has_errors = any(finding.severity == ERROR for finding in findings)
+    return exits.PROBLEM if has_errors else exits.OK
 
 
 def roles_here(root: str) -> tuple[str, ...]:
-    """Return the host's roles by the services that run on it, perhaps none."""
+    """Return the host's roles, determined from what runs or is installed on it; may be empty."""
     roles: tuple[str, ...] = ()
     if (
         processes.find(root, processes.NOVA_COMPUTE)
@@ -113,10 +113,11 @@ def roles_here(root: str) -> tuple[str, ...]:
 def collect(
     args: argparse.Namespace, roles: Iterable[str], query: Query | None = interpreter.query
 ) -> list[Finding]:
-    """Run the checks of some roles; return the findings, errors first.
+    """Run the checks of the given roles and return the findings, errors first.
 
-    :param args: as :func:`configure` describes them
-    :param query: queries a service's Python, as :func:`interpreter.query`; None: it is not queried
+    :param args: the options that :func:`configure` adds
+    :param query: queries a service's interpreter, as :func:`interpreter.query` does; None: the
+        interpreters are not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -125,7 +126,7 @@ def collect(
                 'role-unknown',
                 ERROR,
                 'neither libvirt nor nova-compute nor nova-scheduler was found here',
-                'name what to check with --role',
+                'use --role to say what to check',
             )
         )
     for role in roles:
@@ -159,7 +160,7 @@ def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
 
 
 def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
-    """List what to check on a compute host, as functions without arguments."""
+    """Yield the checks of a compute host."""
     root = args.root
     for check in (
         kernel.check_nodes,
@@ -198,7 +199,7 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
 
 
 def _check_hook(root: str) -> Iterable[Finding]:
-    """Check the hook where the daemon looks for it, which may be in its container."""
+    """Check the hook where the daemon looks for it, which may be inside a container."""
     daemon = confinement.find_daemon(root)
     in_container = daemon is not None and not daemon.same_root
     if daemon is not None and in_container:
@@ -207,6 +208,7 @@ def _check_hook(root: str) -> Iterable[Finding]:
 
 
 def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
+    """Yield the checks of a controller."""
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
     yield lambda: _check_service(CONTROLLER, process, conf)
@@ -224,7 +226,7 @@ def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check
 
 
 def _run_check(check: Check) -> list[Finding]:
-    """Run one check; what keeps it from an answer is a finding, and the others go on."""
+    """Run one check and return its findings; a check that fails is itself reported as one."""
     try:
         return list(check())
     except (NumaPmcError, OSError) as error:
@@ -249,7 +251,7 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
 def _check_service(
     role: str, process: processes.Process | None, conf: nova_conf.NovaConf
 ) -> Iterator[Finding]:
-    """Check what holds for each service: does it run, where, and is its file there."""
+    """Check that a service runs, not in a container, and with its current configuration."""
     service = _SERVICES[role]
     yield from deployment.check_container(process)
     if process is None:
@@ -257,17 +259,17 @@ def _check_service(
             '%s-not-running' % service,
             NOTE,
             '%s is not running here' % service,
-            'start it, or name what to check with --role',
+            'start it, or use --role to say what to check',
         )
     if not conf.files:
-        # A host of libvirt alone needs none.
+        # A host that runs libvirt but no Nova service needs no such file.
         severity = ERROR if process or role == CONTROLLER else WARNING
         yield from conf.findings or [
             Finding(
                 'nova-conf-missing',
                 severity,
                 'no configuration file of %s found' % service,
-                'name it with --nova-conf',
+                'specify it with --nova-conf',
             )
         ]
     yield from monitor.check_restarted(
@@ -278,7 +280,7 @@ def _check_service(
 def _query(
     args: argparse.Namespace, role: str, process: processes.Process | None, query: Query | None
 ) -> interpreter.InterpreterModules | None:
-    """Query the service's Python, unless it belongs to another root than this one."""
+    """Query the service's interpreter; None if it is not found or in a container."""
     service = _SERVICES[role]
     if query is None or (process is not None and not process.same_root):
         return None
@@ -289,7 +291,7 @@ def _query(
 
 
 def installed_shim() -> str | None:
-    """Return where this installation of ours put the shim, None: nowhere."""
+    """Return the path of the shim that this installation of the package has, or None."""
     from importlib import metadata
 
     try:

@@ -3,8 +3,8 @@
 
 With [numa_pmc] mode = shadow, nova-scheduler logs a line for each decision but decides as if the
 weigher were not there. This command reads these logs, on any machine, and shows how often another
-host would have been chosen. It also shows what guests would lose on both hosts because of the new
-one, and the pressure there at that time and, where later lines have it, an hour and a day later.
+host would have been chosen. For both hosts it also shows what guests would lose because of the new
+one, and the pressure at that time and, if later lines have it, an hour and a day later.
 
 examples:
   nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         'logs',
         nargs='+',
         metavar='LOG',
-        help='logs of nova-scheduler (also .gz); - reads standard input',
+        help='log of nova-scheduler, also compressed (.gz); - reads standard input',
     )
     options.add_json(parser)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what would be counted on this CPU or another: event, encoding, source, caveats.
+"""Show which events would be counted on this CPU or another: encoding, source, caveats.
 
 examples:
   nova-numa-rebalance events
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the selection; a CPU without counters is a valid answer."""
+    """Print the selection, which may be empty; return the exit code."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
     selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
     print(json.dumps(to_data(selection), indent=2) if args.json else render(selection))
@@ -53,15 +53,15 @@ def to_data(selection: events.Selection) -> dict[str, Any]:
 
 
 def encoding(event: events.Event) -> str:
-    """Return an event as perf takes it; of a core event the register's code beside it."""
+    """Return an event as perf accepts it; after a core event, also the code for the register."""
     if event.config is None:
         return '%s/%s/' % (event.pmu, event.name)
-    extra = ''.join(
+    config_terms = ''.join(
         ',%s=%#x' % (name, value)
         for name, value in (('config1', event.config1), ('config2', event.config2))
         if value
     )
-    text = '%s/config=%#x%s/' % (event.pmu, event.config, extra)
+    text = '%s/config=%#x%s/' % (event.pmu, event.config, config_terms)
     if event.pmu == 'cpu' and event.config >> 32 == 0:
         text += ' (r%x)' % events.register_code(event)
     return text
@@ -69,7 +69,7 @@ def encoding(event: events.Event) -> str:
 
 def render(selection: events.Selection) -> str:
     """Return the selection as text."""
-    known = (
+    title = (
         selection.row.title
         if selection.row
         else (
@@ -77,8 +77,8 @@ def render(selection: events.Selection) -> str:
             + ', '.join(row.key for row in event_table.ROWS)
         )
     )
-    lines = ['%s (%s): %s' % (selection.cpu.name, selection.cpu.cpuid or 'unknown', known)]
-    for event in _one_of_each(selection.events):
+    lines = ['%s (%s): %s' % (selection.cpu.name, selection.cpu.cpuid or 'unknown', title)]
+    for event in _without_repetitions(selection.events):
         lines.append('%-15s %s' % (event.role, encoding(event)))
         lines.append(
             '%15s %s: %s%s'
@@ -87,17 +87,17 @@ def render(selection: events.Selection) -> str:
         if event.bytes_per_count:
             lines.append('%15s %g bytes per count' % ('', event.bytes_per_count))
         lines.extend('%15s - %s' % ('', caveat) for caveat in event.caveats)
-    by_reason: dict[str, list[str]] = {}
+    roles_by_reason: dict[str, list[str]] = {}
     for role, reason in selection.missing:
-        by_reason.setdefault(reason, []).append(role)
-    for reason, roles in by_reason.items():
+        roles_by_reason.setdefault(reason, []).append(role)
+    for reason, roles in roles_by_reason.items():
         lines.append('not counted: %s: %s' % (', '.join(roles), reason))
     return '\n'.join(lines)
 
 
-def _one_of_each(chosen: Iterable[events.Event]) -> Iterable[events.Event]:
-    """Return events without their repetitions on further boxes of the same kind."""
-    seen: dict[tuple[str, str], events.Event] = {}
-    for event in chosen:
-        seen.setdefault((event.role, event.name), event)
-    return seen.values()
+def _without_repetitions(selected: Iterable[events.Event]) -> Iterable[events.Event]:
+    """Return the events, each only once even if several units of a kind count it."""
+    first_events: dict[tuple[str, str], events.Event] = {}
+    for event in selected:
+        first_events.setdefault((event.role, event.name), event)
+    return first_events.values()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show where a guest would go and why.
 
-On a compute host: on which nodes a new guest of a given size would be placed now, or
-where a running guest was placed and where it would be placed now. Nothing is
+On a compute host, it shows on which nodes a new guest of a given size would be placed
+now, or where a running guest was placed and where it would be placed now. Nothing is
 recorded or written.
 
-With --hosts: which host the scheduler's filter and weigher would choose, from
-saved rows of Nova's compute_nodes table, without Nova. Where Nova can be imported
-and --nova-conf is given, the weight from each configured weigher is shown as well.
+With --hosts, it shows which host the scheduler's filter and weigher would choose. This
+takes saved rows of Nova's compute_nodes table and works without Nova. If --nova-conf is
+given and Nova can be imported, the weight from each configured weigher is shown too.
 
 examples:
   nova-numa-rebalance explain --vcpus 4 --memory 8G
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
-#: Of many candidates, what a reader looks at.
+#: Number of candidates in the text; the JSON has all of them.
 _PLACES_SHOWN = 12
-#: No libvirt guest has this uuid.
+#: Uuid and name of a guest that does not exist yet; no libvirt guest has this uuid.
 _NEW_UUID, _NEW_NAME = '', 'new guest'
 
 
 class Flavor(TypedDict, total=False):
-    """The size that a flavor gives a guest, and its extra specs."""
+    """Size and extra specs of a flavor."""
 
     vcpus: int
     memory_bytes: int
@@ -57,7 +57,7 @@ class Flavor(TypedDict, total=False):
 
 
 class FlavorError(NumaPmcError):
-    """A flavor's file or an option in its place cannot be used."""
+    """The file of a flavor, or an option that replaces it, cannot be used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -108,10 +108,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain; return the exit code."""
+    """Print the explanation; return the exit code."""
     if args.guest and args.hosts:
         raise FlavorError(
-            '--guest is about this host, --hosts about others: give only one of them'
+            '--guest concerns this host, --hosts concerns others: give only one of them'
         )
     guest = dry_run.find_running(args.guest, args.root) if args.guest else new_guest(args)
     if args.hosts:
@@ -147,7 +147,7 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
     specs = {**flavor.get('specs', {}), **dict(args.spec)}
-    ours = tuple(
+    our_specs = tuple(
         sorted(pair for pair in specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX))
     )
     return model.Guest(
@@ -155,15 +155,15 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
         _NEW_NAME,
         vcpus,
         memory_bytes,
-        extra_specs=ours,
+        extra_specs=our_specs,
         placed_by=extra_specs.pinning_specs(specs),
     )
 
 
 def read_flavor(path: str) -> Flavor:
-    """Read a flavor as openstackclient prints it.
+    """Read a flavor from a file that openstackclient printed.
 
-    :raises FlavorError: it is not one
+    :raises FlavorError: the file cannot be read or has no such flavor
     """
     try:
         with open(path, encoding='utf-8') as stream:
@@ -178,7 +178,7 @@ def read_flavor(path: str) -> Flavor:
         }
     except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
         raise FlavorError(
-            '%s: not a flavor with vcpus, ram and properties (%s): make it with '
+            '%s: not a flavor with vcpus, ram and properties (%s): create the file with '
             '"openstack flavor show NAME -f json"' % (path, error)
         ) from None
 
@@ -192,7 +192,8 @@ def to_data(
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
 
-    :param withheld: as :func:`dry_run.withheld_memory`
+    :param recorded: the guest's recorded promise, or None
+    :param withheld: as :func:`dry_run.withheld_memory` returns it
     """
     assert decision.view is not None
     promise = decision.promise
@@ -245,7 +246,7 @@ def render(
     places: Sequence[dry_run.PossiblePlace],
     withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> str:
-    """Return the explanation as text."""
+    """Return the explanation as text, from what :func:`to_data` takes."""
     assert decision.view is not None
     lines = [
         '%s, %d vCPUs, %s: %s'
@@ -268,11 +269,11 @@ def render(
         )
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
-    lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
+    lines += ['', *tables.text(_node_table(decision.view)), '', *tables.text(_place_table(places))]
     return '\n'.join(lines).rstrip()
 
 
-def _nodes(view: model.HostView) -> tables.Table:
+def _node_table(view: model.HostView) -> tables.Table:
     rows = [
         (
             str(node.id),
@@ -289,25 +290,27 @@ def _nodes(view: model.HostView) -> tables.Table:
     return tables.of_texts('node cores threads guests vcpus capacity promised left', rows)
 
 
-def _places(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
+def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
     rows = [
         (
             '%d.' % number,
-            format_nodes(cpus) or 'any',
-            format_nodes(mems) or 'any',
+            format_nodes(cpu_nodes) or 'any',
+            format_nodes(mem_nodes) or 'any',
             tables.number(pressure),
-            tables.number(key['distance'], 0),
-            _highest(key['vCPUs per core']),
-            tables.percent(key['promised memory']),
+            tables.number(sort_key['distance'], 0),
+            _maximum_text(sort_key['vCPUs per core']),
+            tables.percent(sort_key['promised memory']),
         )
-        for number, (cpus, mems, pressure, key) in enumerate(places[:_PLACES_SHOWN], 1)
+        for number, (cpu_nodes, mem_nodes, pressure, sort_key) in enumerate(
+            places[:_PLACES_SHOWN], 1
+        )
     ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
     return tables.of_texts('place CPUs memory pressure distance vcpus/core promised%', rows)
 
 
-def _highest(value: float | list[float]) -> str:
+def _maximum_text(value: float | list[float]) -> str:
     return tables.number(max(value) if isinstance(value, list) else value)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show which guests were moved, by what, why, and with what result; the newest last.
+"""Show which guests were moved, by what, why, and with what result; the newest move last.
 
-This covers the agent's moves and those of commands, kept across reboots in
+The history has the moves of the agent and of commands, and is kept across reboots in
 /var/lib/nova-numa-pmc/history (about 1 MiB, and one older file of that size).
 
 examples:
@@ -36,13 +36,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--guest',
         metavar='GUEST',
-        help="only this guest: a name, a uuid, or libvirt's id while it runs",
+        help='only this guest: its name, its uuid or, while it runs, its libvirt id',
     )
-    parser.add_argument('--last', type=_count, default=None, metavar='N', help='only the newest N')
+    parser.add_argument(
+        '--last', type=_positive_number, default=None, metavar='N', help='only the newest N'
+    )
     options.add_common(parser, 'print one JSON object per move, each on its own line')
 
 
-def _count(text: str) -> int:
+def _positive_number(text: str) -> int:
     if not is_number(text, 6) or int(text) == 0:
         raise argparse.ArgumentTypeError('%.40r is not a number above 0' % text)
     return int(text)
@@ -50,13 +52,13 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Print the history; return the exit code."""
-    entries, broken = history.read(args.root)
+    entries, unreadable_count = history.read(args.root)
     if args.guest:
-        wanted = {args.guest, *_uuid_of(args.guest, args.root)}
+        identifiers = {args.guest, *_uuids_of(args.guest, args.root)}
         entries = [
             entry
             for entry in entries
-            if any(wanted & {part.name, part.uuid} for part in entry.parts)
+            if any(identifiers & {part.name, part.uuid} for part in entry.parts)
         ]
     entries = entries[-args.last :] if args.last else entries
     if args.json:
@@ -64,13 +66,16 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(history.to_data(entry)))
     else:
         print('\n'.join(tables.text(table(entries))) if entries else 'no moves in the history')
-    if broken:
-        print('%d lines of the history cannot be read and are left out' % broken, file=sys.stderr)
+    if unreadable_count:
+        print(
+            '%d lines of the history cannot be read and are left out' % unreadable_count,
+            file=sys.stderr,
+        )
     return exits.OK
 
 
-def _uuid_of(text: str, root: str) -> list[str]:
-    """Return the uuid of a running guest that is named so, in a list that may be empty."""
+def _uuids_of(text: str, root: str) -> list[str]:
+    """Return the uuid of the running guest that ``text`` identifies, in a list, or []."""
     try:
         return [guest_lookup.find(text, guests.read_running(root)[0]).uuid]
     except UnknownGuest:
@@ -78,7 +83,7 @@ def _uuid_of(text: str, root: str) -> list[str]:
 
 
 def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
-    """Return entries as a table: a row for each guest that was moved."""
+    """Return entries as a table with a row for each guest that was moved."""
     headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
     rows = [
         (
@@ -86,8 +91,8 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
             intervals.clock_time(entry.taken_s, with_date=True),
             entry.who,
             part.name,
-            _nodes(part.before),
-            _nodes(part.after),
+            _place_text(part.before),
+            _place_text(part.after),
             tables.short_number(part.moved_bytes, 1024),
             '%.1f s' % entry.seconds,
             entry.result.replace('_', ' '),
@@ -103,8 +108,8 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     )
 
 
-def _nodes(place: history.PromisedPlace) -> str:
-    """Return '0', or '0, memory 1' where they are apart."""
+def _place_text(place: history.PromisedPlace) -> str:
+    """Return a place such as '0', or '0, memory 1' if the memory is on other nodes."""
     cpus = format_nodes(place.cpu_nodes) or 'any'
     mems = format_nodes(place.mem_nodes) or 'any'
     return cpus if cpus == mems else '%s, memory %s' % (cpus, mems)

@@ -41,22 +41,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ('remove', 'remove the hook and restore the one that it replaced'),
         ('status', 'report what is installed and what is wrong'),
     ):
-        sub = verbs.add_parser(verb, help=summary)
-        options.add_common(sub, root_help='work on')
+        subparser = verbs.add_parser(verb, help=summary)
+        options.add_common(subparser, root_help='work on')
         if verb != 'remove':
-            sub.add_argument(
+            subparser.add_argument(
                 '--libvirt-version',
                 metavar='X.Y.Z',
                 type=hook_checks.parse_version,
                 help='assume this version instead of asking the installed libvirt',
             )
         if verb == 'install':
-            sub.add_argument(
+            subparser.add_argument(
                 '--reload',
                 action='store_true',
                 help='make the running daemon look for hooks again (SIGHUP)',
             )
-            sub.add_argument(
+            subparser.add_argument(
                 '--force',
                 action='store_true',
                 help='install even if the trial could not be run or users other than root can '
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one verb; print what it did; return the exit code."""
+    """Run install, remove or status, print its result, and return the exit code."""
     result: hook_checks.HookStatus | hook_install.InstallResult
     if args.verb == 'status':
         result = hook_checks.status(args.root, args.libvirt_version)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_data(result: hook_checks.HookStatus | hook_install.InstallResult) -> dict[str, Any]:
-    """Return a verb's result as plain data."""
+    """Return the result of install, remove or status as plain data."""
     data: dict[str, Any] = {
         'changes': [],
         'notes': [],
@@ -113,8 +113,8 @@ def _print(result: hook_checks.HookStatus | hook_install.InstallResult) -> None:
 
 def _print_status(status: hook_checks.HookStatus) -> None:
     installed = status.installed
-    state_of_it = 'installed' if installed.present else 'not installed'
-    print('hook: %s (%s)' % (state_of_it, installed.path))
+    state = 'installed' if installed.present else 'not installed'
+    print('hook: %s (%s)' % (state, installed.path))
     if installed.chained:
         print('runs before it: %s' % installed.chained)
     if status.daemon:

@@ -2,9 +2,9 @@
 """Leave a guest alone: it is neither held to its place nor moved.
 
 Its CPUs stay as they are until something else changes them, and at its next start
-the hook leaves it floating. With --release it may use all CPUs and nodes that guests
-may use on this host, at once. This override is kept across reboots, in
-/var/lib/nova-numa-pmc/guests, until "unpin".
+the hook leaves it floating. With --release, the guest may at once use all CPUs and
+nodes that guests may use on this host. The override is kept across reboots, in
+/var/lib/nova-numa-pmc/guests, until "unpin" removes it.
 
 examples:
   nova-numa-rebalance ignore instance-0000002a
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         pin.record_override(command, overrides.Override(uuid, model.IGNORE, name), args)
         return exits.OK
     guest = command.find(args.guest)
-    # In turn: an agent in the middle of a tick would write what is taken away here.
+    # The lock keeps an agent in the middle of a tick from writing back what is released here.
     with run_moves.hold_move_lock(command, 'ignore', args.wait):
         pin.record_override(
             command, overrides.Override(guest.uuid, model.IGNORE, guest.name), args
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
-    """Promise a guest no place and let it go wherever guests may; what others placed stays."""
+    """Release a guest that we have placed from its promise, its CPUs and its nodes."""
     with promises.locked(command.shared, command.root, LOCK_TIMEOUT_S) as host_promises:
         promise = host_promises.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:

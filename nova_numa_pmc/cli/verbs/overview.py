@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without a command: show this host's status and which moves would pay, and ask.
+"""Show this host's status and which moves would pay, and ask whether to make them.
 
-It asks only when run by root on a terminal; otherwise it exits after printing the plan.
+This is what nova-numa-rebalance does without a command. It asks only if run by root on a
+terminal; otherwise it exits after printing the plan.
 
 examples:
   nova-numa-rebalance
@@ -9,7 +10,7 @@ examples:
   nova-numa-rebalance --json
 
 exit codes: 0 nothing would pay, or all was done; 2 something would pay but was not
-made; 3 some moves were made and others not; 1 a problem; 64 usage error
+made; 3 some moves were made and others were not; 1 a problem; 64 usage error
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show status and plan, ask, make the moves; return the exit code."""
+    """Show status and plan, ask, make the moves, and return the exit code."""
     command = command or context.CommandContext(args.root)
-    asks = command.terminal and command.may_write and not args.json
-    observed = command.measure(args.interval, write_promises=asks)
+    can_ask = command.terminal and command.may_write and not args.json
+    observed = command.measure(args.interval, write_promises=can_ask)
     plan, situation = command.propose(observed, args.horizon)
     if args.json:
         print(
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:
         return exits.OK
-    if not asks or not confirm.ask_operator(command, 'make these moves?'):
+    if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
         return exits.NOT_EMPTY
     result = run_moves.make_moves(
         command, plan, observed.host_promises.promises, history.APPLY, args.wait

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the agent from moving guests, until "resume" or a reboot.
 
-At its next tick the agent ends the moves in progress (kept where most of the memory has
-moved, else taken back), and it plans no new ones. It still measures, publishes and holds
-guests to their places. The operator's commands still move guests.
+At its next tick, the agent ends the moves in progress, which are kept if most of the
+memory has moved and taken back otherwise, and it plans no new ones. It still measures,
+publishes and holds guests to their places. The operator's commands still move guests.
 
 examples:
   nova-numa-rebalance pause --reason 'replacing memory until 15:00'

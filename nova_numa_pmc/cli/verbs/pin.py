@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep a guest where it is: the agent holds it to its place and never moves it.
 
-Nor do apply and undo. With --node the guest is moved to that node first. This override is
-kept across reboots, in /var/lib/nova-numa-pmc/guests: at its next start the guest is
-placed like any other, and stays there.
+The commands apply and undo do not move it either. With --node, the guest is first moved
+to that node. The override is kept across reboots, in /var/lib/nova-numa-pmc/guests: at
+its next start, the guest is placed like any other and then stays there.
 
 examples:
   nova-numa-rebalance pin instance-0000002a
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-#: So much of a guest's memory may be elsewhere without a move: QEMU's read-only pages, which a
-#: moved guest leaves behind, stay below that, and a second move would not bring them.
+#: Memory that may be on other nodes without a move being made. QEMU's read-only pages take less;
+#: they stay behind when a guest is moved, and a second move would not fetch them.
 _NEGLIGIBLE_BYTES = 16 << 20
 
 
@@ -76,7 +76,10 @@ def record_override(
     args: argparse.Namespace,
     result: dict[str, Any] | None = None,
 ) -> None:
-    """Record an override and print it."""
+    """Record an override and print it.
+
+    :param result: the result of the move that was made first, as plain data, or None
+    """
     overrides.put(override, command.root)
     if args.json:
         print(json.dumps(dict(override._asdict(), outcome=result)))
@@ -98,34 +101,38 @@ def record_override(
 def _move_to_node(
     command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
-    """Move a guest to a node; return the result, None: it is there already.
+    """Move a guest to a node and return the result, or None if it is there already.
 
-    :raises PageMoveError: it cannot be there
+    :param wait_s: how long to wait for another process that moves guests [s]
+    :raises PageMoveError: the node has no CPUs for guests, or the guest must not be moved
     """
     observed = command.look(write_promises=True)
     node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise PageMoveError(
-            'node %d has no CPUs for guests; nodes that have: %s'
+            'node %d has no CPUs for guests; nodes that have some: %s'
             % (node_id, ', '.join(str(node.id) for node in observed.host.nodes if node.cpus))
         )
     promise = observed.host_promises.promises.get(guest.uuid)
-    home = (node_id,) if node.memory_bytes else ()
+    mem_nodes = (node_id,) if node.memory_bytes else ()
     if (
         promise
         and promise.cpu_nodes == (node_id,)
         and (
-            not home or (home == promise.mem_nodes and not _is_elsewhere(command, guest, node_id))
+            not mem_nodes
+            or (mem_nodes == promise.mem_nodes and not _is_elsewhere(command, guest, node_id))
         )
     ):
         return None
-    # It replaces an earlier override.
+    # An earlier override does not matter, as this one will replace it.
     fixed = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or fixed:
         raise PageMoveError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[fixed])
         )
-    part = plan_records.PlanPart(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    part = plan_records.PlanPart(
+        guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0
+    )
     move = plan_records.requested_move(plan_records.MOVE, (part,), 'pinned there')
     return run_moves.make_moves(
         command, plan_records.Plan((move,)), observed.host_promises.promises, history.PIN, wait_s
@@ -133,7 +140,10 @@ def _move_to_node(
 
 
 def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
-    """Return whether much of a guest's memory is off its node: a move was ended, or it spilled."""
+    """Return whether more than a negligible part of a guest's memory is on other nodes.
+
+    It is if a move was ended early, or if memory spilled.
+    """
     try:
         by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host and show which moves of guests would pay, and why. Nothing is moved.
 
-A move pays when it gains more than it costs within --horizon, if the load stays as
-it is now. The agent's budgets do not apply, and CPUs are not widened: only the
-agent does that. The agent need not be running.
+A move pays if it gains more than it costs within --horizon, provided that the load
+stays as it is now. The agent's budgets do not apply, and guests are not widened, which
+only the agent does. The agent need not be running.
 
 examples:
   nova-numa-rebalance plan
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_guests(parser: argparse.ArgumentParser) -> None:
-    """Add the names of guests."""
+    """Add the argument with the names of guests."""
     parser.add_argument(
         'guest',
         nargs='*',
@@ -48,7 +48,7 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add what a plan is measured and weighed by."""
+    """Add ``--interval`` and ``--horizon``."""
     parser.add_argument(
         '--interval',
         type=intervals.seconds,
@@ -83,7 +83,7 @@ def show(
     payback_s: float,
     observed: context.ObservedHost,
 ) -> None:
-    """Print a plan as text, and to stderr what is unknown."""
+    """Print a plan as text, and problems to stderr."""
     print('\n'.join(plans.lines(plan, situation, payback_s, observed)), flush=True)
     for problem in observed.problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)

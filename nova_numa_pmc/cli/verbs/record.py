@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record samples of this host to a file, for days.
+"""Record samples of this host to files of bounded size, for days if need be.
 
-Each sample is appended whole: a recorder that is killed loses at most the sample it
-was writing, and the next recorder continues the same file. A full file is renamed to
-FILE.1, FILE.2 … and the oldest is deleted, so the recording never takes more than
---max-size times --keep. `report FILE` and `top --replay FILE` read all of them.
+Each sample is appended as a whole: if the command is killed, at most the sample being
+written is lost, and a later run continues the same file. A full file is renamed to
+FILE.1, FILE.1 to FILE.2 and so on, and the oldest is deleted, so that a recording
+takes at most --max-size times --keep. `report FILE` and `top --replay FILE` read all
+of these files.
 
 examples:
   nova-numa-rebalance record --out /var/log/nova-numa-pmc/samples --duration 7d
@@ -55,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--max-size',
-        type=_whole(1, _FILE_MAX_MIB),
+        type=_whole_number(1, _FILE_MAX_MIB),
         default=64,
         metavar='MIB',
         help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
-        type=_whole(1, recording.FILES_MAX),
+        type=_whole_number(1, recording.FILES_MAX),
         default=8,
         metavar='N',
         help='number of files to keep, including the current one (default: 8)',
@@ -76,7 +77,7 @@ def _duration(text: str) -> float:
         raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def _whole_number(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (is_number(text) and low <= int(text) <= high):
             raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
@@ -91,27 +92,32 @@ def run(
     wait: Callable[[float], bool | None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Record until the duration is over or a signal comes."""
+    """Record until the duration is over or a signal is received; return the exit code.
+
+    :param wait: waits for the given number of seconds and returns whether to stop
+    :param clock: returns the time of a monotonic clock [s]
+    """
     writer = recording.RecordingWriter(args.out, args.max_size << 20, args.keep)
     sizes = array('L')
     try:
         if writer.cut_bytes:
             _print_line(
-                'cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out)
+                'removed %d bytes of an incomplete sample from the end of %s'
+                % (writer.cut_bytes, args.out)
             )
         _print_line(
             'recording to %s every %g s%s'
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
         with live.until_interrupted(), open_sampler() as sampler:
-            printed: set[str] = set()
-            for sample in _until(
+            printed_problems: set[str] = set()
+            for sample in _take_until(
                 args.duration,
                 intervals.sample_every(sampler.sample, args.interval, wait, clock),
                 clock,
             ):
                 sizes.append(writer.append(sample))
-                live.print_once(sample.problems, printed, _print_line)
+                live.print_once(sample.problems, printed_problems, _print_line)
     finally:
         writer.close()
     _print_line(
@@ -127,13 +133,14 @@ def run(
     return exits.OK
 
 
-def _until(
+def _take_until(
     duration_s: float | None, samples: Iterable[Sample], clock: Callable[[], float]
 ) -> Iterator[Sample]:
-    end = None if duration_s is None else clock() + duration_s
+    """Yield samples until the duration is over; None: until there are no more."""
+    end_s = None if duration_s is None else clock() + duration_s
     for sample in samples:
         yield sample
-        if end is not None and clock() >= end:
+        if end_s is not None and clock() >= end_s:
             return
 
 

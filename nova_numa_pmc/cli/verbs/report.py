@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sum up a recording per node and per guest, or compare two windows of it.
 
-Times are 2026-11-21T14:00 (local), +2h (after the start of the
-recording), -30m (before its end) or @EPOCH; a window is A..B and either side may be
-left out.
+Write times as 2026-11-21T14:00 (local time), +2h (after the start of the recording),
+-30m (before its end) or @EPOCH, and windows as A..B, either side of which may be left
+out.
 
 examples:
   nova-numa-rebalance report /var/log/nova-numa-pmc/samples
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-_EMPTY = 'holds no sample yet'
+_EMPTY = 'contains no samples yet'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +49,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report; return the exit code."""
     if bool(args.before) != bool(args.after):
         raise NumaPmcError('--before and --after go together: name two windows')
-    draw = _plots() if args.plot else None  # say what is missing before hours are read
+    draw = _import_draw() if args.plot else None  # fails before a long recording is read
     recorded, windows = read(args)
     comparison = report.compare(recorded, windows[0], windows[1]) if windows else None
-    drawn = draw(recorded, args.plot, windows) if draw else []
+    plot_paths = draw(recorded, args.plot, windows) if draw else []
     if args.json:
-        print(json.dumps(report.to_data(recorded, comparison, drawn), indent=2))
+        print(json.dumps(report.to_data(recorded, comparison, plot_paths), indent=2))
     else:
         print('\n'.join(report.as_lines(recorded, comparison)))
-        for path in drawn:
+        for path in plot_paths:
             print('drawn: %s' % path)
     return exits.OK
 
 
-def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[report.Window]], list[str]]:
+def _import_draw() -> Callable[[summary.RecordedSeries, str, Sequence[report.Window]], list[str]]:
+    """Import and return :func:`plots.draw`.
+
+    :raises NumaPmcError: matplotlib is not installed
+    """
     try:
         from nova_numa_pmc.cli.render import plots
     except ImportError:
@@ -77,7 +81,11 @@ def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[report.Window]],
 
 
 def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.Window]]:
-    """Return the chosen part of the recording, and the two windows, or none."""
+    """Read the recording.
+
+    :returns: (the series of the chosen guests and times, the two windows to compare or none)
+    :raises NumaPmcError: a time is malformed, or nothing was recorded then
+    """
     span = from_s = to_s = None
     windows = []
     if args.from_ or args.to or args.before:
@@ -99,7 +107,7 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
 
 
 def _span(path: str) -> tuple[float, float]:
-    """Return the first and last time of a recording."""
+    """Return the times of a recording's first and last sample [s since the epoch]."""
     first_s: float | None = None
     last_s: float | None = None
     for sample in replay.read(path):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let the agent move guests again, after "pause".
 
-It moves them only where its option rebalance is on.
+The agent only does so if its option rebalance is on.
 
 examples:
   nova-numa-rebalance resume
@@ -27,12 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Let the agent go on; return the exit code."""
+    """End the agent's pause; return the exit code."""
     command = command or context.CommandContext(args.root)
     command.require_root()
-    was = pause.end(command.directory)
+    was_paused = pause.end(command.directory)
     if args.json:
-        print(json.dumps({'was_paused': was}))
+        print(json.dumps({'was_paused': was_paused}))
     else:
-        print('the agent may move guests again' if was else 'it was not paused')
+        print('the agent may move guests again' if was_paused else 'the agent was not paused')
     return exits.OK

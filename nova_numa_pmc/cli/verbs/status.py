@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show this host's nodes and guests: where each guest is, and why.
 
-It answers at once, with the load that the agent published last; with --interval
-the load is measured instead. A guest's row names the nodes that its CPUs are held
-to, where its memory lies, and what brought it there: its start, or a move with its
-reason. The agent need not be running.
+It answers at once, with the load that the agent last published; with --interval, the
+load is measured instead. The row of a guest shows the nodes that its CPUs are held to,
+the nodes that its memory is on, and what brought it there: its start, or a move and
+the reason for it. The agent need not be running.
 
 examples:
   nova-numa-rebalance status
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show how the host stands; return the exit code."""
+    """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
     observed = command.measure(args.interval) if args.interval else command.look()
     if args.json:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 
 def show(command: context.CommandContext, observed: context.ObservedHost) -> None:
-    """Print how a host stands, and to stderr what is unknown."""
+    """Print a host's status, and problems to stderr."""
     agent, nodes, guests, absent, problems, source = _collect(command, observed)
     lines = status.agent_lines(agent, observed.sample is not None)
     lines.append(status.pool_line(observed.pool, source))
@@ -96,18 +96,23 @@ def _collect(
     tuple[str, ...],
     str,
 ]:
-    """Return the parts shown; the last is the source of the agent's floating pool, '' unknown."""
-    agent, published = host_status.agent(command)
+    """Return what is shown of a host.
+
+    :returns: (status of the agent, of the nodes, of the guests; overrides of guests that are not
+        running; problems; source of the agent's floating pool, or '' if that pool is not used)
+    """
+    agent, publication = host_status.agent(command)
     guests, problems = host_status.guests(command, observed)
     return (
         agent,
-        host_status.nodes(command, observed, published if agent.fresh else None),
+        host_status.nodes(command, observed, publication if agent.fresh else None),
         guests,
         host_status.overrides_of_absent(command, observed),
         (*observed.problems, *problems),
-        published.pool_source if published and observed.pool.source == pools.AGENT else '',
+        publication.pool_source if publication and observed.pool.source == pools.AGENT else '',
     )
 
 
 def _clocks() -> tuple[float, float]:
+    """Return (CLOCK_REALTIME, CLOCK_BOOTTIME) [s]."""
     return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show a live view of the pressure on each node and of where guests run and access memory.
 
-On a terminal the tables are redrawn each interval (keys: s sorts by the next
-column, q or Ctrl-C ends). Anywhere else, and with --once, they are printed.
+On a terminal, the tables are redrawn after each interval; the key s sorts by the
+next column, and q or Ctrl-C ends the command. Otherwise, and with --once, the tables
+are printed one after another.
 
 examples:
   nova-numa-rebalance top
@@ -79,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show samples until the operator ends it."""
+    """Show samples until the operator ends the command; return the exit code."""
     with live.until_interrupted():
         if args.json or args.once or not sys.stdout.isatty():
             _print_all(args)
@@ -89,66 +90,75 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
-    """Yield the samples to show, one an interval."""
+    """Yield the samples to show, one for each interval.
+
+    :param wait: waits for the given number of seconds and returns whether to stop
+    """
     if args.replay:
-        damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
-        samples: Iterator[Sample] = replay.read(args.replay, damaged, args.cpu)
+        report_damage = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
+        samples: Iterator[Sample] = replay.read(args.replay, report_damage, args.cpu)
         if args.once:
-            samples = iter(_last(samples, args.replay))
+            samples = iter(_last_sample(samples, args.replay))
         yield from intervals.replay_every(samples, args.interval, wait)
         return
     with live.open_sampler() as sampler:
         yield from intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic)
 
 
-def _last(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
-    last = collections.deque(samples, maxlen=1)
-    if not last:
-        raise NumaPmcError('%s: holds no sample yet' % path)
-    return last
+def _last_sample(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
+    """Return the last sample, in a queue of its own.
+
+    :raises NumaPmcError: there is no sample
+    """
+    last_sample = collections.deque(samples, maxlen=1)
+    if not last_sample:
+        raise NumaPmcError('%s: contains no samples yet' % path)
+    return last_sample
 
 
 def _print_all(args: argparse.Namespace) -> None:
     if not args.replay and sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
-    printed: set[str] = set()
-    for shown in _samples(args, time.sleep):
-        shown = live.select_guests(shown, args.guest)
+    printed_problems: set[str] = set()
+    for sample in _samples(args, time.sleep):
+        shown_sample = live.select_guests(sample, args.guest)
         if args.json:
-            print(json.dumps(sample_records.to_data(shown)), flush=True)
+            print(json.dumps(sample_records.to_data(shown_sample)), flush=True)
         else:
-            live.print_once(shown.problems, printed, lambda line: print(line, file=sys.stderr))
-            print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
+            live.print_once(
+                shown_sample.problems, printed_problems, lambda line: print(line, file=sys.stderr)
+            )
+            print('\n'.join(as_lines(shown_sample, args.sort)) + '\n', flush=True)
         if args.once:
             return
 
 
 def _live(args: argparse.Namespace) -> None:
     view = _View(args)
-    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
-        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+    with screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
+        display.draw(['measuring for %g s …  (q ends)' % args.interval])
 
-        def wait(waiting_s: float) -> bool:
-            end = time.monotonic() + waiting_s
+        def wait(duration_s: float) -> bool:
+            end_s = time.monotonic() + duration_s
             while True:
-                pressed = key(max(0.0, end - time.monotonic()))
-                if pressed == 'q':
+                key = read_key(max(0.0, end_s - time.monotonic()))
+                if key == 'q':
                     return True
-                if pressed == 's':
+                if key == 's':
                     view.next_sort()
-                    view.draw(drawn)
-                elif not pressed:
+                    view.draw(display)
+                elif not key:
                     return False
 
-        for shown in _samples(args, wait):
-            view.sample = live.select_guests(shown, args.guest)
-            view.draw(drawn)
+        for sample in _samples(args, wait):
+            view.sample = live.select_guests(sample, args.guest)
+            view.draw(display)
         while args.replay and not wait(3600):
-            pass  # the recording's end stays until the operator has seen it
+            pass  # the end of the recording is shown until the operator ends the command
 
 
 class _View:
-    """State of the live screen: the last sample, and how it is sorted."""
+    """State of the live screen: the last sample, and the order of its guests."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.sample: Sample | None = None
@@ -157,13 +167,13 @@ class _View:
     def next_sort(self) -> None:
         self.sort = _SORT_KEYS[(_SORT_KEYS.index(self.sort) + 1) % len(_SORT_KEYS)]
 
-    def draw(self, drawn: screen.PlainScreen | screen.RichScreen) -> None:
+    def draw(self, display: screen.PlainScreen | screen.RichScreen) -> None:
         if self.sample is not None:
-            drawn.draw(as_parts(self.sample, self.sort, screen.height()))
+            display.draw(as_parts(self.sample, self.sort, screen.height()))
 
 
 def as_lines(shown: Sample, sort: str) -> list[str]:
-    """Return a sample as lines of plain text."""
+    """Return a sample as lines of plain text, without its problems."""
     lines: list[str] = []
     for part in as_parts(shown._replace(problems=()), sort):
         lines += [part] if isinstance(part, str) else tables.text(part)
@@ -171,9 +181,12 @@ def as_lines(shown: Sample, sort: str) -> list[str]:
 
 
 def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
-    """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
+    """Return a sample as tables and lines, with only as many guests as the screen has room for.
+
+    :param height: number of the screen's lines; None: all guests are shown
+    """
     problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
-    above = [
+    header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
             intervals.clock_time(shown.taken_s, with_date=True),
@@ -184,19 +197,18 @@ def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables
         )
     ]
     nodes, guests = tables.node_table(shown), tables.guest_table(shown, sort)
-    below = [*tables.LEGEND, *problems]
+    footer = [*tables.LEGEND, *problems]
     if height is not None:
-        room = height - len(above) - len(nodes.rows) - len(below) - 6  # headings, blanks, note
-        if len(guests.rows) > max(1, room):
-            room = max(1, room)
+        other_lines = len(header) + len(nodes.rows) + len(footer) + 6  # headings, blanks, note
+        rows_max = max(1, height - other_lines)
+        if len(guests.rows) > rows_max:
+            hidden_count = len(guests.rows) - rows_max
             guests = guests._replace(
-                rows=guests.rows[:room],
-                notes=(
-                    '… %d more: use --guest, or s to sort differently' % (len(guests.rows) - room),
-                ),
+                rows=guests.rows[:rows_max],
+                notes=('… %d more: use --guest, or s to sort differently' % hidden_count,),
             )
     return (
-        [*above, '', nodes, '', guests, '', *below]
+        [*header, '', nodes, '', guests, '', *footer]
         if guests.rows
-        else [*above, '', nodes, '', *below]
+        else [*header, '', nodes, '', *footer]
     )

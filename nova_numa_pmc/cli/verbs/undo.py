@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take back what the last command moved, or one move of the history.
 
-Guests that have been running since before it, and are still where the move left them,
-go back to where they were, with their memory; others are named and left alone. An
-undo can be undone. To take back one of the agent's moves, use --move; the agent may repeat the
-move once it pays again, unless the guest is pinned or the agent is paused.
+Guests that have not been restarted since the move, and are still where it left them,
+are moved back with their memory; the others are listed and left alone. An undo can
+itself be undone. To take back one of the agent's moves, use --move; the agent may
+repeat the move once it pays again, unless the guest is pinned or the agent is paused.
 
 examples:
   nova-numa-rebalance undo
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show what would be taken back, ask, do it; return the exit code."""
+    """Show what would be taken back, ask, take it back, and return the exit code."""
     command = command or context.CommandContext(args.root)
     if not confirm.can_ask(args, command):
         return exits.USAGE

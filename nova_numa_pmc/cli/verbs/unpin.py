@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Undo pin or ignore: the guest is held and may be moved again.
+"""Undo pin or ignore: the guest is held again, and may be moved again.
 
-Threads that were pinned after the guest started, with virsh vcpupin, emulatorpin, iothreadpin or
-by hand, are unpinned through virsh, and the agent holds them like the others. After
-"ignore --release" the guest floats until it is restarted.
+Threads that were pinned after the guest's start, with virsh vcpupin, emulatorpin or
+iothreadpin or by hand, are unpinned through virsh, and the agent holds them like the
+other threads. After "ignore --release", the guest floats until it is restarted.
 
 examples:
   nova-numa-rebalance unpin instance-0000002a
@@ -37,28 +37,36 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     command.require_root()
     uuid, name = command.find_overridden(args.guest)
-    dropped = overrides.drop(uuid, command.root)
-    restored = _restore(command, uuid)
+    dropped_override = overrides.drop(uuid, command.root)
+    thread_names = _unpin_threads(command, uuid)
     if args.json:
         print(
             json.dumps(
-                {'uuid': uuid, 'name': name, 'was': dropped and dropped.what, 'restored': restored}
+                {
+                    'uuid': uuid,
+                    'name': name,
+                    'was': dropped_override and dropped_override.what,
+                    'restored': thread_names,
+                }
             )
         )
-    elif dropped:
+    elif dropped_override:
         print(
             '%s %s: no longer %s'
-            % (name, uuid, {model.PIN: 'pinned', model.IGNORE: 'ignored'}[dropped.what])
+            % (name, uuid, {model.PIN: 'pinned', model.IGNORE: 'ignored'}[dropped_override.what])
         )
-    elif not restored:
+    elif not thread_names:
         print('%s %s: neither pinned nor ignored' % (name, uuid))
-    if restored and not args.json:
-        print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(restored)))
+    if thread_names and not args.json:
+        print('%s %s: threads unpinned: %s' % (name, uuid, ', '.join(thread_names)))
     return exits.OK
 
 
-def _restore(command: context.CommandContext, uuid: str) -> list[str]:
-    """Give back the threads that were pinned since the guest was placed; return their names."""
+def _unpin_threads(command: context.CommandContext, uuid: str) -> list[str]:
+    """Unpin the threads that others have pinned since the guest was placed.
+
+    :returns: names of the threads' groups, such as 'vcpu0'
+    """
     for guest in command.guests()[0]:
         if guest.uuid == uuid:
             observed = command.look()

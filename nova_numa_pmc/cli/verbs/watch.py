@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show the plan repeatedly: which moves of guests would pay now. Nothing is moved.
 
-On a terminal it is redrawn each interval, with the nodes (q or Ctrl-C ends); anywhere
-else it is printed.
+On a terminal, the plan is redrawn with the nodes after each interval; q or Ctrl-C ends
+the command. Otherwise, each plan is printed.
 
 examples:
   nova-numa-rebalance watch
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
-    """Show plans until the operator ends it; return the exit code."""
+    """Show plans until the operator ends the command; return the exit code."""
     command = command or context.CommandContext(args.root)
     with live.until_interrupted():
         if args.json or not command.terminal:
@@ -46,33 +46,35 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 
 def _print_all(args: argparse.Namespace, command: context.CommandContext) -> None:
-    printed: set[str] = set()
+    printed_problems: set[str] = set()
     for observed in command.samples(args.interval, command.wait):
         plan, situation = command.propose(observed, args.horizon, args.guest)
         if args.json:
             print(json.dumps(plans.to_data(plan, situation, observed)), flush=True)
         else:
-            live.print_once(observed.problems, printed, lambda line: print(line, file=sys.stderr))
+            live.print_once(
+                observed.problems, printed_problems, lambda line: print(line, file=sys.stderr)
+            )
             print(
                 '\n'.join(plans.lines(plan, situation, args.horizon, observed)) + '\n', flush=True
             )
 
 
 def _live(args: argparse.Namespace, command: context.CommandContext) -> None:
-    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
-        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+    with screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
+        display.draw(['measuring for %g s …  (q ends)' % args.interval])
 
-        def wait(seconds: float) -> bool:
-            end_s = time.monotonic() + seconds
+        def wait(duration_s: float) -> bool:
+            end_s = time.monotonic() + duration_s
             while (left_s := end_s - time.monotonic()) > 0:
-                if key(left_s) == 'q':
+                if read_key(left_s) == 'q':
                     return True
             return False
 
         for observed in command.samples(args.interval, wait):
             plan, situation = command.propose(observed, args.horizon, args.guest)
             assert observed.sample is not None
-            drawn.draw(
+            display.draw(
                 [
                     tables.node_table(observed.sample),
                     '',

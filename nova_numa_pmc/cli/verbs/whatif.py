@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay your own requests on your own hosts: what would the weigher change?
 
-Takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
-weigher and once without it, and shows which choices differ, what pressure the guests would leave
-and what would be lost because of them. Nova's weighers for free vCPUs, RAM, disk and instances
-being built are simulated; of its filters, only the check for room is. It runs on any machine and
-queries and changes nothing.
+It takes saved rows of compute_nodes and a list of create requests, fills the hosts once with the
+weigher and once without it, and shows which choices differ, what pressure the new guests would
+leave on their hosts, and how much would be lost because of them. It simulates Nova's weighers for
+free vCPUs, RAM, disk and instances being built, and of Nova's filters only the check for room. It
+runs on any machine, and neither queries nor changes anything there.
 
 examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
@@ -13,8 +13,8 @@ examples:
   nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --json | jq .changed
 
 requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
-object a line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
-guide's "What each decision was made of", with the additional columns stats, local_gb and
+object per line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
+guide's "How a decision was made", with the additional columns stats, local_gb and
 local_gb_used.
 
 exit codes: 0 shown; 1 a problem; 64 usage error
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-#: Lines of the table of changed choices; --json has all.
-_SHOWN = 20
+#: Number of changed choices in the text; the JSON has all choices.
+_CHOICES_SHOWN = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
                 raise saved_hosts.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
     with explain_hosts.errors_name_file(args.requests):
-        creates = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))
+        create_requests = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))
     with explain_hosts.errors_name_file(args.hosts):
-        hosts = explain_hosts.read_content(args.hosts)
-        _, saved_s = saved_hosts.read(hosts)
-        choices = what_if_hosts.choices(hosts, creates, conf, saved_s)
+        content = explain_hosts.read_content(args.hosts)
+        _, saved_s = saved_hosts.read(content)
+        choices = what_if_hosts.choices(content, create_requests, conf, saved_s)
     if args.json:
         print(json.dumps(to_data(choices, conf), indent=2, sort_keys=True))
     else:
@@ -117,19 +117,19 @@ def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
             tables.number(_mean(choice.loss_without for choice in choices), 4),
         ),
     ]
-    lines += _render_refused(choices)
+    lines += _render_without_room(choices)
     lines += _render_changed(changed)
     return lines
 
 
-def _render_refused(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
-    refused = [
+def _render_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+    counts = (
         sum(choice.host is None for choice in choices),
         sum(choice.without is None for choice in choices),
-    ]
-    if not any(refused):
+    )
+    if not any(counts):
         return []
-    return ['no host had room for %d instances (without the weigher: %d)' % tuple(refused)]
+    return ['no host had room for %d instances (without the weigher: %d)' % counts]
 
 
 def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
@@ -142,15 +142,15 @@ def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
             tables.printable(choice.host or '-'),
             tables.number(choice.pressure),
         )
-        for choice in changed[:_SHOWN]
+        for choice in changed[:_CHOICES_SHOWN]
     ]
     if rows:
         headings = ('request', 'without', 'pressure', 'with', 'pressure')
         columns = tuple((heading, heading in ('without', 'with')) for heading in headings)
         cells = tuple(tuple(tables.Cell(text) for text in row) for row in rows)
         lines += ['', *tables.text(tables.Table('', columns, cells))]
-    if len(changed) > _SHOWN:
-        lines.append('and %d more' % (len(changed) - _SHOWN))
+    if len(changed) > _CHOICES_SHOWN:
+        lines.append('and %d more' % (len(changed) - _CHOICES_SHOWN))
     return lines
 
 

@@ -88,12 +88,12 @@ class ExplainHostsTest(unittest.TestCase):
         rows = [row('a', 2.0, 2.0), row('b', 1.0, 1.0)]
         for nova_conf, said in (
             (self.write('nova.conf', ''), "left out: No module named 'nova': run with Nova's"),
-            ('/nowhere', 'left out: name nova.conf with --nova-conf'),
+            ('/nowhere', 'left out: specify nova.conf with --nova-conf'),
         ):
             code, out = self.text(rows, *SIZE, '--nova-conf', nova_conf)
             self.assertEqual((0, True), (code, said in out), out)
         self.assertIsNone(self.call(rows, *SIZE)[1]['weighers'])
-        self.assertIn('when one host is left', self.text(rows[:1], *SIZE)[1])
+        self.assertIn('if only one host is left', self.text(rows[:1], *SIZE)[1])
 
     def test_a_host_that_occurs_twice_is_refused(self):
         code, out = self.text([row('a', 2.0), row('b', 1.0), row('a', 3.0)], *SIZE)

@@ -105,7 +105,7 @@ class TestCalibrate(unittest.TestCase):
                 calibrate.withheld_memory(machine, '/nowhere'),
             )
         )
-        self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)
+        self.assertIn("node 2: not read: its memory is a device's (GPU 0000:01:00.0)", said)
 
     def test_the_operators_word_on_whose_memory_it_is_counts(self):
         machine = host(3, memory_only=(2,))
@@ -175,7 +175,7 @@ class TestCommand(unittest.TestCase):
     def test_calibrate_measures_only_after_a_yes(self):
         code, out, err = self.run_it('--force', ask=lambda _question: '')
         self.assertEqual((1, '', False), (code, out, os.path.exists(self.path)))
-        self.assertIn('not measured: nothing is changed', err)
+        self.assertIn('not measured: nothing was changed', err)
         code, out, _err = self.run_it('--force', ask=lambda _question: 'y')
         self.assertEqual(0, code)
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
@@ -187,7 +187,7 @@ class TestCommand(unittest.TestCase):
 
         code, _out, err = self.run_it('--force', ask=ask)
         self.assertEqual((1, False), (code, os.path.exists(self.path)))
-        self.assertIn('nothing is kept', err)
+        self.assertIn('nothing was saved', err)
 
     def test_calibrate_without_an_answer_demands_yes(self):
         def ask(_question):

@@ -70,7 +70,7 @@ class HookCommandTest(unittest.TestCase):
         with open(self.ours) as stream:
             self.assertIn('\nlimit=9\n', stream.read())
         self.host.configure('[hook]\ntimeout_s = 2\n')
-        self.assertIn('not what this version', self.problems()[1])
+        self.assertIn('is not the script that this version', self.problems()[1])
 
     def test_on_old_libvirt_the_hook_is_chained_and_restored(self):
         main = self.host.path('etc/libvirt/hooks/qemu')
@@ -95,7 +95,7 @@ class HookCommandTest(unittest.TestCase):
         self.call('install')
         with open(self.ours, 'ab') as stream:
             stream.write(b'\r\n')
-        self.assertIn('not what this version', self.problems()[1])
+        self.assertIn('is not the script that this version', self.problems()[1])
         os.chmod(self.ours, 0o644)
         self.assertIn('not executable', self.problems()[1])
 

@@ -135,7 +135,7 @@ class PinTest(OperatingCase):
         self.assertEqual([], self.entries())
 
     def test_pin_where_the_guest_cannot_be_is_refused(self):
-        with self.assertRaisesRegex(PageMoveError, 'nodes that have: 0, 1'):
+        with self.assertRaisesRegex(PageMoveError, 'nodes that have some: 0, 1'):
             self.run_it('pin', host.name_of(1), '--node', '7')
         self.kernel.memories[4001].pinned = set(range(PAGES))
         with self.assertRaisesRegex(PageMoveError, 'not pinned: most of its memory stays'):
