@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMA-aware placement for OpenStack Nova and libvirt/KVM, by measured pressure.
+"""NUMA-aware placement of guests for OpenStack Nova and libvirt/KVM, by measured pressure.
 
-What lives where is in doc/source/contributor/architecture.rst.
+doc/source/contributor/architecture.rst describes the layout of the package.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the types and bounds of values from JSON that others may have written.
+"""Check the types and bounds of values from JSON that another program may have written.
 
-Each function returns the value, or raises ValueError with a reason that shows 40 characters of
-it at most. Types are exact: JSON's true is not a number, although Python's bool is an int.
+Each function returns the value, or raises ValueError with a message that quotes at most 40
+characters of it. Types must match exactly: JSON's true is not a number, although Python's bool
+is a subclass of int.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _REQUIRED = object()
 
 
 def of_type(kind: type[_T], value: object) -> _T:
-    """Return a value of exactly this type."""
+    """Return the value, which must be of exactly this type."""
     if type(value) is not kind:
         raise ValueError('%.40r is not of type %s' % (value, kind.__name__))
     return value
 
 
 def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float:
-    """Return the value, an int or a float from ``minimum`` to ``maximum``."""
-    # Written so that NaN, which is neither above nor below, is refused.
+    """Return the value, which must be an int or a float from ``minimum`` to ``maximum``."""
+    # Written so that NaN, for which every comparison is false, is refused.
     if type(value) not in (int, float) or not minimum <= value <= maximum:
         raise ValueError('%.40r is not a number from %g to %g' % (value, minimum, maximum))
     amount: float = value
@@ -37,21 +38,24 @@ def number(value: Any, maximum: float = NUMBER_MAX, minimum: float = 0) -> float
 
 
 def integer(value: Any, maximum: float = NUMBER_MAX) -> int:
-    """Return an int from 0 to ``maximum``."""
+    """Return the value, which must be an int from 0 to ``maximum``."""
     if type(value) is not int or not 0 <= value <= maximum:
         raise ValueError('%.40r is not a whole number up to %g' % (value, maximum))
     return value
 
 
 def text(value: object, max_length: int) -> str:
-    """Return a printable str of at most ``max_length`` characters, without line ends."""
+    """Return the value, which must be a printable str of at most ``max_length`` characters.
+
+    Line breaks are not printable.
+    """
     if type(value) is not str or len(value) > max_length or not value.isprintable():
         raise ValueError('%.40r is not a string of at most %d characters' % (value, max_length))
     return value
 
 
 def one_of(value: object, known: Collection[str]) -> str:
-    """Return the known text that equals the value."""
+    """Return the member of ``known`` that equals the value."""
     for word in known:
         if value == word:
             return word
@@ -59,14 +63,20 @@ def one_of(value: object, known: Collection[str]) -> str:
 
 
 def sequence(value: object, max_length: int, min_length: int = 0) -> list[Any]:
-    """Return a list of ``min_length`` to ``max_length`` items, which are not checked."""
+    """Return the value, which must be a list of ``min_length`` to ``max_length`` items.
+
+    The items are not checked.
+    """
     if type(value) is not list or not min_length <= len(value) <= max_length:
         raise ValueError('%.40r is not a list of %d to %d items' % (value, min_length, max_length))
     return value
 
 
 def mapping(value: object, max_length: int | None = None) -> dict[str, Any]:
-    """Return a dict of at most ``max_length`` members, which are not checked."""
+    """Return the value, which must be a dict of at most ``max_length`` members.
+
+    The members are not checked.
+    """
     if type(value) is not dict:
         raise ValueError('%.40r is not an object' % (value,))
     if max_length is not None and len(value) > max_length:
@@ -75,7 +85,7 @@ def mapping(value: object, max_length: int | None = None) -> dict[str, Any]:
 
 
 def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
-    """Apply one of the functions above to a member; the error names the member."""
+    """Check the value of a member with one of the functions above; errors name the member."""
     try:
         return check(value, bound)
     except ValueError as error:
@@ -85,7 +95,7 @@ def member(name: str, check: Callable[[Any, Any], _T], value: object, bound: flo
 class Members:
     """A JSON object whose members are checked when they are read; errors name the member.
 
-    :param maximum: upper bound of numbers, unless a call gives another
+    :param maximum: upper bound of numbers, unless a call specifies another
     """
 
     __slots__ = ('_members', '_maximum')
@@ -94,7 +104,7 @@ class Members:
         self._members, self._maximum = mapping(value), maximum
 
     def get(self, name: str, default: object = _REQUIRED) -> Any:
-        """Return a member unchecked."""
+        """Return a member without checking it."""
         value = self._members.get(name, default)
         if value is _REQUIRED:
             raise ValueError('missing member %s' % name)
@@ -109,7 +119,7 @@ class Members:
     def number(
         self, name: str, default: object = _REQUIRED, maximum: float | None = None
     ) -> float | None:
-        """Return a number of at least 0; with the default None it may be null."""
+        """Return a number of at least 0; if the default is None, also accept null."""
         value = self.get(name, default)
         if value is None and default is None:
             return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write numbers and lists of CPUs and nodes as the kernel does: '0-3,8'.
+"""Parse and format lists of CPUs and nodes as the kernel does, such as '0-3,8'.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-#: Highest CPU or node number accepted plus one: libvirt's VIR_DOMAIN_CPUMASK_LEN,
-#: twice what the largest kernels are built for.
+#: One more than the highest CPU or node number accepted: libvirt's VIR_DOMAIN_CPUMASK_LEN,
+#: twice the number of CPUs that the largest kernels are built for.
 CPUS_MAX = 16384
 
-#: What may surround a list. RHEL 7's ``nohz_full`` and a node's ``cpulist`` of early 5.15 on Arm
-#: have a NUL at their end.
+#: Characters that may surround a list. RHEL 7's ``nohz_full``, and a node's ``cpulist`` in early
+#: 5.15 kernels on Arm, end in a NUL.
 BLANK = ' \t\n\r\v\f\0'
 
 HEX_DIGITS = frozenset('0123456789abcdef')
 
 
 def is_number(text: str, max_length: int = 19) -> bool:
-    """Return whether text is a decimal number of at most this many digits, and nothing else.
+    """Return whether the text consists of 1 to ``max_length`` decimal digits.
 
-    str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
+    ``str.isdigit`` also accepts digits of other scripts, and ``int`` accepts '_', '+' and spaces.
     """
     return len(text) <= max_length and text.isascii() and text.isdigit()
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
-    """Turn the kernel's list format '0-3,8' into a frozenset of ints.
+    """Parse a list in the kernel's format, such as '0-3,8'.
 
-    Surrounding white space and NULs are ignored; an empty list is an empty set.
+    White space and NULs around the list are ignored; an empty list yields an empty set.
 
     :raises CpuListError: on anything but ascending ranges of numbers below
         :data:`CPUS_MAX`
@@ -68,7 +68,7 @@ def _list_number(digits: str, item: str) -> int:
 
 
 def format_cpulist(numbers: Iterable[int]) -> str:
-    """Turn a set of ints into the kernel's list format, ascending and in the fewest ranges."""
+    """Format numbers as a list in the kernel's format, ascending and in the fewest ranges."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -79,12 +79,12 @@ def format_cpulist(numbers: Iterable[int]) -> str:
 
 
 def format_nodes(ids: Iterable[int]) -> str:
-    """Return node ids as messages have them, '0,1': each, in the order given."""
+    """Format node ids for a message, such as '0,1', in the order given and without ranges."""
     return ','.join(map(str, ids))
 
 
 def name_nodes(ids: Collection[int]) -> str:
-    """Return 'node 0', 'nodes 0,1' or, without ids, 'any node'."""
+    """Return 'node 0', 'nodes 0,1' or, if there are no ids, 'any node'."""
     if not ids:
         return 'any node'
     return ('node ' if len(ids) == 1 else 'nodes ') + format_nodes(ids)

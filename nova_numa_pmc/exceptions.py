@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
-An error that one module raises is defined there, and derives from one of these.
-The check of a format's version, which readers of files and metrics share, is here as well.
-Imports nothing: the libvirt hook loads this module at every guest start.
+An error that only one module raises is defined in that module and derives from one of these.
+The check of a format's version, which the readers of files and of metrics share, is here as well.
+This module imports nothing, because the libvirt hook loads it at every guest start.
 """
 
 from __future__ import annotations
 
 
 class NumaPmcError(Exception):
-    """Anything this package refuses or fails to do."""
+    """The base of this package's errors: anything that it refuses or fails to do."""
 
 
 class CpusetError(NumaPmcError):
-    """A guest's control groups cannot be found, read or written; what was written is undone."""
+    """A guest's control groups cannot be found, read or written; earlier writes are undone."""
 
 
 class GuestGone(CpusetError):
@@ -22,7 +22,7 @@ class GuestGone(CpusetError):
 
 
 class PinnedByOthers(CpusetError):
-    """A group of the guest holds a set that is not ours and contradicts the requested one."""
+    """A group of the guest has a cpuset that is not ours and contradicts the requested one."""
 
 
 class StateError(NumaPmcError):
@@ -34,7 +34,7 @@ class StateLocked(StateError):
 
 
 class UnknownGuest(NumaPmcError):
-    """No running guest matches what the operator named."""
+    """No running guest matches the one that the operator named."""
 
 
 class CpuListError(NumaPmcError):
@@ -46,7 +46,7 @@ class TopologyError(NumaPmcError):
 
 
 class DomainError(NumaPmcError):
-    """A domain's XML is hostile, malformed or unlike libvirt's: its guest is left alone."""
+    """A domain's XML is hostile, malformed or unlike libvirt's; its guest is left alone."""
 
 
 class EventError(NumaPmcError):
@@ -58,7 +58,7 @@ class CounterError(NumaPmcError):
 
 
 class CounterRefused(CounterError):
-    """The kernel does not let this process count: perf_event_paranoid, capabilities, seccomp."""
+    """perf_event_paranoid, missing capabilities or seccomp keep this process from counting."""
 
 
 class CounterUnsupported(CounterError):
@@ -78,11 +78,11 @@ class SourceUnavailable(NumaPmcError):
 
 
 class OptionsError(NumaPmcError):
-    """The operator's file cannot be read, or an option in it has a wrong value."""
+    """The operator's configuration file cannot be read, or an option has an invalid value."""
 
 
 class ExportError(NumaPmcError):
-    """Metrics cannot be served where the operator wants them; the agent goes on without."""
+    """Metrics cannot be served at the operator's address; the agent continues without them."""
 
 
 class RecordingError(NumaPmcError):
@@ -94,19 +94,20 @@ class CalibrationError(NumaPmcError):
 
 
 class PageMoveError(NumaPmcError):
-    """A guest's memory cannot be moved; what has been moved stays where it is."""
+    """A guest's memory cannot be moved; pages that were already moved stay where they are."""
 
 
 class PageMoveRefused(PageMoveError):
-    """The kernel forbids moving memory of the guest: capabilities, seccomp, cpuset."""
+    """Missing capabilities, seccomp or a cpuset keep this process from moving guest memory."""
 
 
 def require_major(major: object, ours: object, shown: str | None = None) -> None:
-    """Refuse a format of another major version than the one that this release reads.
+    """Refuse a format whose major version is not the one that this release reads.
 
-    :param major: what is there
-    :param shown: how the message shows it, None: as ``major.x``
-    :raises ValueError: with the reason
+    :param major: the major version found
+    :param ours: the major version that this release reads
+    :param shown: the version found, as the message shows it; None: ``major.x``
+    :raises ValueError: the versions differ
     """
     if major != ours:
         raise ValueError(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a flavor's extra specs of the namespace ``numa_pmc``.
+"""Parse a flavor's extra specs in the namespace ``numa_pmc``.
 
-Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
+This module imports only light modules, because the libvirt hook uses it for the extra specs that
+Nova writes into a domain's metadata.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ if TYPE_CHECKING:
 
 MAX_PRESSURE_KEY = model.EXTRA_SPEC_PREFIX + 'max_pressure'
 KEYS = (POLICY_KEY, MAX_PRESSURE_KEY, INTENSITY_KEY)
-#: Highest ``numa_pmc:max_pressure``; 1 is saturated.
+#: Highest value of ``numa_pmc:max_pressure``; 1 is saturated.
 MAX_PRESSURE_MAX = 64.0
 
-#: Extra specs by which Nova itself pins a guest to nodes or CPUs (nova/virt/hardware.py,
-#: numa_get_constraints): its NUMATopologyFilter decides then.
+#: Extra specs with which Nova itself pins a guest to nodes or CPUs (nova/virt/hardware.py,
+#: numa_get_constraints); Nova's NUMATopologyFilter then decides where.
 _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
 
 
 class FlavorSpecs(Record):
-    """A flavor's extra specs of our namespace, checked.
+    """A flavor's extra specs in our namespace, checked.
 
     :param policy: one of :data:`model.POLICIES`
     :param max_pressure: highest pressure that the guest may leave on its nodes; None: the
-        operator's option
+        operator's option applies
     :param memory_intensity: a key of :data:`nova_numa_pmc.core.host_view.INTENSITY`
-    :param problems: what is ignored, and why
+    :param problems: which specs are ignored, and why
     """
 
     policy: str = model.AUTO
@@ -43,9 +44,9 @@ class FlavorSpecs(Record):
 
 
 def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorSpecs:
-    """Read a flavor's extra specs; a malformed value is ignored and named in ``problems``.
+    """Parse a flavor's extra specs; a malformed value is ignored and reported in ``problems``.
 
-    :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.extra_specs`
+    :param extra_specs: a mapping, or (key, value) pairs such as :attr:`model.Guest.extra_specs`
     """
     flavor_specs: dict[str, Any] = {}
     problems = []
@@ -60,10 +61,10 @@ def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorS
 
 
 def check(key: str, value: str) -> str | float:
-    """Return an extra spec's value in its own type.
+    """Return an extra spec's value, converted to its type.
 
     :param key: one of :data:`KEYS`
-    :raises ValueError: the key or the value is unknown; the message lists what is valid
+    :raises ValueError: the key is unknown or the value is invalid; the message lists what is valid
     """
     if key == POLICY_KEY:
         return _choice(key, value, model.POLICIES)
@@ -74,19 +75,19 @@ def check(key: str, value: str) -> str | float:
             number = float(value)
         except (TypeError, ValueError):
             number = -1.0
-        # Written so that NaN, which is neither above nor below, is refused.
+        # Written so that NaN, for which every comparison is false, is refused.
         if not 0.0 < number <= MAX_PRESSURE_MAX:
             raise ValueError(
                 '%s=%.80r: must be a value above 0 and at most %g' % (key, value, MAX_PRESSURE_MAX)
             )
         return number
-    raise ValueError('%.80r: no such extra spec; known ones are %s' % (key, ', '.join(KEYS)))
+    raise ValueError('%.80r: no such extra spec; the known ones are %s' % (key, ', '.join(KEYS)))
 
 
 def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
-    """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
+    """Return the extra specs with which Nova itself pins the guest to nodes or CPUs.
 
-    :returns: 'key=value' of each; empty: Nova does not pin it
+    :returns: 'key=value' for each; empty if Nova does not pin the guest
     """
     specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:

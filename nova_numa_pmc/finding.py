@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of one finding of a check, with its remedy."""
+"""The record of a check's finding and its remedy."""
 
 from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
-#: It does not work; it works worse than it could, or is likely to; good to know.
+#: It does not work; it works worse than it could, or is likely to; it is good to know.
 ERROR, WARNING, NOTE = 'error', 'warning', 'note'
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
 class Finding(Record):
-    """One finding.
+    """A finding of a check.
 
-    :param code: stable, for the guide's table and for scripts: 'monitor-not-enabled'
+    :param code: stable identifier for the guide's table and for scripts ('monitor-not-enabled')
     :param severity: one of :data:`SEVERITIES`
-    :param what: one sentence without a full stop
+    :param what: the finding in one sentence, without a full stop
     :param remedy: what to do about it
-    :param file: the file to look at, '' where there is none
+    :param file: the file to look at; empty if there is none
     """
 
     code: str

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """libvirt's qemu hook: give a guest its place when it starts.
 
-hooks/qemu calls this with libvirt's arguments (guest, operation, sub-operation,
+hooks/qemu calls this module with libvirt's arguments (guest, operation, sub-operation,
 extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
 ``start``, ``migrate``, ``restore``
-    decide, and record the promise; nothing is printed. ``start`` leaves a process behind that
-    narrows the guest's CPUs before they run (:mod:`hook_early`)
+    decide on a place and record the promise; nothing is printed. ``start`` also leaves a process
+    behind that narrows the guest's CPUs before they run (:mod:`hook_early`)
 ``started``
     write the guest's cpusets
 ``stopped``, ``release``
     drop the promise
 
-libvirt holds the guest's lock and waits. Waiting for the lock of the promises file has a
-bound; writing cpusets may sleep in the kernel, so ``started`` runs in a worker
-process, and the hook ends within the operator's bound whatever happens to the worker. A late
-worker finishes, records what it did and logs it. The lock of the promises file is held for
-deciding and recording only, never while a cpuset is written. hooks/qemu sets an
-alarm that ends anything else that might hang.
+libvirt holds the guest's lock while it waits for the hook. The wait for the lock of the promises
+file is bounded, but writing cpusets may sleep in the kernel. ``started`` therefore runs in a
+worker process, and the hook ends within the operator's time limit whatever happens to the worker.
+A late worker finishes, records what it did and logs it. The lock of the promises file is held only
+to decide and to record, never while a cpuset is written. hooks/qemu sets an alarm that ends
+the process if anything else hangs.
 """
 
 # ruff: noqa: E402
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 STRICT_STATUS = 77
 
 _OK, _NOT_PLACED = b'ok', b'not placed: '
-#: The share of the bound that a start may wait for the promises file's lock.
+#: Share of the time limit for which a start may wait for the promises file's lock.
 _LOCK_RATIO = 0.75
 #: Time reserved for logging a timeout, before the alarm of hooks/qemu ends the process [s].
 _ENDING_S = 0.5
-#: At most this many problems are logged: thousands of guests may have unreadable files.
+#: Maximum number of problems to log: thousands of guests may have unreadable files.
 _PROBLEMS_MAX = 20
 
 
 def main(argv: list[str], root: str = '/') -> NoReturn:
-    """Run one operation and end the process, with status 0 unless ``strict`` fails a start.
+    """Run one operation and end the process, with status 0 unless ``strict`` makes a start fail.
 
-    :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
+    :param argv: libvirt's arguments: script, guest, operation, sub-operation, extra
     :param root: root of the host's file system
     """
     status, lines = 0, journal.JournalLines(root)
@@ -76,7 +76,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
             'hook %s: %s; the guest is left as it is' % (' '.join(argv[1:3]), _describe(error)),
         )
     finally:
-        os._exit(status)  # without finalization, a tenth of the whole time
+        os._exit(status)  # skips finalization, which would take a tenth of the whole time
 
 
 def run(
@@ -89,10 +89,11 @@ def run(
 ) -> int:
     """Run one operation, and wait for it no longer than the operator allows.
 
-    :param name: the guest's, as libvirt gives it
-    :param stdin_fd: descriptor of the domain's XML
-    :param root: where the host's file systems begin
-    :param leave_behind: called with a function that outlasts the operation; None: it is not run
+    :param name: the guest's name, as libvirt passes it
+    :param stdin_fd: descriptor from which the domain's XML is read
+    :param root: root of the host's file system
+    :param leave_behind: runs a function in a process that outlasts the operation; None: the
+        function is not run
     :param lines: where to log; None: the journal of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
@@ -110,8 +111,8 @@ def run(
         call.log(journal.WARNING, 'not finished in time: libvirt continues without it')
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
-    why = answer.decode() if answer else 'not placed: no answer; see the journal'
-    os.write(2, ('nova-numa-pmc: %s; [hook] strict is set\n' % why).encode())
+    reason = answer.decode() if answer else 'not placed: no answer; see the journal'
+    os.write(2, ('nova-numa-pmc: %s; [hook] strict is set\n' % reason).encode())
     return STRICT_STATUS
 
 
@@ -137,7 +138,7 @@ class HookCall:
         return (time.monotonic_ns() - self.began_ns) / 1e9
 
     def time_left_s(self) -> float:
-        """Return the time left for the operation [s]; it ends before the alarm of hooks/qemu."""
+        """Return the time left for the operation [s], which must end before hooks/qemu's alarm."""
         left_s = self.options.timeout_s - self.age_s()
         alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
         if alarm_s:
@@ -145,7 +146,7 @@ class HookCall:
         return left_s
 
     def perform(self, xml: bytes) -> bytes:
-        """Run the operation; return the answer for the waiting process."""
+        """Run the operation and return the answer for the waiting process."""
         try:
             return _OPERATIONS[self.operation](self, xml)
         except (NumaPmcError, OSError) as error:
@@ -171,7 +172,7 @@ class HookCall:
         )
 
     def _log_problems(self) -> None:
-        """Log the problems, after the decision: a slow log may not take all of them."""
+        """Log the problems after the decision, as a slow log may not accept all of them."""
         for problem in self._problems[:_PROBLEMS_MAX]:
             self.log(journal.WARNING, problem)
         lost = self._lines.lost + max(0, len(self._problems) - _PROBLEMS_MAX)
@@ -232,9 +233,9 @@ def _hold_early(
 ) -> None:
     """Leave a process behind that narrows the guest's CPUs once QEMU is executed.
 
-    Should it fail, ``started`` does so.
+    If that fails, ``started`` narrows them.
     """
-    # The pid file of an earlier start, if libvirt has not unlinked it.
+    # Identifies the pid file of an earlier start, if libvirt has not unlinked it.
     stale = guests.pid_file_identity(guest.name, call.root)
 
     def work() -> None:
@@ -255,7 +256,7 @@ def _on_stopped(call: HookCall, xml: bytes) -> bytes:
 
 
 def _on_started(call: HookCall, xml: bytes) -> bytes:
-    from nova_numa_pmc import hook_started  # half of all imports; only this operation needs them
+    from nova_numa_pmc import hook_started  # brings half of all imports; only needed here
 
     hook_started.hold(call, xml)
     return _OK
@@ -272,7 +273,7 @@ _OPERATIONS = {
 
 
 def _selftest(call: HookCall) -> int:
-    """Exercise the imports and readers without writing; report on stderr."""
+    """Exercise the imports and the readers without writing anything; report on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
         from nova_numa_pmc.state import overrides  # noqa: F401 -- imported for the trial
@@ -314,5 +315,5 @@ def _read(stdin_fd: int) -> bytes:
 
 
 def _describe(error: BaseException) -> str:
-    known = isinstance(error, (NumaPmcError, OSError))
-    return str(error) if known else '%s: %s' % (type(error).__name__, error)
+    is_known = isinstance(error, (NumaPmcError, OSError))
+    return str(error) if is_known else '%s: %s' % (type(error).__name__, error)

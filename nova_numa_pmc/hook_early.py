@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a guest to its CPUs before its first instruction, while libvirt starts it.
 
-libvirt calls the hook's ``started`` once the guest's CPUs run; memory touched by then lies
-wherever they ran. So ``start`` leaves a process behind that waits for QEMU. libvirt unlinks
-the guest's pid file before ``start`` and writes it before QEMU is executed; from then on, until
-it has asked the monitor for the vCPUs' threads, it touches no cpuset and no affinity
-(qemuProcessLaunch() in its src/qemu/qemu_process.c).
+When libvirt calls the hook's ``started``, the guest's CPUs already run, and memory that they have
+touched lies wherever they ran. ``start`` therefore leaves a process behind that waits for QEMU.
+libvirt unlinks the guest's pid file before ``start`` and writes it before QEMU is executed. From
+then on, until libvirt has asked the monitor for the vCPUs' threads, libvirt touches no cpuset and
+no affinity (qemuProcessLaunch() in its src/qemu/qemu_process.c).
 
-On v2 the group ``libvirt/`` is narrowed in that time, and ``started`` hands over to the groups
-below it. A vCPU's own set, or the mask of its sched_setaffinity(2), may be larger than that of
-``libvirt/``. On v1 the kernel would refuse both and the start would fail, so each group is
-narrowed by itself, those of the vCPUs once libvirt is done with them.
+With cgroup v2, the group ``libvirt/`` is narrowed during that time, and ``started`` narrows the
+groups below it instead. In the meantime, the set of a vCPU, or the mask of its
+sched_setaffinity(2), may be larger than that of ``libvirt/``. With cgroup v1, the kernel would
+refuse both, and the start would fail, so each group is narrowed separately, those of the vCPUs
+once libvirt has finished with them.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.files import Identity
 
-#: Polling interval; the slower one of long starts, and the age at which it begins [s].
+#: Polling interval, the slower one for long starts, and the age at which that one applies [s].
 POLL_S, SLOW_POLL_S, SLOW_AFTER_S = 0.005, 0.1, 10.0
-#: Interval at which to check whether the start has ended, which reads the promises file [s].
+#: Time between checks of whether the start has ended, which may read the promises file [s].
 END_CHECK_S = 0.1
-#: v1: libvirt sets up a vCPU's group, its thread and the thread's affinity at once; groups that
-#: have not changed for this long are complete [s].
+#: With v1, libvirt sets up a vCPU's group, its thread and the thread's affinity in quick
+#: succession; groups that have not changed for this long are complete [s].
 QUIET_S = 0.05
 
 
 class EarlyHold:
     """Holds one guest to its CPUs while it starts.
 
-    :param promise: the promise that its start has recorded
+    :param promise: the promise that was recorded at its start
     :param guest: the guest, from the XML of its start
     :param cpus: the CPUs to hold it to
-    :param stale: :func:`guests.pid_file_identity` before the start
-    :param write: as :func:`writes.write`
+    :param stale: result of :func:`guests.pid_file_identity` before the start
+    :param write: writes a file, as :func:`writes.write` does
     """
 
     def __init__(
@@ -64,14 +65,15 @@ class EarlyHold:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
         self._groups: cgroups.GuestGroups | None = None
-        self._seen: tuple[tuple[str, str, bool], ...] | None = None
-        self._seen_s = 0.0
+        #: v1: path and CPUs of each child group, and whether it has threads.
+        self._group_states: tuple[tuple[str, str, bool], ...] | None = None
+        self._changed_s = 0.0  # when these were last seen to change
         self._file: Identity | None = None
 
     def step(self, now_s: float) -> bool:
-        """Do what can be done now; return whether anything is left to do.
+        """Narrow the groups that are ready, and return whether anything is left to do.
 
-        :param now_s: of a clock that never goes back
+        :param now_s: time of a monotonic clock [s]
         """
         try:
             if self._groups is None:
@@ -87,7 +89,10 @@ class EarlyHold:
             return False
 
     def has_start_ended(self) -> bool:
-        """Return whether the start has ended: no promise, a started one, or a newer one."""
+        """Return whether the start has ended, or can no longer be followed.
+
+        It has ended if its promise is gone, is marked as started, or was replaced by a newer one.
+        """
         directory = self._options.state_path(self._root)
         try:
             identity = files.identity(os.path.join(directory, promises_file.FILE))
@@ -102,26 +107,29 @@ class EarlyHold:
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns
 
     def _find(self) -> cgroups.GuestGroups | None:
-        """Find the groups of a QEMU that has been executed, None: not yet."""
+        """Return the guest's groups; None if its QEMU has not been executed yet."""
         if guests.pid_file_identity(self._guest.name, self._root) in (None, self._stale):
             return None
         try:
             return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)
         except CpusetError:
-            return None  # the file is being written, or QEMU not executed yet
+            return None  # the pid file is being written, or QEMU has not been executed yet
 
     def _narrow_children(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
-        """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
+        """Narrow the vCPUs' groups once libvirt has set up all of them (v1).
+
+        :returns: whether they were narrowed
+        """
         children = cgroups.children(groups.target)
-        seen = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)
-        if seen != self._seen:
-            self._seen, self._seen_s = seen, now_s
-        names = [os.path.basename(child) for child, _, tasks in seen if tasks]
+        states = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)
+        if states != self._group_states:
+            self._group_states, self._changed_s = states, now_s
+        names = [os.path.basename(child) for child, _, has_tasks in states if has_tasks]
         complete = (
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
         )
-        if not complete or now_s - self._seen_s < QUIET_S:
+        if not complete or now_s - self._changed_s < QUIET_S:
             return False
         for child in children:
             self._narrow(child)
@@ -134,9 +142,9 @@ class EarlyHold:
             return ''
 
     def _narrow(self, child: str) -> None:
-        own = self._own_cpus(child)
-        # An empty set is a v2 group's that inherits; a narrower one is a pin.
-        if not own or parse_cpulist(own) > self._cpus:
+        own_cpus = self._own_cpus(child)
+        # A v2 group with an empty set inherits its parent's set; a narrower set is a pin.
+        if not own_cpus or parse_cpulist(own_cpus) > self._cpus:
             self._write(os.path.join(child, 'cpuset.cpus'), format_cpulist(self._cpus))
 
 
@@ -155,7 +163,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Step until nothing is left to do, the start has ended, or ``grace_s`` has passed."""
+    """Run the steps until nothing is left to do, the start has ended, or ``grace_s`` is over."""
     began_s = now_s = checked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
         if now_s - checked_s >= END_CHECK_S:
@@ -174,8 +182,9 @@ def run_in_child(
     root: str,
     stale: Identity | None,
 ) -> None:
-    """Run in a child of the hook, from its fork to its end.
+    """Hold the guest from its start on; this is the whole work of a child process of the hook.
 
-    :raises OSError, CpuListError: as the kernel says; the guest is held at ``started``
+    :raises OSError, CpuListError: a cpuset cannot be read or written; ``started`` then holds the
+        guest
     """
     run(EarlyHold(promise, guest, cpus, options, root, stale), options.start_grace_s)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a guest's place once its QEMU runs (the hook's ``started``).
+"""Hold a guest to its place once its QEMU runs (the hook's ``started``).
 
-The CPUs are held as decided at the start, and memory follows them: the agent fetches memory that
-lies elsewhere, within its budgets. Where memory cannot be moved, or is too much to move, the CPUs
-follow the memory.
+The guest is held to the CPUs that were decided on at its start, and its memory follows them: the
+agent fetches memory that lies elsewhere, within its budgets. If the memory cannot be moved, or
+there is too much of it to move, the CPUs follow the memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def hold(call: HookCall, xml: bytes) -> None:
-    """Write what was decided at the start, or decide now where nothing was.
+    """Carry out the decision made at the guest's start; if there was none, decide now.
 
-    :param xml: the domain's
+    :param xml: the domain's XML
     :raises NumaPmcError: the guest is left as it is, and its promise says so
     """
     guest = guests.parse(xml)
@@ -52,7 +52,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
-        if decision.cpus is None:  # since its start the guest was overridden, or its CPUs taken
+        if decision.cpus is None:  # since the start, an override was set or its CPUs were taken
             _take_back_early(groups, early_cpus)
             _record_left_alone(call, decision, logged=True)
             return
@@ -91,9 +91,9 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
 def all_and_huge_by_node(
     guest: model.Guest, groups: cgroups.GuestGroups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
-    """Return where a guest's memory lies: {node id: bytes} of all, and of its huge pages.
+    """Return where a guest's memory lies, {node id: bytes}: all of it, and its huge pages alone.
 
-    The latter is None where that is not reported.
+    The second is None if the guest has no huge pages, or if they are not reported.
     """
     huge_by_node = None
     if guest.page_bytes:
@@ -114,27 +114,29 @@ def decide_beside_memory(
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:
-    """Decide again if the guest has memory elsewhere that cannot be moved, or is too much to move.
+    """Decide again if most of the guest's memory lies elsewhere and has to stay there.
+
+    It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
 
     :param by_node: {node id: bytes}, as :func:`all_and_huge_by_node` returns it
-    :returns: ``decision`` itself if the memory can follow it
+    :returns: the new decision, or ``decision`` itself if the memory can follow it
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    away = cgroups.bytes_off(by_node, homes)
-    stays = (
+    off_bytes = cgroups.bytes_off(by_node, homes)
+    must_stay = (
         guest.locked
         or guest.page_bytes
         or guest.preallocated
-        or away > options.follow_memory_over_mib << 20
+        or off_bytes > options.follow_memory_over_mib << 20
     )
-    if not stays or 2 * away <= sum(by_node.values()):
+    if not must_stay or 2 * off_bytes <= sum(by_node.values()):
         return decision
     return promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
 
 
 def _take_back_early(groups: cgroups.GuestGroups | None, cpus: frozenset[int] | None) -> None:
-    """Widen the group that the start has narrowed; if that fails, the agent does it."""
+    """Widen the group that was narrowed at the start; if that fails, the agent does it later."""
     if groups and cpus:
         try:
             cpuset.widen_early(groups, cpus)
@@ -152,7 +154,7 @@ def _apply(
 ) -> cpuset.HoldResult:
     assert decision.cpus is not None
     mems = None
-    # The kernel would try each page of locked memory in vain.
+    # The kernel would try in vain to move each page of locked memory.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.hold(
@@ -168,7 +170,7 @@ def _apply(
 
 def _cpus_before_text(applied: cpuset.HoldResult) -> str:
     for change in applied.changes:
-        # What the start has narrowed is widened above the groups that hold it now.
+        # The group that was narrowed at the start is widened again, as those below it now hold.
         if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
             return 'from %s to ' % (change.before or 'any')
     return ''

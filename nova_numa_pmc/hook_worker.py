@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run work in a child process and wait for it no longer than a bound.
+"""Run work in a child process, and wait for it for a limited time.
 
-A signal would not help: a write to a cpuset sleeps uninterruptibly in the
-kernel while the host migrates pages for another process, and SIGKILL waits
-with it. The child is left to finish alone.
+A signal could not end a late child: a write to a cpuset sleeps uninterruptibly in the kernel
+while the host migrates pages for another process, and even SIGKILL takes effect only afterwards.
+A late child is therefore left to finish by itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def run(
 ) -> bytes | None:
     """Run ``work()`` in a child process.
 
-    The child has no standard streams, since libvirt waits for the end of a hook's
-    stdout and stderr as well as of the process (virCommandRun in its src/util/vircommand.c), and
-    is in a session of its own, so that timeout(1), which kills a process group, spares it.
+    The child has no standard streams, because libvirt waits for the end of a hook's stdout and
+    stderr as well as of the process (virCommandRun in its src/util/vircommand.c). It is in a
+    session of its own, so that timeout(1), which kills a process group, spares it.
 
-    :param work: called in the child; returns bytes, at most 4096, never empty
+    :param work: called in the child; returns 1 to 4096 bytes
     :param timeout_s: how long to wait [s]
     :param report: called in the child with an exception that ``work`` raised
-    :returns: what ``work`` returned; b'' if the child died or raised; None if it is late
+    :returns: what ``work`` returned; b'' if it raised or the child died; None if it is late
     :raises OSError: no process or pipe is available
     """
     reader, writer = os.pipe()
@@ -52,8 +52,8 @@ def run(
 def leave_behind(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
     """Run ``work()`` in a child process, without waiting for it.
 
-    It has no descriptor of ours: libvirt waits until every holder of a hook's stdout and stderr
-    has closed them.
+    The child closes all inherited descriptors, because libvirt waits until every holder of a
+    hook's stdout and stderr has closed them.
 
     :param report: called in the child with an exception that ``work`` raised
     :raises OSError: no process is available
@@ -66,7 +66,7 @@ def leave_behind(work: Callable[[], object], report: Callable[[BaseException], o
             try:
                 os.close(int(name))
             except OSError:
-                pass  # that of the directory itself
+                pass  # the descriptor of the listing itself, which is closed by now
         for _ in range(3):
             os.open(os.devnull, os.O_RDWR)
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records that the core, the readers of the host and Nova's plug-ins share.
 
-The records are immutable, and are not data classes: the libvirt hook imports this module at
-every guest start, and importing ``dataclasses`` alone would more than double the hook's process
-time.
+The records are immutable. They are not data classes, because the libvirt hook imports this module
+at every guest start, and importing ``dataclasses`` would by itself more than double the process
+time of the hook.
 
-Units are in the names. ``None`` means unknown, never 0. Node ids are the
-kernel's; CPUs are the kernel's logical CPU numbers in frozensets.
+Names contain units. ``None`` means unknown, never 0. Node ids are the kernel's, and CPUs are
+frozensets of the kernel's logical CPU numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    #: A guest's uuid and pid, which tell apart two lives of one guest.
+    #: A guest's uuid and pid, which identify one run of the guest.
     Life = tuple[str, int | None]
 
 #: Namespace prefix of this package's extra specs.
@@ -28,11 +28,11 @@ AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 #: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
-#: An operator's overrides of a guest: held to its place and never moved; neither held nor moved,
-#: nor placed at its next start.
+#: An operator's overrides for a guest. PIN: hold it to its place and never move it. IGNORE:
+#: neither hold nor move it, and do not place it at its next start.
 PIN, IGNORE = 'pin', 'ignore'
-#: Kinds of a node's memory: the host's own; a device's, such as a GPU's; of a slower tier, such as
-#: CXL.
+#: Kinds of a node's memory: the host's own; a device's, such as a GPU's; that of a slower tier,
+#: such as CXL.
 HOST, DEVICE, SLOW = 'host', 'device', 'slow'
 
 
@@ -48,7 +48,7 @@ class NodeMemory(Record):
     """The kind of a node's memory, and the evidence for it.
 
     :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
-    :param source: the evidence, for the operator; empty: there is none, and it is the host's own
+    :param source: evidence shown to the operator; empty: none, so the memory is the host's own
     """
 
     kind: str = HOST
@@ -61,11 +61,11 @@ class Node(Record):
     :param cpus: CPUs of the floating pool (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
-    :param unreclaimable_bytes: what the kernel cannot reclaim (slab, page tables, stacks)
+    :param unreclaimable_bytes: memory that the kernel cannot reclaim (slab, page tables, stacks)
     :param online_cpus: ``cpus`` and those withheld from unpinned guests
-    :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
-        isolated nor nohz_full, in the guests' partition
-    :param memory: whose memory it is, as the kernel reports it
+    :param usable_cpus: CPUs that a ``<vcpu cpuset>`` may give to a guest: online, neither
+        isolated nor nohz_full, and in the guests' partition
+    :param memory: the kind of its memory, as the kernel reports it
     """
 
     id: int
@@ -80,15 +80,17 @@ class Node(Record):
 
 
 class Topology(Record):
-    """A host: its nodes in ascending id order.
+    """The nodes, cores and caches of a host.
 
-    :param distances: tuple of tuples of SLIT distances, by *position* in ``nodes`` (row: from)
-    :param cores: tuple of frozensets, the SMT siblings of each physical core
-    :param l3s: tuple by position: tuple of frozensets, the online CPUs of each L3 cache that has
-        CPUs of the node, which may be other nodes' too; (): not known
-    :param sockets: tuple by position: number of the physical package, None: not known
-    :param vendor: of the CPUs, as in /proc/cpuinfo; '' if it was not read
-    :param problems: what its firmware reports wrongly, and how it was corrected
+    :param nodes: in ascending order of their ids
+    :param distances: SLIT distances, one row for each node that accesses memory; rows and columns
+        are by *position* in ``nodes``
+    :param cores: the SMT siblings of each physical core, a frozenset for each core
+    :param l3s: by position: the online CPUs of each L3 cache that serves CPUs of the node,
+        a frozenset for each cache, which may contain other nodes' CPUs too; empty: unknown
+    :param sockets: by position: number of the physical package; None: unknown
+    :param vendor: vendor of the CPUs, as in /proc/cpuinfo; empty if it was not read
+    :param problems: what the firmware reports wrongly, and how it was corrected
     """
 
     nodes: tuple[Node, ...]
@@ -109,39 +111,39 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start
-    :param vcpus_max: as the XML has it, None: as ``vcpus``; see :attr:`vcpus_limit`
+    :param vcpus_max: maximum in the XML; None: equal to ``vcpus``; see :attr:`vcpus_limit`
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
         persistent memory does not count
-    :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
-    :param placed_by: what others have placed already ('numatune', 'vcpupin',
-        'emulatorpin', 'dedicated'…); empty: ours to place
-    :param cpu_nodes: ids of the nodes of ``pinned_cpus``, by the topology; empty where that was
-        not applied
-    :param mem_nodes: node ids that numatune names; empty: none
-    :param page_bytes: huge page size its memory is backed by, None: normal pages
-    :param locked: memory that cannot move (``<locked/>``, SEV, VFIO)
+    :param allowed_cpus: ``<vcpu cpuset>``; None if the XML sets none
+    :param placed_by: how others have already placed it ('numatune', 'vcpupin',
+        'emulatorpin', 'dedicated'…); empty: it is ours to place
+    :param cpu_nodes: ids of the nodes that have ``pinned_cpus``; empty before the topology has
+        been applied
+    :param mem_nodes: ids of the nodes that numatune names; empty: none
+    :param page_bytes: size of the huge pages that back its memory; None: normal pages
+    :param locked: its memory cannot be moved (``<locked/>``, SEV, VFIO)
     :param pci_devices: PCI addresses ('0000:3b:00.1') of its host devices
-    :param extra_specs: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
-    :param pid: QEMU's process where known (status files), else None
-    :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
+    :param extra_specs: the flavor's ``numa_pmc:*`` extra specs, sorted (key, value) pairs
+    :param pid: id of its QEMU process; None if unknown (it is read from status files)
+    :param pinned_cpus: the union of the CPUs to which others have pinned its vCPUs;
         None: not pinned
-    :param flavor: name of Nova's flavor, None: not Nova's or not reported
+    :param flavor: name of Nova's flavor; None: not a guest of Nova, or not reported
     :param preallocated: its memory is allocated before its CPUs run (``<allocation
         mode='immediate'/>``), as is that of a guest with ``locked`` or ``page_bytes``
-    :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
-    :param host_devices: other devices of the host that it uses, by their names, sorted:
+    :param vcpu_tids: thread ids of its vCPUs, ascending; empty if unknown (from status files)
+    :param host_devices: names of other devices of the host that it uses, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
-    :param state: libvirt's word for its state ('running', 'paused'), None: not reported
+    :param state: libvirt's word for its state ('running', 'paused'); None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
-        'snapshot', 'backup', 'dump'), None: it has none
+        'snapshot', 'backup', 'dump'); None: it has none
     :param id: libvirt's id of the running domain; None: not reported
-    :param override: the operator's override (:mod:`overrides`): :data:`PIN`, :data:`IGNORE`,
-        '' nothing
-    :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
-        CPUs) of ``<cputune>``'s pins, sorted by name
-    :param plugged_bytes: RAM that is plugged now; None: all of ``memory_bytes``
-    :param mem_bound: all of its memory is restricted to ``mem_nodes``; else these nodes are only
-        preferred, or apply to a part of it
+    :param override: the operator's override (:mod:`overrides`), :data:`PIN` or :data:`IGNORE`;
+        empty: none
+    :param pins: the pins of ``<cputune>``, as (name of the control group, frozenset of CPUs),
+        sorted by the names: 'vcpu0', 'emulator', 'iothread1'
+    :param plugged_bytes: RAM that is plugged in now; None: all of ``memory_bytes``
+    :param mem_bound: whether all of its memory is restricted to ``mem_nodes``; if not, these
+        nodes are only preferred, or apply to a part of it
     """
 
     uuid: str
@@ -174,32 +176,32 @@ class Guest(Record):
 
     @property
     def life(self) -> Life:
-        """Return its uuid and pid; the pair changes when the guest is started again."""
+        """Return the guest's uuid and pid; this pair changes when it is started again."""
         return self.uuid, self.pid
 
     @property
     def vcpus_limit(self) -> int:
-        """Return its number of vCPUs once all are plugged in."""
+        """Return the number of vCPUs that the guest has once all are plugged in."""
         return max(self.vcpus, self.vcpus_max or 0)
 
 
 class Promise(Record):
     """Nodes, vCPUs and memory promised to one guest, whether or not it uses them yet.
 
-    :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
-    :param mem_nodes: node ids its memory is expected on; empty: spread over all
-    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the
+    :param cpu_nodes: ids of the nodes that its vCPUs are held to; empty: floating over all
+    :param mem_nodes: ids of the nodes on which its memory is expected; empty: spread over all
+    :param vcpus: vCPUs online at its start, which load its nodes; 0 if it may use none of the
         floating pool's CPUs
-    :param memory_bytes: what it may grow to
-    :param bound: its memory may only come from ``mem_nodes`` (else from any node)
-    :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
-    :param since_ns: CLOCK_BOOTTIME when promised
-    :param started: its start was seen (else the start is in progress)
+    :param memory_bytes: memory that it may grow to
+    :param bound: whether its memory may come only from ``mem_nodes``, and not from any node
+    :param origin: :data:`PLACED` by us, :data:`PINNED` by others, or :data:`FLOATING`
+    :param since_ns: CLOCK_BOOTTIME at which it was promised
+    :param started: whether its start was seen; if not, the start is in progress
     :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
-        divided when promised; empty: not recorded
-    :param missed: the installed hook failed to place it at its start: the agent does it instead
-    :param cpus: in ascending order, those of the L3 cache that it is held to on its nodes
-        (:func:`pools.cpus_held`); empty: all that it may use of these
+        divided when it was promised; empty: not recorded
+    :param missed: the installed hook failed to place it at its start, so the agent does
+    :param cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
+        (:func:`pools.cpus_held`); empty: all CPUs of these nodes that it may use
     """
 
     uuid: str
@@ -222,18 +224,18 @@ class NodeView(Record):
     """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
 
     :param cores: capacity [cores], SMT siblings at their fraction; 0 for a memory-only node
-    :param threads: usable CPUs
-    :param capacity_bytes: what may be promised in normal pages (ram ratio applied)
-    :param promised_bytes: what is promised in normal pages
-    :param guests: guests placed on it (float: a spanning guest counts in parts)
-    :param vcpus: vCPUs of these guests (float: those of a spanning guest count in parts)
-    :param demand_cores: cores wanted, None: unknown
-    :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
-    :param bandwidth_max_bytes_per_sec: the most DRAM traffic that it can serve, None: unknown, and
-        then so is its utilisation
-    :param link_ratio: utilisation of its busiest socket link, None: not counted
-    :param huge_free_bytes: (page_bytes, bytes free) pairs
-    :param cpus: usable CPUs on the host itself; None off the host
+    :param threads: number of usable CPUs
+    :param capacity_bytes: memory that may be promised in normal pages (RAM ratio applied)
+    :param promised_bytes: memory that is promised in normal pages
+    :param guests: number of guests placed on it; a guest on several nodes counts in fractions
+    :param vcpus: number of vCPUs of these guests, in the same fractions
+    :param demand_cores: cores wanted; None: unknown
+    :param bandwidth_bytes_per_sec: DRAM traffic served; None: unknown
+    :param bandwidth_max_bytes_per_sec: the most DRAM traffic that it can serve; None: unknown, and
+        then its utilisation is unknown as well
+    :param link_ratio: utilisation of its busiest socket link; None: not counted
+    :param huge_free_bytes: (page_bytes, free bytes) pairs
+    :param cpus: the usable CPUs; None except on the host itself
     """
 
     id: int
@@ -252,9 +254,10 @@ class NodeView(Record):
 
 
 class NodeLoad(Record):
-    """Measurements of one node; the fields are :class:`NodeView`'s, None: unknown.
+    """Measurements of one node, with the fields of :class:`NodeView`; None: unknown.
 
-    :param stolen_cores: CPU time stolen by the host's own hypervisor, to be taken off ``cores``
+    :param stolen_cores: CPU time stolen by the host's own hypervisor, to be subtracted from
+        ``cores``
     """
 
     demand_cores: float | None = None
@@ -265,12 +268,12 @@ class NodeLoad(Record):
 
 
 class PoolLoad(Record):
-    """Measurements of one pool of CPUs: those that the same guests may use.
+    """Measurements of one pool, that is, of the CPUs that the same guests may use.
 
-    :param cpus: the CPUs that it consists of
-    :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is that on the pool's
-        CPUs of the node, all other figures are of the whole node
-    :param vcpus: (node id, vCPUs of the guests that are in these figures), ascending ids
+    :param cpus: the CPUs of the pool
+    :param loads: (node id, :class:`NodeLoad`), by ascending id; the demand is that on the pool's
+        CPUs of the node, and all other figures are those of the whole node
+    :param vcpus: (node id, vCPUs of the guests included in these figures), by ascending id
     """
 
     cpus: frozenset[int]
@@ -279,10 +282,10 @@ class PoolLoad(Record):
 
 
 class DemandHistory(Record):
-    """Demand of the guests seen so far: of a flavor, or of all guests of the host.
+    """Demand of the guests seen so far, of one flavor or of all guests of the host.
 
-    :param guests: their number; forgotten ones count in parts
-    :param cores_per_vcpu_sum: the sum over them of each one's demand per vCPU [cores]
+    :param guests: number of these guests; guests that are being forgotten count in fractions
+    :param cores_per_vcpu_sum: the sum of these guests' demand per vCPU [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
@@ -294,11 +297,11 @@ class DemandHistory(Record):
 class HostView(Record):
     """A host as the decision sees it.
 
-    :param nodes: in the order of their ids
-    :param distances: tuple of tuples by position, SLIT units (10: local); means between domains
-    :param rotation: how many placements came before; breaks ties between equals
-    :param domains: tuple by position: the lowest position of the nodes that share their memory
-        channels with this one; (): each node has its own
+    :param nodes: in ascending order of their ids
+    :param distances: rows and columns by position [SLIT units, 10 is local]; means between domains
+    :param rotation: number of placements made so far, which breaks ties
+    :param domains: by position: the lowest position among the nodes that share their memory
+        channels with this one; empty: no nodes share any
     """
 
     nodes: tuple[NodeView, ...]
@@ -310,15 +313,15 @@ class HostView(Record):
 class Request(Record):
     """A guest that is to be placed.
 
-    :param vcpus: the most it may have; each needs a thread to run on
-    :param memory_bytes: what it may grow to
-    :param page_bytes: huge page size, None: normal pages
-    :param allowed_cpus: where it may run, None: anywhere
-    :param device_nodes: node ids of its devices
+    :param vcpus: the most vCPUs that it may have; each needs a thread to run on
+    :param memory_bytes: memory that it may grow to
+    :param page_bytes: size of its huge pages; None: normal pages
+    :param allowed_cpus: CPUs on which it may run; None: any
+    :param device_nodes: ids of the nodes of its devices
     :param policy: one of :data:`POLICIES`
-    :param demand_cores: expected demand [cores], None: derived from vCPUs
-    :param bandwidth_bytes_per_sec: expected traffic, None: unknown
-    :param placed_by: what others have placed already, as in :class:`Guest`
+    :param demand_cores: expected demand [cores]; None: derived from its vCPUs
+    :param bandwidth_bytes_per_sec: expected traffic; None: unknown
+    :param placed_by: how others have already placed it, as in :class:`Guest`
     """
 
     vcpus: int
@@ -333,7 +336,7 @@ class Request(Record):
 
 
 class Reason(Record):
-    """A reason as data: a code and (name, value) pairs, rendered only where it is shown."""
+    """A reason as data: a code and (name, value) pairs, which become text only when shown."""
 
     code: str
     values: tuple[tuple[str, object], ...] = ()
@@ -342,14 +345,14 @@ class Reason(Record):
 class Placement(Record):
     """Where a guest belongs.
 
-    :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
-    :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
-    :param reasons: why there, the deciding one first
-    :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits there, so it
-        may be brought there, or bound if the operator wants; the nearest nodes with memory of a
-        CPU-only node; else empty: only CPUs are held, and memory stays unbound
-    :param mem_bytes: parallel to ``mem_nodes``, what to promise on each; empty where
-        that is on one node, or anywhere
+    :param nodes: node ids, ascending; empty: leave the guest alone, for the given ``reasons``
+    :param cpus: CPUs for its ``cpuset.cpus``; None if it is left alone, or not on the host itself
+    :param reasons: reasons for the place, the deciding one first
+    :param mem_nodes: ids of the nodes on which its memory is expected. ``nodes`` if it fits there:
+        it may be moved there, and bound if the operator wants. For CPU-only nodes, the nearest
+        nodes with memory. Otherwise empty: only CPUs are held, and memory stays unbound
+    :param mem_bytes: parallel to ``mem_nodes``: bytes to promise on each; empty if all are on one
+        node, or may be anywhere
     """
 
     nodes: tuple[int, ...]
@@ -363,14 +366,14 @@ class PlacementOptions(Record):
     """The operator's placement options; ``conf/host_options.py`` describes each.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host
-    :param reserve_bytes: per node, kept for the host itself
-    :param smt_ratio: s, what an SMT sibling adds to a core [cores]
+    :param reserve_bytes: memory of each node that is kept for the host itself
+    :param smt_ratio: capacity that an SMT sibling adds to a core [cores]
     :param domain_distance: nodes nearer than this share their memory channels, whatever the
-        caches show [SLIT units]; 0: as these show (``core/cache_hierarchy.py``)
+        caches show [SLIT units]; 0: the caches decide (``core/cache_hierarchy.py``)
     :param pressure_floor: pressures below this count as equal
-    :param pressure_step: pressures closer than this are equal
-    :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel does not
-        say so; nodes with CPUs do not count
+    :param pressure_step: pressures that differ by less than this count as equal
+    :param device_memory_nodes: ids of nodes whose memory belongs to a device although the kernel
+        does not report it; nodes with CPUs do not count
     :param guest_memory_nodes: ids of nodes whose memory is for guests, whatever its kind
     """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reconcile the promises with the running guests, decide on a place, and record it.
 
-Everything between reading the promises and writing them happens under their lock,
-so that no two starts decide from the same view. Otherwise, guests that start together would
-all go to the node that was best before the first of them.
+Everything between reading the promises and writing them happens under their lock, so that no two
+starts decide from the same view. Otherwise, guests that start at the same time would all go to the
+node that was best before the first of them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
-#: A node with less than this share of a guest's memory does not count as holding it.
+#: A node that has less than this share of a guest's memory does not count as one of its nodes.
 _HOLDS_RATIO = 0.05
 
 
 class Decision(Record):
-    """Decision for a guest, recorded.
+    """A decision for a guest, whose promise is recorded.
 
-    :param cpus: CPUs to hold it to; None: leave its CPUs alone
-    :param why: the reasons, rendered
-    :param problems: what is to be logged
-    :param failed: it was ours to place, and there is no place for it
-    :param view, request: the host without the guest, and the request decided on; None: the
-        decision was recalled
-    :param evidence: the measurements it is based on; None: the decision was recalled
+    :param cpus: CPUs to hold the guest to; None: leave its CPUs alone
+    :param why: the reasons, as text
+    :param problems: problems to log
+    :param failed: the guest was ours to place, and there is no place for it
+    :param view, request: the host without the guest, and the request that was decided on; None:
+        the decision was recalled
+    :param evidence: the measurements that it is based on; None: the decision was recalled
     """
 
     promise: model.Promise
@@ -63,29 +63,29 @@ def locked(options: HostOptions, root: str, timeout_s: float) -> promises_file.l
 def read(options: HostOptions, root: str) -> HostPromises:
     """Read the promises of the host at ``root`` without a lock.
 
-    :raises StateError: names the file and the remedy
+    :raises StateError: the promises cannot be read
     """
     return promises_file.read(options.state_path(root), files.read_boot_id(root)) or HostPromises()
 
 
 def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
-    """Return the decision recorded at the guest's start; None: there is none.
+    """Return the decision recorded at the guest's start, or None if there is none.
 
-    Its ``cpus`` are not recorded: :func:`promised_cpus` reads them from the host.
+    Its ``cpus`` are not recorded: :func:`promised_cpus` derives them from the host.
     """
     try:
         promise = promises_file.read_one(
             options.state_path(root), guest.uuid, files.read_boot_id(root)
         )
     except StateError:
-        return None  # the decision creates the file again, and reports why
+        return None  # a new decision creates the file again, and reports the error
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
 
 
 def promised_cpus(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
-    """Return the CPUs to hold a guest to by its promise.
+    """Return the CPUs that a guest is to be held to according to its promise.
 
     :raises TopologyError: the host cannot be read
     """
@@ -100,36 +100,36 @@ def decide_promise(
     by_node: Mapping[int, int] | None = None,
     host_promises: promises_file.HostPromisesDraft | None = None,
 ) -> Decision:
-    """Decide where a guest belongs and promise it, in place of its earlier promise.
+    """Decide on a guest's place and promise it, replacing the guest's earlier promise.
 
     :param timeout_s: how long to wait for the promises file's lock [s]
-    :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
-        follow it. None: its memory is still to come
+    :param by_node: {node id: bytes} of memory that the guest has already and that stays where it
+        is, so that the CPUs follow it; None: the memory is not allocated yet
     :param host_promises: the promises to decide with; None: those of the host, locked
     :raises NumaPmcError: there is no decision, and nothing was recorded
     """
-    # Not where the decision is recalled.
+    # Not needed if the decision is recalled.
     from nova_numa_pmc.core.placement import explain, placement, promise_limit
 
     host = host_with_pool_cpus(root)
-    devices, problems = _device_nodes(guest, root)
+    device_nodes, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
-    guest, unread = _with_override(guest, root)
-    guest, beyond = promise_limit.limit_memory(guest, host, options.limits)
-    located, own_host = _with_pool_load(guest, host), pools.with_guest_pool(guest, host)
-    problems += (*unread, *beyond)
+    guest, override_problems = _with_override(guest, root)
+    guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
+    loading_guest, own_host = _with_pool_load(guest, host), pools.with_guest_pool(guest, host)
+    problems += (*override_problems, *limit_problems)
     host_promises = host_promises or locked(options, root, timeout_s)
     with host_promises:
         problems += reconcile(host_promises, host, options, root, guest)
         _drop(host_promises, guest.name, guest.uuid)
         evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
-        loading = _loading_promises(host_promises.promises.values(), guest, host)
+        others = _loading_promises(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest, devices, own_host, loading, options.limits, evidence, host_promises.rotation
+            guest, device_nodes, own_host, others, options.limits, evidence, host_promises.rotation
         )
         placed = placement.place(view, request, options.limits)
-        placed, cpus = _narrow_to_l3(placed, own_host, view, loading, request, options.limits)
-        promise = placement.promise(located, placed, files.boottime_ns())._replace(cpus=cpus)
+        placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, options.limits)
+        promise = placement.promise(loading_guest, placed, files.boottime_ns())._replace(cpus=cpus)
         decision = Decision(
             promise,
             placed.cpus,
@@ -158,7 +158,7 @@ def _view_and_request(
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
-    """Return (the host's view without the guest, the guest's request), using the evidence."""
+    """Return the view of the host without the guest, and the guest's request."""
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
@@ -177,14 +177,17 @@ def _narrow_to_l3(
     request: model.Request,
     limits: model.PlacementOptions,
 ) -> tuple[model.Placement, tuple[int, ...]]:
-    """Narrow a placement to an L3 cache of its one place; return it and the cache's CPUs."""
+    """Narrow a placement on one node to one of the node's L3 caches, if it has several.
+
+    :returns: the placement, and the CPUs of the cache; no CPUs if it was not narrowed
+    """
     if (
         placed.cpus is None
         or placed.reasons[0].code != 'one_node'
         or not pools.has_l3s(host, placed.nodes)
     ):
         return placed, ()
-    from nova_numa_pmc.core.placement import l3  # few hosts have several on a node
+    from nova_numa_pmc.core.placement import l3  # few hosts have several L3 caches on a node
 
     cpus, reasons = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
     return placed._replace(
@@ -197,12 +200,12 @@ def record_started(
 ) -> None:
     """Record that a guest has started, and its place.
 
-    If the guest has ended meanwhile, and may have been started again, a late worker leaves the
-    promise as it is.
+    Nothing is recorded if the guest has ended or been started again meanwhile, which a late worker
+    would not have noticed.
     """
     with locked(options, root, timeout_s) as host_promises:
-        now = host_promises.promises.get(promise.uuid)
-        if now and now.since_ns == promise.since_ns:
+        current = host_promises.promises.get(promise.uuid)
+        if current and current.since_ns == promise.since_ns:
             host_promises.put(promise._replace(started=True))
 
 
@@ -212,9 +215,9 @@ def updated_promise(
     host: model.Topology,
     limits: model.PlacementOptions,
 ) -> model.Promise:
-    """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
+    """Return a running guest's promise with its current vCPUs, memory and nodes.
 
-    :param guest: read since vCPUs or memory were plugged or taken out
+    :param guest: the guest as it is after vCPUs or memory were plugged in or unplugged
     """
     from nova_numa_pmc.core.placement import promise_limit
 
@@ -228,17 +231,17 @@ def updated_promise(
         and guest.placed_by == ('numatune',)
         and not set(promise.cpu_nodes) & set(guest.mem_nodes)
     ):
-        # virsh numatune --live: where the memory is bound, the CPUs follow it.
-        beside = pools.nodes_of(pools.cpus_on(guest.mem_nodes, host, guest), host)
-        if beside:
+        # After virsh numatune --live has bound the memory, the CPUs follow it.
+        cpu_nodes = pools.nodes_of(pools.cpus_on(guest.mem_nodes, host, guest), host)
+        if cpu_nodes:
             promise = promise._replace(
-                cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(), bound=False, cpus=()
+                cpu_nodes=cpu_nodes, mem_nodes=guest.mem_nodes, mem_bytes=(), bound=False, cpus=()
             )
     return promise
 
 
 def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None:
-    """Free what was promised to the guest of this name."""
+    """Drop the promise of the guest with this name."""
     with locked(options, root, timeout_s) as host_promises:
         _drop(host_promises, name)
 
@@ -246,10 +249,10 @@ def forget(name: str, options: HostOptions, root: str, timeout_s: float) -> None
 def _drop(
     host_promises: promises_file.HostPromisesDraft, name: str, uuid: str | None = None
 ) -> None:
-    """Drop what was promised to a guest of this name or this uuid."""
-    for other, promise in list(host_promises.promises.items()):
-        if other == uuid or promise.name == name:
-            host_promises.drop(other)
+    """Drop the promises of the guests with this name or this uuid."""
+    for promise_uuid, promise in list(host_promises.promises.items()):
+        if promise_uuid == uuid or promise.name == name:
+            host_promises.drop(promise_uuid)
 
 
 def reconcile(
@@ -260,34 +263,34 @@ def reconcile(
     starting: model.Guest | None = None,
     now_ns: int | None = None,
 ) -> list[str]:
-    """Drop promises of guests that are gone, and count those that run without a promise.
+    """Drop the promises of guests that are gone, and add those of guests that have none.
 
-    The latter were started while the hook was not installed, was disabled or failed; if the
-    promises were lost, these are all guests.
+    A guest runs without a promise if it was started while the hook was not installed, was disabled
+    or failed. If the promises were lost, all guests do.
 
-    :param host_promises: locked, where they are those of the host
-    :param starting: the guest that is being decided on; it is not counted
+    :param host_promises: the promises to change; those of the host must be locked
+    :param starting: the guest that is being decided on, for which no promise is added
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
-    :raises StateError: the running guests cannot be listed: with them unknown, any decision
-        might break a promise
+    :raises StateError: the running guests cannot be listed, so that any decision might break
+        the promise of an unknown guest
     """
     problems = [host_promises.problem] if host_promises.problem else []
-    host_promises.promises, unknown = remaining(
+    host_promises.promises, unknown_names = remaining(
         host_promises.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
     )
     if starting:
-        unknown -= {starting.name}
-    if not unknown:
+        unknown_names -= {starting.name}
+    if not unknown_names:
         return problems
     from nova_numa_pmc.core.placement import promise_limit
 
-    found, unread = guests.read_running(root)
-    problems += unread
-    for guest in found:
-        if guest.name in unknown:
-            guest, beyond = promise_limit.limit_memory(guest, host, options.limits)
-            problems += ['guest %s: %s' % (guest.name, problem) for problem in beyond]
+    running, read_problems = guests.read_running(root)
+    problems += read_problems
+    for guest in running:
+        if guest.name in unknown_names:
+            guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
+            problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
             host_promises.put(_implied_promise(_with_pool_load(guest, host), host, options, root))
     return problems
 
@@ -295,23 +298,23 @@ def reconcile(
 def remaining(
     promises: Mapping[str, model.Promise], options: HostOptions, root: str, now_ns: int
 ) -> tuple[dict[str, model.Promise], frozenset[str]]:
-    """Return the promises without those of guests that are gone, and the names of guests without.
+    """Return the promises of guests that are not gone, and the names of guests without a promise.
 
     :param now_ns: CLOCK_BOOTTIME
     :raises StateError: the running guests cannot be listed
     """
     names = guests.active_names(root)
     running = [uuid for uuid, promise in promises.items() if promise.name in names]
-    kept = promises_file.prune(promises, running, now_ns, options.start_grace_s * 10**9)
-    return kept, names - {promise.name for promise in kept.values()}
+    present = promises_file.prune(promises, running, now_ns, options.start_grace_s * 10**9)
+    return present, names - {promise.name for promise in present.values()}
 
 
 def _loading_promises(
     promises: Collection[model.Promise], guest: model.Guest, host: model.Topology
 ) -> Collection[model.Promise]:
-    """Return the promises as they load the CPUs of a guest's pool.
+    """Return the promises with the vCPUs by which they load the CPUs of a guest's pool.
 
-    Those of guests in the floating pool load none of a pool apart from it.
+    Guests in the floating pool load no CPUs of a pool that is apart from it.
     """
     if not pools.is_apart(guest, host):
         return promises
@@ -321,7 +324,7 @@ def _loading_promises(
 def _followable_bytes(
     by_node: Mapping[int, int], host: model.Topology, limits: model.PlacementOptions
 ) -> dict[int, int]:
-    """Return the part of {node id: bytes} on nodes for guests; {}: most of it lies elsewhere."""
+    """Return the part of {node id: bytes} on nodes for guests; {} if most of it is elsewhere."""
     from nova_numa_pmc.core import node_memory
 
     followable = {
@@ -335,38 +338,40 @@ def _followable_bytes(
 def _follow(
     request: model.Request, decision: Decision, host: model.Topology, by_node: Mapping[int, int]
 ) -> Decision:
-    """Hold a guest to the CPUs beside its memory; as decided before where they are too few."""
+    """Change a decision so that the CPUs follow the memory, unless too few CPUs are beside it."""
     from nova_numa_pmc.core.host_view import split_bytes
 
-    total, homes = sum(by_node.values()), []
+    total_bytes, homes = sum(by_node.values()), []
     for node in sorted(by_node, key=lambda node: (-by_node[node], node)):
         homes.append(node)
-        beside = frozenset().union(*(node.cpus for node in host.nodes if node.id in homes))
-        if len(beside) >= request.vcpus:
+        cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in homes))
+        if len(cpus) >= request.vcpus:
             break
     else:
         return decision
-    holding = tuple(sorted(node for node in by_node if by_node[node] >= _HOLDS_RATIO * total))
-    cpu_nodes = pools.nodes_of(beside, host)
+    mem_nodes = tuple(
+        sorted(node for node in by_node if by_node[node] >= _HOLDS_RATIO * total_bytes)
+    )
+    cpu_nodes = pools.nodes_of(cpus, host)
     why = '%s: with its memory (%s)' % (
         name_nodes(cpu_nodes),
-        ', '.join('%d MiB on %d' % (by_node[node] >> 20, node) for node in holding),
+        ', '.join('%d MiB on %d' % (by_node[node] >> 20, node) for node in mem_nodes),
     )
     promise = decision.promise._replace(
         cpu_nodes=cpu_nodes,
-        mem_nodes=holding,
+        mem_nodes=mem_nodes,
         cpus=(),
         mem_bytes=tuple(
-            split_bytes(decision.promise.memory_bytes, [by_node[node] for node in holding])
+            split_bytes(decision.promise.memory_bytes, [by_node[node] for node in mem_nodes])
         ),
     )
-    return Decision(promise, beside, why, ())
+    return Decision(promise, cpus, why, ())
 
 
 def _evidence(
     cpus: frozenset[int], apart: bool, options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
-    """Return the evidence of the CPUs that a guest may use."""
+    """Return the evidence for the CPUs that a guest may use."""
     return pool_loads.evidence(
         options.state_path(root), files.read_boot_id(root), files.boottime_ns(), cpus, apart
     )
@@ -375,7 +380,7 @@ def _evidence(
 def _implied_promise(
     guest: model.Guest, host: model.Topology, options: HostOptions, root: str
 ) -> model.Promise:
-    """Return the promise that a running guest without one amounts to."""
+    """Return a promise for a running guest without one, by the CPUs that it is held to."""
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
@@ -387,7 +392,7 @@ def _implied_promise(
         mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
     )
     promise = placement.promise(guest, held, files.boottime_ns())._replace(started=True)
-    # Its own start recorded nothing: the hook was not there, or failed.
+    # Nothing was recorded at its start: the hook was not installed, or failed.
     return promise._replace(
         missed=(
             promise.origin == model.FLOATING
@@ -400,7 +405,7 @@ def _implied_promise(
 
 
 def _began_after_hook(pid: int | None, root: str) -> bool:
-    """Return whether a process began after the hook was installed; False where unknown."""
+    """Return whether a process began after the hook was installed; False if that is unknown."""
     if pid is None:
         return False
     try:
@@ -413,7 +418,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
-    """Return the CPUs a running guest's groups hold it to, None where that is unknown."""
+    """Return the CPUs that a running guest's groups hold it to, or None if that is unknown."""
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and slow to import
 
     try:
@@ -423,7 +428,7 @@ def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
 
 
 def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return the problems of a flavor's extra specs; the decision ignores these specs."""
+    """Return the problems of a flavor's extra specs that the decision ignores."""
     if not specs:
         return []
     from nova_numa_pmc import extra_specs  # few flavors have any
@@ -432,8 +437,11 @@ def _extra_spec_problems(specs: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _with_override(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
-    """Return the guest with the operator's override; without the file it is as any other."""
-    from nova_numa_pmc.state import overrides  # not where the decision is recalled
+    """Return the guest with the operator's override, and problems.
+
+    If the overrides cannot be read, the guest has none.
+    """
+    from nova_numa_pmc.state import overrides  # not needed if the decision is recalled
 
     try:
         (guest,), problems = overrides.with_overrides((guest,), root)
@@ -456,10 +464,10 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
 
 
 def _with_pool_load(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Return the guest with its pins' nodes, and only the vCPUs that load the floating pool."""
-    loading = pools.loading_vcpus(guest, host)
-    if loading != guest.vcpus:
-        guest = guest._replace(vcpus=loading)
+    """Return the guest with the nodes of its pins, and the vCPUs that load the floating pool."""
+    loading_vcpus = pools.loading_vcpus(guest, host)
+    if loading_vcpus != guest.vcpus:
+        guest = guest._replace(vcpus=loading_vcpus)
     return (
         guest._replace(cpu_nodes=pools.nodes_of(guest.pinned_cpus, host))
         if guest.pinned_cpus

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the promises file true while guests come and go.
+"""Keep the promises file up to date while guests come and go.
 
-The hook does so at each start. Without a start, guests that ended or started while the hook was
-not installed would go unnoticed.
+The hook does so at each start. Between starts, guests that ended, or that started while the hook
+was not installed, would go unnoticed.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.files import Identity
 
-#: How long to wait for the promises file's lock: starts of guests go first.
+#: How long to wait for the promises file's lock; short, because starts of guests go first [s].
 LOCK_TIMEOUT_S = 0.25
-#: Guests whose status file cannot be read are looked at again after this time [s].
+#: Status files that could not be read are tried again after this time [s].
 _RETRY_S = 60.0
 
 
 class PromisesUpkeep:
-    """Reads the promises file; takes its lock only where something has changed."""
+    """Reads the promises file, and takes its lock only if something has changed."""
 
     def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log
         #: Names of the guests whose status files cannot be read.
-        self._unclear: frozenset[str] = frozenset()
+        self._unreadable_names: frozenset[str] = frozenset()
         self._tried_s = 0.0
-        #: Identity of the file, None: there is none; the promises in it.
+        #: Identity of the file (None: there is none), and the promises in it.
         self._kept: tuple[Identity | None, HostPromises] | None = None
-        #: {(uuid, pid): what had placed the guest when it was last seen}.
+        #: {(uuid, pid): how others had placed the guest when it was last read}.
         self._placed: dict[model.Life, tuple[str, ...]] = {}
 
     def retry_unreadable(self, names: Iterable[str]) -> None:
-        """Retry unreadable status files, as events named their guests.
+        """Retry unreadable status files of guests that events have named.
 
-        :param names: of guests
+        :param names: names of guests
         """
-        if self._unclear.intersection(names):
-            self._unclear = frozenset()
+        if self._unreadable_names.intersection(names):
+            self._unreadable_names = frozenset()
 
     def read(self, host: model.Topology, now_ns: int) -> tuple[HostPromises, list[str]]:
-        """Return the promises, and problems.
+        """Return the current promises, and problems.
 
         :param now_ns: CLOCK_BOOTTIME
         :raises StateError: the running guests or the promises cannot be read
@@ -71,7 +71,7 @@ class PromisesUpkeep:
             if host_promises is None:
                 raise
             return host_promises, [str(error)]  # the next tick tries again
-        self._unclear = guests.active_names(self._root) - {
+        self._unreadable_names = guests.active_names(self._root) - {
             promise.name for promise in locked_promises.promises.values()
         }
         self._tried_s = now_ns / 1e9
@@ -81,11 +81,12 @@ class PromisesUpkeep:
     def follow(
         self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
     ) -> HostPromises:
-        """Update the promises of guests whose vCPUs or memory were plugged or unplugged.
+        """Update the promises of guests whose vCPUs or memory were plugged in or unplugged.
 
-        Not while one is moved: its promise is compared with what it was when that began.
+        Must not be called while a guest is being moved, because its promise is compared with the
+        one that it had when the move began.
 
-        :returns: the promises as they are now
+        :returns: the current promises
         """
         changed = []
         self._log_placed(running)
@@ -128,7 +129,7 @@ class PromisesUpkeep:
         return locked_promises.with_promises({})
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
-        """Log changes of what others have pinned of each guest."""
+        """Log each change in how others have placed a guest."""
         before, self._placed = self._placed, {}
         for guest in running:
             self._placed[guest.life] = guest.placed_by
@@ -142,7 +143,7 @@ class PromisesUpkeep:
                 )
 
     def _read_unlocked(self) -> HostPromises | None:
-        """Read the promises, if they are not those that were read last: parsing them is slow."""
+        """Return the promises, parsing the file (which is slow) only if it has changed."""
         identity: Identity | None
         directory = self.options.state_path(self._root)
         try:
@@ -154,17 +155,20 @@ class PromisesUpkeep:
         try:
             host_promises = promises.read(self.options, self._root)
         except StateError:
-            return None  # it is set aside, and reported, under the lock
-        self._kept = identity, host_promises  # what replaces it meanwhile has another identity
+            return None  # the file is set aside, and reported, under the lock
+        self._kept = identity, host_promises  # a file that replaces it has another identity
         return host_promises
 
     def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
-        """Return whether the promises are those of exactly the running guests."""
-        remaining, unknown = promises.remaining(
+        """Return whether the promises are exactly those of the running guests."""
+        remaining, names_without = promises.remaining(
             host_promises.promises, self.options, self._root, now_ns
         )
-        tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
-        return len(remaining) == len(host_promises.promises) and (not unknown or tried)
+        was_tried = (
+            names_without == self._unreadable_names
+            and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
+        )
+        return len(remaining) == len(host_promises.promises) and (not names_without or was_tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Immutable records: tuples whose items have names.
 
-A minimal ``typing.NamedTuple``; type checkers see the original. The libvirt hook defines two
-dozen records at every guest start. NamedTuple would compile code for each of them, which takes
-longer, with the imports of ``typing`` and ``collections``, than starting a bare Python
+This is a minimal ``typing.NamedTuple``; type checkers see the original. The libvirt hook defines
+two dozen records at every guest start. NamedTuple would compile code for each of them, which,
+together with importing ``typing`` and ``collections``, takes longer than starting a bare Python
 (``make bench-hook``).
 """
 
@@ -17,15 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as Record
 else:
-    from _operator import itemgetter  # operator takes a third of a millisecond
+    from _operator import itemgetter  # importing operator takes a third of a millisecond
 
-    #: By position; records share them.
+    #: The property of each position in a tuple; all records share them.
     _PROPERTIES = []
 
     class _RecordType(type):
         """Turns the annotations of a record's class into its fields, and drops the annotations.
 
-        They could not be evaluated at run time, as most types are imported for type checkers only.
+        Annotations could not be evaluated at run time, as most types are imported for type
+        checkers only.
         """
 
         def __new__(mcs, name, bases, body):
@@ -46,7 +47,7 @@ else:
         body.update(zip(names, _PROPERTIES))
 
     class Record(tuple, metaclass=_RecordType):
-        """Base of a record; its fields are what its class annotates, in that order::
+        """Base class of records; the fields are the annotated names of a class, in that order::
 
             class Point(Record):
                 x: int
@@ -68,8 +69,8 @@ else:
         def _complete(cls, values, named):
             """Append named values and defaults to the positional ones."""
             rest = cls._fields[len(values) :]
-            known = {**cls._field_defaults, **named}
-            unexpected = named.keys() - rest or [name for name in rest if name not in known]
+            by_name = {**cls._field_defaults, **named}
+            unexpected = named.keys() - rest or [name for name in rest if name not in by_name]
             if unexpected or len(values) > len(cls._fields):
                 raise TypeError(
                     '%s takes %s: %d given, missing or not taken: %s'
@@ -80,7 +81,7 @@ else:
                         ' '.join(unexpected) or 'none',
                     )
                 )
-            return (*values, *(known[name] for name in rest))
+            return (*values, *(by_name[name] for name in rest))
 
         def _replace(self, **changes):
             """Return a copy with some fields changed."""
@@ -91,7 +92,7 @@ else:
             return dict(zip(self._fields, self))
 
         def __getnewargs__(self):
-            return tuple(self)  # for copy and pickle: tuple's own would pass one tuple
+            return tuple(self)  # for copy and pickle: tuple's own method would pass one tuple
 
         def __repr__(self):
             return '%s(%s)' % (

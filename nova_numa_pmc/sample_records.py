@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of a host over one interval: per node and per guest.
+"""Measurements of a host over one interval, per node and per guest.
 
-The records that connect the code that measures (``host/``, the agent) with its readers
-(``top``, ``record``, ``report``, the publication). ``None`` is unknown, never 0.
+These records connect the code that measures (``host/``, the agent) with the code that reads
+measurements (``top``, ``record``, ``report``, the publication). ``None`` is unknown, never 0.
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
 
@@ -15,30 +15,30 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from typing import Any
 
-#: The basis of a guest's figures: its accesses were counted; others' counts were shared out;
-#: they were inferred from where pages lie and CPUs ran.
+#: The basis of a guest's figures: its own accesses were counted; counts of CPUs were divided among
+#: the guests; or the figures were inferred from where pages lie and vCPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
-#: Names of fields in JSON and recordings, where they differ.
+#: Names that fields have in JSON and in recordings, if they differ.
 _FILE_NAMES = {'basis': 'sure'}
 
 
 class NodeSample(Record):
-    """One node.
+    """Measurements of one node.
 
     :param id: the kernel's node id
-    :param capacity_cores, demand_cores: of the floating pool's CPUs [cores]
-        (``core/pressure.py``)
-    :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations, 1 saturated
+    :param capacity_cores, demand_cores: capacity of the floating pool's CPUs, and demand for them
+        [cores] (``core/pressure.py``)
+    :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations; 1 is saturated
     :param pressure: the highest of the known utilisations
     :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
-    :param remote_ratio: remote over all of these, 0 to 1
-    :param cpi: cycles per instruction; not to be relied on unless ``cpi_reliable``
-    :param waiting_cores, distance_cores: the loss in its two parts [cores]
-    :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
+    :param remote_ratio: remote share of these accesses, 0 to 1
+    :param cpi: cycles per instruction; only reliable if ``cpi_reliable``
+    :param waiting_cores, distance_cores: the two parts of the loss [cores]
+    :param io_miss_ratio: share of inbound device writes that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
-    :param promised_bytes: memory promised on it, as in :class:`model.NodeView`
-    :param stolen_cores: what the host's own hypervisor gave to others; ``capacity_cores`` is
-        without it
+    :param promised_bytes: memory promised on the node, as in :class:`model.NodeView`
+    :param stolen_cores: CPU time that the host's own hypervisor gave to others, which is not
+        included in ``capacity_cores``
     """
 
     id: int
@@ -65,11 +65,11 @@ class NodeSample(Record):
 
 
 class DeviceSample(Record):
-    """A guest's device.
+    """A device of a guest.
 
-    :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
-    :param node: the node id it sits on, None: the platform does not report it
-    :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
+    :param address: its PCI address ('0000:3b:00.1'), or the host's name for it ('eth0', 'nvme0')
+    :param node: id of the node that it is attached to; None: the platform does not report it
+    :param local: whether the guest's CPUs ran on that node for most of the interval; None: unknown
     """
 
     address: str
@@ -78,23 +78,24 @@ class DeviceSample(Record):
 
 
 class GuestSample(Record):
-    """One guest.
+    """Measurements of one guest.
 
-    :param source: the source of its memory accesses, '' none
-    :param basis: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
+    :param source: source of the evidence of its memory accesses; empty: none
+    :param basis: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; empty: no source
     :param cores: CPU time that all its threads got, vCPUs and others [cores]
     :param waiting_cores: CPU time that they wanted, were allowed, and did not get [cores]
-    :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
+    :param cores_by_node: (node id, cores that it ran there), by ascending id; empty: unknown
     :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
-    :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio
-    :param remote_ratio: remote over all, 0 to 1
-    :param bandwidth_bytes_per_sec: DRAM traffic where the source counts bytes
+    :param local_per_sec, remote_per_sec: DRAM accesses; None: the source has only a ratio
+    :param remote_ratio: remote share of its accesses, 0 to 1
+    :param bandwidth_bytes_per_sec: DRAM traffic, if the source counts bytes
     :param intensity: DRAM accesses per 1,000 instructions
-    :param counted_share: the smallest share of the interval that its counters ran, 1: no
+    :param counted_share: smallest share of the interval for which one of its counters ran; 1: no
         multiplexing; None: no counters
-    :param remote_cache_per_sec: hits in caches of other nodes, None: not counted
-    :param stalled_ratio: cycles in which it waited (on most CPUs for memory: ``events`` says
-        which) over all, 0 to 1; None: not counted. Both are counted in turns of their own
+    :param remote_cache_per_sec: hits in caches of other nodes; None: not counted
+    :param stalled_ratio: share of cycles in which it waited, 0 to 1 (on most CPUs for memory:
+        ``events`` lists them); None: not counted. This event and that of
+        ``remote_cache_per_sec`` are counted in turns of their own
     """
 
     uuid: str
@@ -119,17 +120,17 @@ class GuestSample(Record):
 
     @property
     def demand_cores(self) -> float | None:
-        """Return the CPU time that its threads wanted [cores]; None: unknown."""
+        """Return the CPU time that the guest's threads wanted [cores]; None: unknown."""
         return None if self.cores is None else self.cores + (self.waiting_cores or 0.0)
 
 
 class PoolSample(Record):
-    """A pool of CPUs other than the floating one (:mod:`nova_numa_pmc.core.pools`).
+    """Measurements of a pool other than the floating one (:mod:`nova_numa_pmc.core.pools`).
 
-    :param cpus: its CPUs, ascending
-    :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
-    :param stolen_by_node: (node id, cores of them that the host's own hypervisor gave to others,
-        None: unknown)
+    :param cpus: the pool's CPUs, ascending
+    :param demand_by_node: (node id, cores wanted of the pool's CPUs there; None: unknown)
+    :param stolen_by_node: (node id, CPU time of the pool's CPUs there that the host's own
+        hypervisor gave to others [cores]; None: unknown)
     """
 
     cpus: tuple[int, ...]
@@ -138,17 +139,17 @@ class PoolSample(Record):
 
 
 class Sample(Record):
-    """A host over one interval.
+    """Measurements of a host over one interval.
 
     :param taken_s: CLOCK_REALTIME at the end of the interval [s since the epoch]
-    :param elapsed_s: length of the interval [s]
-    :param source: the best source in use, '' none
+    :param elapsed_s: length of the interval [s]; 0 in a first sample, which has no rates
+    :param source: the best source in use; empty: none
     :param nodes: in the order of their ids
     :param guests: in the order of their names
-    :param problems: what could not be measured, with its remedy
-    :param pools: the pools other than the floating one, which is in ``nodes``
-    :param pool_source: source of the floating pool's CPUs: 'nova.conf', 'guests', 'kernel'; empty:
-        not reported
+    :param problems: what could not be measured, each with its remedy
+    :param pools: the pools other than the floating one, which ``nodes`` describe
+    :param pool_source: source of the floating pool's CPUs: 'nova.conf', 'guests' or 'kernel';
+        empty: not reported
     """
 
     taken_s: float
@@ -162,7 +163,7 @@ class Sample(Record):
 
 
 def file_names(kind: type[NodeSample] | type[GuestSample]) -> dict[str, str]:
-    """Return {field: its name in JSON and recordings} of a kind of sample."""
+    """Return {field: its name in JSON and recordings} for a kind of sample."""
     return {field: _FILE_NAMES.get(field, field) for field in kind._fields}
 
 

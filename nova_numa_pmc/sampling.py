@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a host: read everything once a tick, and subtract the readings of the tick before.
+"""Measure a host: read all counters once a tick, and subtract the readings of the previous tick.
 
-All callers, such as ``top``, ``record`` and the agent, measure with :class:`Sampler`.
+Everything that measures, such as ``top``, ``record`` and the agent, uses :class:`Sampler`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 class CpuUse(Record):
-    """CPU time of each node that was busy, wanted and stolen, {node id: cores}; None: unknown.
+    """The CPU time that was used, wanted and stolen, {node id: cores}; None: unknown.
 
-    :param busy: of all CPUs of the node
-    :param demand: of the floating pool: time for which its CPUs were busy or guests' threads
-        waited for them; the waiting of others does not count
-    :param stolen: of the floating pool
+    :param busy: time for which CPUs of the node were busy
+    :param demand: time for which CPUs of the floating pool were busy or guests' threads waited for
+        them; waiting of other threads does not count
+    :param stolen: time stolen from CPUs of the floating pool
     :param others: the samples of all other pools
     """
 
@@ -62,9 +62,9 @@ class Sampler:
     """Measures a host; each sample covers the time since the previous one.
 
     :param options: the group ``[counters]``; None: the defaults
-    :param root: where proc, sys and run are (tests)
-    :ivar pool: the floating pool of the last sample; None: there was none
-    :ivar mlp: misses that a core waits for at the same time, by the events of the last sample
+    :param root: directory that contains proc, sys and run (tests)
+    :ivar pool: the floating pool of the last sample; None: there was no sample
+    :ivar mlp: the MLP that applies to the events of the last sample
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Sampler:
         self.mlp: float = pressure.MLP_DEMAND
 
     def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
-        """Return the sample of the time since the last call; the first one has no rates.
+        """Return a sample of the time since the last call; the first sample has no rates.
 
-        It never sleeps, and reports what cannot be read in ``problems`` instead of raising.
+        Never sleeps. What cannot be read is reported in ``problems``, and no error is raised.
 
         :param now_ns: CLOCK_MONOTONIC [ns], by default now
         :param taken_s: CLOCK_REALTIME [s], by default now
@@ -102,7 +102,7 @@ class Sampler:
         try:
             host = usable_cpus.host_with_usable_cpus(self._root)
         except TopologyError as error:
-            self._before_ns = None  # nothing else was read: the next sample is a first one
+            self._before_ns = None  # nothing else was read, so the next sample is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         return self._measure(host, taken_s, before_ns, now_ns, elapsed_ns)
 
@@ -119,28 +119,28 @@ class Sampler:
         self.pool = self._find_floating_pool(host, guests, now_ns, problems)
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
-        counts, uncore_uses = self._count(host, elapsed_ns, problems)
+        counts, traffic = self._count(host, elapsed_ns, problems)
         ladder_sample = self._ladder.sample(
-            SourceTick(before_ns, now_ns, host, guests, _at_least(cpu_use.busy, guests), counts)
+            SourceTick(before_ns, now_ns, host, guests, _busy_cores(cpu_use.busy, guests), counts)
         )
         problems += ladder_sample.problems
         guest_samples = self._guest_samples(guests, ladder_sample.evidence, problems)
-        moved = {} if counts else self._resctrl.nodes_at(now_ns)
+        resctrl_counts = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = (
             counts
-            or moved
+            or resctrl_counts
             or build_sample.counts_of_guests(
                 guests, ladder_sample.evidence, [node.id for node in host.nodes]
             )
         )
         uses = [
-            _use(node, cpu_use, counts.get(node.id), uncore_uses.get(node.id, uncore.UncoreUse()))
+            _node_use(node, cpu_use, counts.get(node.id), traffic.get(node.id, uncore.UncoreUse()))
             for node in host.nodes
         ]
-        capacities = self._capacities(host, cpu_use.stolen, bool(moved))
+        capacities = self._capacities(host, cpu_use.stolen, bool(resctrl_counts))
         self.mlp = capacities.mlp
         nodes, _ = build_sample.node_samples(
-            host.nodes, uses, capacities, guest_samples, bool(moved)
+            host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
         )
         nodes = self._with_promised_bytes(host, nodes, problems)
         return Sample(
@@ -155,7 +155,7 @@ class Sampler:
         )
 
     def _sources(self) -> list[Source]:
-        make: dict[str, Callable[[], Source]] = {
+        factories: dict[str, Callable[[], Source]] = {
             counters_conf.GUESTS: lambda: self._by_guest,
             counters_conf.CPUS: cpu_counters.CpuShare,
             counters_conf.RESCTRL: lambda: self._resctrl,
@@ -167,10 +167,10 @@ class Sampler:
             for name in self._options.sources
             if self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS)
         ]
-        return [make[name]() for name in names]
+        return [factories[name]() for name in names]
 
     def _select(self) -> events.Selection:
-        """Choose the events of this host."""
+        """Choose the events to count on this host."""
         if self._libpfm is None:
             self._libpfm = pfm.load()
         return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
@@ -183,13 +183,13 @@ class Sampler:
         problems: list[str],
     ) -> pools.Pool:
         """Return the floating pool; add a problem if Nova's CPU sets cannot be read."""
-        sets, unread = self._cpu_sets.read(now_ns)
-        problems += unread
+        cpu_sets, read_problems = self._cpu_sets.read(now_ns)
+        problems += read_problems
         return pools.floating_pool(
             host,
             tuple(running_guest.guest for running_guest in guests),
-            sets.shared,
-            sets.dedicated,
+            cpu_sets.shared,
+            cpu_sets.dedicated,
         )
 
     def _cpu_use(
@@ -206,11 +206,11 @@ class Sampler:
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
         def demand(cpus: frozenset[int]) -> float | None:
-            ran = cpu_times.sum_over(busy, cpus)
+            busy_cores = cpu_times.sum_over(busy, cpus)
             return (
                 None
-                if ran is None or not elapsed_ns
-                else ran + sum(waiting.get(cpu, 0.0) for cpu in cpus)
+                if busy_cores is None or not elapsed_ns
+                else busy_cores + sum(waiting.get(cpu, 0.0) for cpu in cpus)
             )
 
         others = tuple(
@@ -236,7 +236,7 @@ class Sampler:
     def _count(
         self, host: model.Topology, elapsed_ns: int, problems: list[str]
     ) -> tuple[dict[int, CpuRates], dict[int, uncore.UncoreUse]]:
-        """Return the counts of CPUs and of memory controllers by node; {}: nothing counted."""
+        """Return {node id: counts} of CPUs and of memory controllers; {}: not counted."""
         if not self._options.enabled:
             return {}, {}
         uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
@@ -288,7 +288,7 @@ class Sampler:
         except StateError as error:
             problems.append(str(error))
             return nodes
-        if host_promises is None:  # no guest was placed since boot
+        if host_promises is None:  # no guest has been placed since boot
             return nodes
         view = host_view.view(host, host_promises.promises.values(), self._options.limits)
         return tuple(
@@ -313,9 +313,9 @@ class Sampler:
         )
 
     def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
-        """Return unloaded latencies by position, rows: from the CPUs.
+        """Return unloaded latencies by position, one row for the CPUs of each node [ns].
 
-        Where they were not measured they follow the distances that guests are placed by.
+        Latencies that were not measured are estimated from the distances used for placement.
         """
         rows = tuple(
             row
@@ -347,28 +347,28 @@ def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple
     return tuple(values.get(node.id) for node in host.nodes)
 
 
-def _at_least(
+def _busy_cores(
     busy: Mapping[int, float | None], guests: Iterable[RunningGuest]
 ) -> dict[int, float]:
-    """Return busy cores by node, at least what the guests ran there.
+    """Return {node id: busy cores}, at least the cores that guests ran there.
 
-    The host's times have a resolution of 10 ms; those of guests are finer.
+    The host's CPU times have a resolution of 10 ms; those of guests are finer.
     """
-    ran = {node: 0.0 for node in busy}
+    guest_cores = {node: 0.0 for node in busy}
     for running_guest in guests:
         for node, cores in running_guest.cores_by_node.items():
-            ran[node] = ran.get(node, 0.0) + cores
-    return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
+            guest_cores[node] = guest_cores.get(node, 0.0) + cores
+    return {node: max(cores, busy.get(node) or 0.0) for node, cores in guest_cores.items()}
 
 
-def _use(
+def _node_use(
     node: model.Node, cpu_use: CpuUse, counts: CpuRates | None, use: uncore.UncoreUse
 ) -> build_sample.NodeUse:
-    """Return the use of a node."""
+    """Combine the measurements of a node."""
     if counts is None:
         # A memory-only node accesses no memory.
-        none = None if node.online_cpus else 0.0
-        counts = build_sample.CpuRates(none, none, None, None, None)
+        no_accesses = None if node.online_cpus else 0.0
+        counts = build_sample.CpuRates(no_accesses, no_accesses, None, None, None)
     incoming = None
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)

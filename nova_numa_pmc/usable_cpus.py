@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the topology of a host, reduced to the CPUs that guests may use.
 
-Imported by the libvirt hook at every guest start: light modules only.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_topology, files, topology
 from nova_numa_pmc.state import pool_loads
 
-#: The guests' partition, with systemd and without: an operator may have withheld CPUs from it.
+#: CPUs of the guests' partition, with and without systemd; operators may withhold CPUs from it.
 _PARTITION_CPUS = (
     'sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
     'sys/fs/cgroup/machine/cpuset.cpus.effective',
@@ -23,18 +23,18 @@ _PARTITION_CPUS = (
 
 
 def host_with_pool_cpus(root: str, pool: pools.Pool | None = None) -> model.Topology:
-    """Read the topology; its nodes' ``cpus`` are those of the floating pool (:mod:`pools`).
+    """Read the topology, with the floating pool's CPUs as its nodes' ``cpus`` (:mod:`pools`).
 
-    :param pool: the floating pool; None: the one that the agent published
+    :param pool: the floating pool; None: the one that the agent has published
     :raises TopologyError: the host cannot be read
     """
     return pools.with_floating_pool(host_with_usable_cpus(root), pool or published_pool(root))
 
 
 def host_with_usable_cpus(root: str) -> model.Topology:
-    """Read the topology; its nodes' ``cpus`` are all that are usable.
+    """Read the topology, with all usable CPUs as its nodes' ``cpus``.
 
-    Those are the CPUs that are neither isolated nor kept from the guests' partition.
+    A CPU is usable if it is neither isolated nor withheld from the guests' partition.
 
     :raises TopologyError: the host cannot be read
     """
@@ -52,7 +52,10 @@ def host_with_usable_cpus(root: str) -> model.Topology:
 def _with_usable_cpus(
     host: model.Topology, allowed: frozenset[int] | None = None
 ) -> model.Topology:
-    """Give the nodes their usable CPUs; ``allowed`` None: the partition has all."""
+    """Return the host with its nodes' usable CPUs.
+
+    :param allowed: the partition's CPUs; None: it has all
+    """
     nodes = []
     for node in host.nodes:
         cpus = node.cpus if allowed is None else node.cpus & allowed
@@ -61,11 +64,11 @@ def _with_usable_cpus(
 
 
 def published_pool(root: str) -> pools.Pool | None:
-    """Return the floating pool that the agent published last in this boot; None: none."""
+    """Return the floating pool that the agent last published since boot, or None."""
     try:
         loads = pool_loads.read(host_options.read_below(root).state_path(root))
     except StateError:
-        return None  # the reader of the loads says why
+        return None  # the code that reads the loads reports why
     if loads is None or not loads.pools or loads.boot_id != files.read_boot_id(root):
         return None
     return pools.Pool(loads.pools[0].cpus, pools.AGENT)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-numa-agent: a loop of ticks, whose stages measure, publish, hold guests and move them."""
+"""nova-numa-agent: a loop of ticks whose stages measure, publish, hold guests and move them."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: measure, publish, hold guests to their places, and move those for which it pays.
+"""The agent: measure, publish, hold guests to their places, and make the moves that pay.
 
-One thread runs a loop of ticks. A tick consists of stages that fail independently of each other;
-a failure is logged once, until the stage works again.
+One thread runs a loop of ticks. A tick consists of stages that fail independently of each other.
+A failing stage is logged once, and again when it works.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ LOG = logging.getLogger(__name__)
 class Agent:
     """The agent of one host.
 
-    :param root: where proc, sys and run are (tests)
-    :param listener: receives libvirt's events, already started; None: status files are read alone
+    :param root: directory that contains proc, sys and run (tests)
+    :param listener: receives libvirt's events and has been started; None: only status files are
+        read
     :ivar options: the options in force
     """
 
@@ -56,7 +57,7 @@ class Agent:
         listener: Listener | None = None,
         port: KernelPort = KERNEL,
     ) -> None:
-        """Open only the sources of guest events; counters are opened by the first tick."""
+        """Open the sources of guest events only; the first tick opens the counters."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
@@ -75,7 +76,7 @@ class Agent:
         self._demand_file = demand_file.DemandFile(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
-        """Apply new options; counters are reopened if their options have changed."""
+        """Apply new options, and reopen the counters if their options have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)
@@ -87,14 +88,14 @@ class Agent:
         self.options = self._executor.move_promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
-        """Run all stages once; nothing is raised.
+        """Run all stages once; never raise.
 
-        :param now: the moment of the tick, by default read from the clocks
+        :param now: the moment of the tick; by default, the clocks are read
         """
         self._collect_events()
         self._queue_changed_guests()
         tick = self._collect(now or Moment.read())
-        # Before the promises are read, so that they include the moves of a finished command.
+        # Taken before the promises are read, so that they include the moves of a finished command.
         may_move = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
@@ -130,19 +131,19 @@ class Agent:
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
-        """Handle the guests that events named as a tick would, without measuring.
+        """Handle the guests that events have named, as a tick does but without measuring.
 
-        Nothing is raised.
+        Never raise.
 
-        :param now: the current moment, by default read from the clocks
-        :returns: seconds after which to call it again; None: once a descriptor is readable
+        :param now: the current moment; by default, the clocks are read
+        :returns: seconds after which to call this again; None: when a descriptor is readable
         """
         self._collect_events()
-        due_in_s, last = self._guest_events.due_in_s(), self._last_tick
-        if due_in_s is None or due_in_s > 0 or last is None or last.host is None:
+        due_in_s, last_tick = self._guest_events.due_in_s(), self._last_tick
+        if due_in_s is None or due_in_s > 0 or last_tick is None or last_tick.host is None:
             return due_in_s or None
         self._queue_changed_guests()
-        tick = last._replace(now=now or Moment.read(), host_promises=None, guests=())
+        tick = last_tick._replace(now=now or Moment.read(), host_promises=None, guests=())
         with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
             may_move = self._move_lock.take(self._directory)
@@ -155,20 +156,20 @@ class Agent:
             self._guest_events.collect()
 
     def _queue_changed_guests(self) -> None:
-        """Mark the guests that events named as due."""
+        """Mark the guests that events have named as due."""
         names = self._guest_events.pop_names()
         self._read_schedule.mark_changed(names)
         self._promises_upkeep.retry_unreadable(names)
 
     @property
     def descriptors(self) -> list[int]:
-        """Return descriptors that are readable when :meth:`handle_events` has something to do."""
+        """Return descriptors that become readable when :meth:`handle_events` has work to do."""
         return self._guest_events.descriptors
 
     def _record_and_hold(self, tick: Tick, may_move: bool) -> Tick:
         """Bring the promises up to date and hold the guests to their places.
 
-        :param may_move: the agent has the move lock: no command is moving guests
+        :param may_move: whether the agent has the move lock, so that no command is moving guests
         :returns: the tick with the updated promises
         """
         if tick.host is None or tick.host_promises is None:
@@ -203,7 +204,7 @@ class Agent:
             self._reassertion.hold(tick, covered=self._covered_nodes(tick), only_unbind=True)
             return
         assert tick.host_promises is not None
-        # Only groups of guests that we placed are read or written.
+        # Only the groups of guests that we have placed are read or written.
         placed = {
             uuid
             for uuid, promise in tick.host_promises.promises.items()
@@ -244,7 +245,7 @@ class Agent:
 
     @staticmethod
     def _log_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
-        """Log a change of the floating pool's CPUs, as guests are held to them."""
+        """Log a change of the floating pool's CPUs, to which guests are held."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
                 'floating pool: CPUs %s, %s',
@@ -255,10 +256,10 @@ class Agent:
     def _guests(self) -> tuple[model.Guest, ...]:
         # The sample has reported the problems.
         running, _ = self._guest_events.guests.read()
-        # If the overrides cannot be read, no guest is held or moved, as that might violate one.
-        marked, problems = overrides.with_overrides(running, self._root)
+        # If they cannot be read, no guest is held or moved, as that might violate an override.
+        guests, problems = overrides.with_overrides(running, self._root)
         self._problem_log.problems(problems)
-        return marked
+        return guests
 
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
@@ -271,9 +272,10 @@ class Agent:
         return tick
 
     def _publication(self, tick: Tick) -> Publication | None:
-        """Return the host's publication.
+        """Return the host's publication, or None.
 
-        None for a first sample, which has no rates and would replace a better publication.
+        Nothing is published of a first sample, which has no rates and would replace a better
+        publication.
         """
         if not (
             tick.sample
@@ -294,7 +296,7 @@ class Agent:
                 self._demand_file.demand_history(),
             )
         if loads is None:
-            # The interval's own load, to which guests that just arrived have to be added.
+            # The load of the interval itself does not include guests that have just arrived.
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         view = host_view.view(
@@ -310,7 +312,7 @@ class Agent:
         )
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:
-        """Return the ids of the nodes whose promises fit their memory; None: no guest is bound."""
+        """Return the ids of nodes whose memory covers their promises; None: no guest is bound."""
         assert tick.host is not None and tick.host_promises is not None
         if not any(promise.bound for promise in tick.host_promises.promises.values()):
             return None
@@ -320,9 +322,9 @@ class Agent:
         return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next step of the moves in progress; nothing is raised.
+        """Take the next step of the moves in progress; never raise.
 
-        :returns: seconds after which to call it again; None: no move is in progress
+        :returns: seconds after which to call this again; None: no move is in progress
         """
         pause_s = None
         with self._problem_log.stage('moving'):
@@ -335,13 +337,13 @@ class Agent:
         self._executor.clear_queue()
 
     def abandon(self) -> None:
-        """End the move in progress: keep it if most of its memory has moved, else take it back."""
+        """End the move in progress: keep it if most of its memory has moved, else undo it."""
         with self._problem_log.stage('moving'):
             self._executor.abandon()
         self._release_move_lock()
 
     def close(self) -> None:
-        """Save the guests' demand, and close files, counters and connections."""
+        """Save the guests' demand and close files, counters and connections."""
         self._move_lock.release()
         with self._problem_log.stage('recording guest demand'):
             self._demand_file.close(self.options)

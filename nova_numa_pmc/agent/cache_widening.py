@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let guests that wait for the CPUs of their L3 cache use all of their nodes.
+"""Let guests that wait for the CPUs of their L3 cache use all CPUs of their nodes.
 
-At its start a guest is held to an L3 cache on which the promised vCPUs leave room
-(``core/placement/l3.py``). If demand grows, its guests would wait beside idle CPUs, and do worse
-than floating guests. A widened guest stays widened until it is moved or restarted.
+At its start, a guest is held to an L3 cache on which the promised vCPUs leave room
+(``core/placement/l3.py``). If demand grows, the guests of the cache would wait beside idle CPUs,
+and do worse than floating guests. A widened guest stays widened until it is moved or restarted.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import NodeSample, Sample
     from nova_numa_pmc.state.promises_format import HostPromises
 
-    #: Node ids and CPUs of a promise.
+    #: The node ids and the CPUs of a promise, which identify a cache.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: A guest is widened once those of its cache have waited this long beside idle CPUs [core-seconds]
-#: (assumed: a few times what the cold caches of such a change cost).
+#: A guest is widened once the guests of its cache have waited this long beside idle CPUs
+#: [core-seconds] (assumed: a few times the cost of cold caches after such a change).
 WIDEN_AFTER_CORE_SEC = 10.0
-#: Waiting on one cache up to this is noise [cores].
+#: Waiting on one cache up to this amount is treated as noise [cores].
 NOISE_CORES = 0.1
-#: A sample counts for at most this long, however late the next one is [s].
+#: A sample counts for at most this time, however long its interval was [s].
 INTERVAL_MAX_S = 60.0
 
 
 class CacheWidening:
-    """Adds up how long the guests of each cache wait beside idle CPUs, and widens them."""
+    """Adds up how long the guests of each cache wait beside idle CPUs, and widens guests."""
 
     def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
         self.options = options
@@ -46,16 +46,18 @@ class CacheWidening:
         self._waited: dict[_Cache, float] = {}  # [core-seconds]
 
     def widen(self, tick: Tick) -> Tick:
-        """Widen the guest that waits most on each cache with lasting waits; return the tick.
+        """Widen the guest that waits most, on each cache on which waiting persists.
 
         :param tick: with sample, host and promises
+        :returns: the tick with the current promises
         :raises StateError: a promise cannot be written
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         waiting = self._waiting(tick.sample, tick.host_promises, tick.host, tick.guests)
-        guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
-        for guest, waits in waiting:
-            guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
+        waiters_by_cache: dict[_Cache, list[tuple[float, model.Promise]]] = {}
+        for promise, waiting_cores in waiting:
+            cache = (promise.cpu_nodes, promise.cpus)
+            waiters_by_cache.setdefault(cache, []).append((waiting_cores, promise))
         elapsed_s = min(tick.sample.elapsed_s or 0.0, INTERVAL_MAX_S)
         cores = dict(
             zip(
@@ -65,21 +67,22 @@ class CacheWidening:
         )
         before, self._waited = self._waited, {}
         widened: dict[str, model.Promise] = {}
-        for key, waiters in guests.items():
-            # This waiting is part of the demand on the nodes, too.
-            waits = sum(waiting for waiting, _ in waiters)
-            spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
-            waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
+        for cache, waiters in waiters_by_cache.items():
+            # The waiting is also included in the demand on the nodes, so it is added to the room.
+            total = sum(waiting_cores for waiting_cores, _ in waiters)
+            room = max(0.0, self._room(tick.sample.nodes, cache[0], cores) + total)
+            excess = min(total, room) - NOISE_CORES
+            waited = max(0.0, before.get(cache, 0.0) + excess * elapsed_s)
             if waited < WIDEN_AFTER_CORE_SEC:
-                self._waited[key] = waited
+                self._waited[cache] = waited
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
-            after = promise._replace(cpus=())
-            promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
-            widened[promise.uuid] = after
+            widened_promise = promise._replace(cpus=())
+            promises.record_started(widened_promise, self.options, self._root, LOCK_TIMEOUT_S)
+            widened[promise.uuid] = widened_promise
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '
-                'while others are idle',
+                'while other CPUs are idle',
                 promise.name,
                 name_nodes(promise.cpu_nodes),
                 waiting_cores,
@@ -93,13 +96,13 @@ class CacheWidening:
         host: model.Topology,
         running: Iterable[model.Guest],
     ) -> list[tuple[model.Promise, float]]:
-        """List (promise, cores that it waits for) of the guests held to a cache, where known.
+        """List (promise, cores waited for) for the guests held to a cache, where this is known.
 
-        One that has grown beyond its cache has all CPUs of its nodes already.
+        A guest that has grown beyond its cache has all CPUs of its nodes already.
         """
-        waiting, waits = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
+        waiting, waiting_cores = [], {guest.uuid: guest.waiting_cores for guest in sample.guests}
         for guest in running:
-            promise, cores = host_promises.promises.get(guest.uuid), waits.get(guest.uuid)
+            promise, cores = host_promises.promises.get(guest.uuid), waiting_cores.get(guest.uuid)
             if (
                 promise is not None
                 and promise.cpus
@@ -116,7 +119,7 @@ class CacheWidening:
     def _room(
         samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
     ) -> float:
-        """Return the spare capacity of some nodes [cores]; unknown counts as no idle CPUs."""
+        """Return the spare capacity of some nodes [cores]; -inf if a demand is unknown."""
         room = 0.0
         for node in samples:
             if node.id in nodes:

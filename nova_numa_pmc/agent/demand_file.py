@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the histories of guests' demand across restarts of the agent and of the host.
 
-The file is replaced every few minutes and when the agent ends. What a crash loses is measured
-again.
+The file is replaced every few minutes and when the agent ends. Demand that is lost in a crash is
+measured again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import PoolSample
 
 FILE = 'demand'
-#: Measured time between two writes, and the least that is worth a write at the end [s].
+#: Measured time between two writes, and the least that is worth writing when the agent ends [s].
 SAVE_EVERY_S, SAVE_MIN_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
@@ -32,8 +32,8 @@ _SIZE_MAX_BYTES = 8 << 20
 class DemandFile:
     """The histories of this host, and their file.
 
-    :param root: where the host's file systems begin
-    :ivar histories: None: not read yet
+    :param root: root of the host's file system
+    :ivar histories: the histories; None: not read yet
     """
 
     def __init__(self, root: str, log: logging.Logger) -> None:
@@ -48,11 +48,11 @@ class DemandFile:
     def feed(
         self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
-        """Add a tick's interval; return the host's demand over the longer horizon.
+        """Add a tick's interval and return the host's demand over the longer horizon.
 
         :param tick: with sample, host and promises
-        :param options: the file is written where the agent publishes
-        :returns: ({node id: load}, demand of the pools other than the floating one)
+        :param options: the file is written only if the agent publishes
+        :returns: {node id: load}, and the demand of the pools other than the floating one
         """
         assert tick.sample is not None and tick.host is not None and tick.host_promises is not None
         if self.histories is None:
@@ -65,7 +65,7 @@ class DemandFile:
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        longer = lasting_demand.LastingDemand(
+        demand = lasting_demand.LastingDemand(
             self.histories,
             tick.sample,
             tick.host,
@@ -74,26 +74,26 @@ class DemandFile:
             options.shared.limits,
             tick.now.boottime_ns,
         )
-        return longer.node_loads(), longer.pool_demands()
+        return demand.node_loads(), demand.pool_demands()
 
     def demand_history(self) -> model.DemandHistory:
-        """Return the history by which demand of new guests is estimated, as it is published."""
+        """Return the history from which the demand of new guests is estimated, as published."""
         return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write the histories, unless less than :data:`SAVE_MIN_S` was measured since."""
+        """Write the histories, unless less than :data:`SAVE_MIN_S` was measured since the last."""
         if self.histories is None or not options.publish:
             return
         if self.histories.clock_s >= self._saved_s + SAVE_MIN_S:
             self.save(durable=True)
 
     def save(self, durable: bool = False) -> None:
-        """Replace the file; log one warning when this starts to fail.
+        """Replace the file; log one warning when this begins to fail.
 
-        :param durable: wait until the disk has it
+        :param durable: whether to wait until the file is on disk
         """
         assert self.histories is not None
-        self._saved_s = self.histories.clock_s  # a write that fails is not retried in each tick
+        self._saved_s = self.histories.clock_s  # a failed write is not retried in every tick
         data = json.dumps(
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()
@@ -115,9 +115,9 @@ class DemandFile:
 
 
 def read(root: str = '/') -> Histories | None:
-    """Return the histories in a host's file, None where none were written.
+    """Return the histories in a host's file, or None if there is no file.
 
-    :raises StateError: the file cannot be used; names it and the remedy
+    :raises StateError: the file cannot be used
     """
     directory = os.path.join(root, state_files.PERSISTENT)
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect events of guests: from libvirt, its status directory and guests' control groups.
+"""Collect events of guests from libvirt, its status directory and the guests' control groups.
 
-Each of the three may be missing; changes are then found by the next tick.
+Each of the three sources may be missing; the next tick then finds the changes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
 
-    #: A guest's name and the id of its process.
+    #: The name of a guest and the id of its process.
     _Key = tuple[str, int | None]
 
-#: Events within this time of the first are handled together [s].
+#: Events that follow the first one within this time are handled together with it [s].
 COALESCE_S = 0.2
 _FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
 _GROUPS = inotify.MODIFY | inotify.CREATE
-#: Prefix of :attr:`GuestEvents.source` where libvirt reports no events.
+#: Prefix of :attr:`GuestEvents.source` if libvirt reports no events.
 BY_STATUS_FILES = 'status files'
 
 
 class GuestEvents:
     """Collects the names of guests that have changed, until they are handled.
 
-    :param listener: receives libvirt's events, already started; None: there is none
+    :param listener: receives libvirt's events and has been started; None: there is none
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class GuestEvents:
         self._root, self._log, self._clock, self._listener = root, log, clock, listener
         self.guests = live_guests.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names
-        self._since_s = 0.0  # when the first of them was heard
+        self._since_s = 0.0  # when the first of them was received
         self._directory: int | None = None  # the watch of the status directory
-        self._names: dict[int, str] = {}  # watch of a group → guest's name
-        self._watches: dict[_Key, dict[str, int]] = {}  # {path: watch}
+        self._names: dict[int, str] = {}  # watch of a group → name of its guest
+        self._watches: dict[_Key, dict[str, int]] = {}  # guest → {path of a group: its watch}
         self._logged_source = ''
         try:
             self._inotify: inotify.Inotify | None = inotify.Inotify()
@@ -62,32 +62,32 @@ class GuestEvents:
 
     @property
     def descriptors(self) -> list[int]:
-        """Return the descriptors that become readable with an event."""
+        """Return the descriptors that become readable when an event arrives."""
         return [source.fileno() for source in (self._inotify, self._listener) if source]
 
     @property
     def source(self) -> str:
-        """Return the source of changes: 'libvirt', or 'status files: ' and why."""
+        """Return the source of changes: 'libvirt', or 'status files', with the reason if known."""
         if self._listener is None:
             return BY_STATUS_FILES
         problem = self._listener.problem
         return '%s: %s' % (BY_STATUS_FILES, problem) if problem else 'libvirt'
 
     def collect(self) -> None:
-        """Collect the pending events, without waiting."""
-        heard: set[str] = set()
+        """Collect the pending events without waiting."""
+        names: set[str] = set()
         if self._listener is not None:
             for change in self._listener.pop_events():
                 self.guests.update(change)
-                heard.add(change.name)
+                names.add(change.name)
             self._log_source()
         if self._inotify is not None:
             self._watch_directory(self._inotify)
             for event in self._inotify.read():
-                heard |= self._names_of(event)
-        if heard and not self._pending:
+                names |= self._names_of(event)
+        if names and not self._pending:
             self._since_s = self._clock()
-        self._pending |= heard
+        self._pending |= names
 
     def due_in_s(self) -> float | None:
         """Return the seconds until the collected events are due; None: there are none."""
@@ -96,18 +96,18 @@ class GuestEvents:
         return max(0.0, self._since_s + COALESCE_S - self._clock())
 
     def pop_names(self) -> set[str]:
-        """Return the names of the guests with events, and forget them."""
+        """Return the names of the guests with events, and clear them."""
         names, self._pending = self._pending, set()
         return names
 
     def watch(self, present: Iterable[model.Guest]) -> set[str]:
-        """Watch the groups of these guests and no others.
+        """Watch the groups of these guests, and those of no other guests.
 
-        :returns: uuids of the watched guests; the others have to be read in each tick
+        :returns: uuids of the watched guests; the other guests have to be read in every tick
         """
         by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in present}
-        for gone in self._watches.keys() - by_key.keys():
-            self._unwatch(gone)
+        for key in self._watches.keys() - by_key.keys():
+            self._unwatch(key)
         if self._inotify is None:
             return set()
         watched = set()
@@ -139,12 +139,12 @@ class GuestEvents:
         try:
             self._directory = watcher.add(directory, _FILES)
         except OSError:
-            return  # libvirt has not made it yet, or there are no watches left
+            return  # libvirt has not created it yet, or there are no watches left
         self._pending.update(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
         self._since_s = self._clock()
 
     def _names_of(self, event: inotify.InotifyEvent) -> set[str]:
-        """Return the names of the guests that an event is about."""
+        """Return the names of the guests that an event concerns."""
         if event.mask & inotify.OVERFLOW:
             return {name for name, _ in self._watches}
         if event.mask & inotify.IGNORED:
@@ -159,29 +159,29 @@ class GuestEvents:
             return set()
         if event.mask & inotify.CREATE and event.mask & inotify.IS_DIRECTORY:
             for key in [key for key in self._watches if key[0] == name]:
-                self._unwatch(key)  # a new group: all are listed and watched again
+                self._unwatch(key)  # with a new group, all groups are listed and watched again
             return {name}
         return {name} if event.name.startswith('cpuset.') else set()
 
     def _watch_groups(self, key: _Key, watcher: inotify.Inotify) -> None:
-        """Watch the groups of a guest, including any that appear while this runs."""
+        """Watch the groups of a guest, including any that are created meanwhile."""
         try:
             watches: dict[str, int] = {}
             self._watches[key] = watches
-            before: set[str] | None = None
+            former_paths: set[str] | None = None
             while True:
                 groups = cgroups.find(key[1], self._root)
                 paths = {groups.scope, groups.target, *groups.children}
-                if paths == before:
+                if paths == former_paths:
                     return
                 for path in paths - watches.keys():
                     watches[path] = watcher.add(path, _GROUPS)
                     self._names[watches[path]] = key[0]
-                before = paths
+                former_paths = paths
         except (CpusetError, OSError) as error:
             self._unwatch(key)
             if getattr(error, 'errno', None) == errno.ENOSPC:
-                self._watches[key] = {}  # no watches left: the guest is read in each tick
+                self._watches[key] = {}  # no watches left: the guest is read in every tick
 
     def _unwatch(self, key: _Key) -> None:
         for watch in self._watches.pop(key, {}).values():

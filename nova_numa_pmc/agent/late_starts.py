@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish starts that the hook could not: place the guest, hold it, fetch its memory.
+"""Finish starts that the hook could not finish: place the guest, hold it, and fetch its memory.
 
-The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that cannot be
-written at that moment. Guests that ran before the hook was installed are not placed, as their
-starts did not call it.
+The hook may be killed, may wait in vain for the promises file's lock, or may find a cpuset that
+cannot be written at that moment. Guests that ran before the hook was installed are not placed, as
+their starts did not call it.
 """
 
 from __future__ import annotations
@@ -23,36 +23,39 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.tick import Tick
 
-#: So much of a guest's memory on other nodes is not worth a walk through it: the pages that QEMU
-#: and libvirt share stay there anyway. No more, so that small guests too (above 25 MiB) are at
-#: least 99 % at home.
+#: This much of a guest's memory on other nodes is not worth a walk through its memory: pages that
+#: QEMU and libvirt share stay there anyway. It is no more than that so that small guests, too
+#: (above 25 MiB), have at least 99 % of their memory at home.
 _NEGLIGIBLE_BYTES = 256 << 10
-#: Time given to the hook: its default timeout, so that the second tick finishes a start [ns].
+#: Time given to the hook, its default timeout: the second tick that sees a start finishes it [ns].
 PATIENCE_NS = 2 * 10**9
 
 
 class LateStarts:
     """Finishes the starts of guests that the hook has left unfinished.
 
-    :ivar taken_over: how many starts were finished since the agent began
+    :ivar taken_over: number of starts finished since the agent was started
     """
 
     def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
         self.options, self._root, self._log = options, root, log
-        self._seen: dict[model.Life, int] = {}  # first seen so [ns]
-        self._fetched: set[model.Life] = set()  # looked at
+        #: When the start of each guest was first seen unfinished.
+        self._first_seen_ns: dict[model.Life, int] = {}
+        #: Guests whose memory was fetched, or needed no fetching.
+        self._fetched: set[model.Life] = set()
         self.taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
-        """Finish the starts that the hook could not; return the tick with the current promises.
+        """Finish the starts that the hook could not finish.
 
-        A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
-        libvirt working on it, as until then the hook may still do so.
+        A start is finished once its guest has been seen running without a libvirt job for
+        :data:`PATIENCE_NS`; until then, the hook may still finish it.
 
         :param tick: with host and promises
+        :returns: the tick with the current promises
         """
         assert tick.host_promises is not None
-        seen, self._seen = self._seen, {}
+        first_seen_ns, self._first_seen_ns = self._first_seen_ns, {}
         finished: dict[str, model.Promise] = {}
         if not self.options.enabled:
             return tick
@@ -66,31 +69,31 @@ class LateStarts:
             ):
                 continue
             key, now_ns = guest.life, tick.now.monotonic_ns
-            self._seen[key] = seen.get(key, now_ns)
-            if now_ns - self._seen[key] >= PATIENCE_NS:
-                after = self._finish(guest, promise)
-                if after:
-                    finished[guest.uuid] = after
+            self._first_seen_ns[key] = first_seen_ns.get(key, now_ns)
+            if now_ns - self._first_seen_ns[key] >= PATIENCE_NS:
+                finished_promise = self._finish(guest, promise)
+                if finished_promise:
+                    finished[guest.uuid] = finished_promise
         return tick.with_promises(finished)
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
-        """Finish one start; return the guest's promise, None where that must wait."""
+        """Finish one start; return the guest's promise, or None if the start stays unfinished."""
         try:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
-            after = promise._replace(started=True, missed=False)
-            promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
+            finished_promise = promise._replace(started=True, missed=False)
+            promises.record_started(finished_promise, self.options, self._root, LOCK_TIMEOUT_S)
         except GuestGone:
             return None
         except NumaPmcError as error:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
         if not promise.started and promise.origin == model.PLACED:
-            self._log_start(guest, after, 'as promised at its start')
-        return after
+            self._log_start(guest, finished_promise, 'as promised at its start')
+        return finished_promise
 
     def _place(self, guest: model.Guest) -> model.Promise:
-        """Decide on a guest that its hook has not placed, and record it; return its promise."""
+        """Decide on a guest that the hook has not placed; record and return its promise."""
         decision = promises.decide_promise(guest, self.options, self._root, LOCK_TIMEOUT_S)
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)
@@ -104,17 +107,17 @@ class LateStarts:
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
-        after = decision.promise._replace(started=True)
-        promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
-        if after.origin == model.PLACED:
-            self._log_start(guest, after, decision.why)
+        started_promise = decision.promise._replace(started=True)
+        promises.record_started(started_promise, self.options, self._root, LOCK_TIMEOUT_S)
+        if started_promise.origin == model.PLACED:
+            self._log_start(guest, started_promise, decision.why)
         else:
             self._log.info(
                 'guest %s: not placed by the hook at its start, and left as it is: %s',
                 guest.name,
                 decision.why,
             )
-        return after
+        return started_promise
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.taken_over += 1
@@ -129,10 +132,10 @@ class LateStarts:
     def fetches(
         self, tick: Tick, rebalance_options: plan_records.RebalanceOptions
     ) -> plan_records.Plan:
-        """Plan to fetch the memory that guests had on other nodes at their start; each guest once.
+        """Plan to fetch memory that guests had on other nodes at their start, once for each guest.
 
         :param tick: with host and promises
-        :param rebalance_options: bound the memory that is moved at once, as in a plan
+        :param rebalance_options: limit the memory that is moved at once, as for any plan
         """
         assert tick.host_promises is not None
         self._fetched &= {guest.life for guest in tick.guests}
@@ -149,7 +152,7 @@ class LateStarts:
                 continue
             off_bytes = self._off_bytes(guest, promise, tick.now.boottime_ns)
             if off_bytes and planned and size_bytes + off_bytes > rebalance_options.bytes_per_tick:
-                continue  # in another tick
+                continue  # it is fetched in a later tick
             self._fetched.add(guest.life)
             if off_bytes:
                 size_bytes += off_bytes
@@ -157,7 +160,7 @@ class LateStarts:
         return plan_records.Plan(tuple(planned))
 
     def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
-        """Return the bytes to fetch of a guest that was started recently."""
+        """Return how much memory to fetch for a guest that was started recently [bytes]."""
         age_ns = boottime_ns - promise.since_ns
         if (
             promise.origin != model.PLACED

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.pause import Paused
     from nova_numa_pmc.state.publication import Publication
 
-#: The first tick has no rates, so the second follows soon [s].
+#: Time until the second tick, which follows soon because the first one has no rates [s].
 FIRST_INTERVAL_S = 1.0
 
 
 class AgentLoop:
     """Runs the ticks of an agent.
 
-    :param read_options: returns (options after a reload, problems for which defaults are used)
+    :param read_options: returns the options after a reload, and problems for which defaults are
+        used
     :param wait: the :class:`signals.Waiter` that :func:`signals.blocked` yields
-    :param clock: returns seconds that never go back
-    :param notify_manager: as :func:`notify.notify`
+    :param clock: monotonic clock [s]
+    :param notify_manager: notifies systemd, as :func:`notify.notify` does
     :param watchdog_s: systemd's watchdog timeout; None: no watchdog
     :param exporter: serves each tick; None: no metrics are served
     """
@@ -59,7 +60,7 @@ class AgentLoop:
         while self._idle_until(due_s):
             self._tick()
             if not ready:
-                # Only once something is published, as units ordered after this one may read it.
+                # Not before something is published, which units ordered after this one may read.
                 self._notify_manager(notify.READY)
                 ready = True
             due_s += self._interval_s()
@@ -78,17 +79,20 @@ class AgentLoop:
         return self._agent.options.counting.interval_s
 
     def _idle_until(self, due_s: float) -> bool:
-        """Move memory and handle events until the next tick; return False on SIGTERM or SIGINT."""
+        """Move memory and handle events until the next tick.
+
+        :returns: False if SIGTERM or SIGINT has arrived
+        """
         while True:
             self._notify_manager(notify.WATCHDOG)
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
             pauses_s = (self._agent.step(), self._agent.handle_events(), left_s, self._patience_s)
-            came = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
-            if came == signal.SIGHUP:
+            signal_number = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
+            if signal_number == signal.SIGHUP:
                 self._reload()
-            elif came:
+            elif signal_number:
                 return False
 
     def _reload(self) -> None:
@@ -123,8 +127,8 @@ class AgentLoop:
 def status(publication: Publication | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
-    :param publication: the last one; None: nothing was measured
-    :param paused: since when and why the agent is paused; None: it is not
+    :param publication: the last publication; None: nothing was measured
+    :param paused: since when, and why, the agent has been paused; None: it is not paused
     """
     if paused:
         return '%s; %s' % (paused, status(publication))

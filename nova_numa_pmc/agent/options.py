@@ -10,9 +10,9 @@ from nova_numa_pmc.state import calibration
 def read(
     path: str = host_options.PATH, calibration_path: str = calibration.PATH
 ) -> tuple[agent_conf.AgentOptions, list[str]]:
-    """Return (options, problems for which defaults are used).
+    """Return the options, and the problems because of which defaults are used.
 
-    :raises OptionsError: the file cannot be read, or a value is wrong
+    :raises OptionsError: the file cannot be read, or a value is invalid
     """
     options = agent_conf.read(path)
     counting, problem = calibration.with_host_calibration(options.counting, calibration_path)

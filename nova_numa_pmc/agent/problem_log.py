@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log a persistent problem when it begins, not in every tick."""
+"""Log a persistent problem when it begins, and not in every tick."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Iterator
 
-#: A problem that comes and goes is logged again after this time at the earliest [s].
+#: An intermittent problem is logged again after this time at the earliest [s].
 REPEAT_S = 3600.0
 _KEPT_MAX = 1000
 
 
 class ProblemLog:
-    """Logs when a stage begins to fail and when it works again; other problems hourly at most.
+    """Logs when a stage begins to fail and when it works again; other problems at most hourly.
 
-    :param clock: returns seconds that never go back
+    :param clock: monotonic clock [s]
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
-        self._failing: dict[str, str] = {}  # stage → kind of its problem
-        self._logged_s: dict[str, float] = {}  # text → when
+        self._failing: dict[str, str] = {}  # stage → type of its exception
+        self._logged_s: dict[str, float] = {}  # text → when it was logged
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run the block; suppress its exceptions, logging the first of a kind and the recovery."""
+        """Run the block and suppress its exceptions; log the first of a type, and the recovery."""
         try:
             yield
         except Exception as error:
-            known = isinstance(error, (NumaPmcError, OSError))
+            is_known = isinstance(error, (NumaPmcError, OSError))
             kind = type(error).__name__
             if self._failing.get(name) != kind:
                 self._failing[name] = kind
                 self._log.warning(
                     '%s fails: %s',
                     name,
-                    error if known else '%s: %s' % (kind, error),
-                    exc_info=None if known else error,
+                    error if is_known else '%s: %s' % (kind, error),
+                    exc_info=None if is_known else error,
                 )
         else:
             if self._failing.pop(name, None):
@@ -50,15 +50,15 @@ class ProblemLog:
 
     @property
     def failing(self) -> int:
-        """Return the number of stages that are failing."""
+        """Return the number of stages that currently fail."""
         return len(self._failing)
 
     def forget(self, name: str) -> None:
-        """Drop a stage that will not come again."""
+        """Drop a stage that will not run again."""
         self._failing.pop(name, None)
 
     def problems(self, texts: Iterable[str]) -> None:
-        """Warn of each problem, unless it was logged within :data:`REPEAT_S`."""
+        """Log a warning for each problem that was not logged within :data:`REPEAT_S`."""
         now_s = self._clock()
         for text in texts:
             if text in self._logged_s and now_s - self._logged_s[text] < REPEAT_S:

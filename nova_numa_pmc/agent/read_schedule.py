@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose whose cpusets to read back in a tick: only those that may have changed."""
+"""Choose the guests whose cpusets are read back in a tick, as they may have changed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.agent.tick import Tick
 
-    #: A guest, its promise, to which nodes it is widened, and the CPUs of the host's nodes.
-    _Known = tuple[
+    #: A guest, its promise, the nodes that it is widened to, and the CPUs of the host's nodes.
+    _State = tuple[
         model.Guest,
         model.Promise | None,
         tuple[int, ...] | None,
         tuple[tuple[int, frozenset[int], frozenset[int]], ...],
     ]
 
-#: All guests are due this often [s], with or without events: a change of a thread's own affinity,
-#: for instance, causes none.
+#: All guests are due this often [s] even without events: a change of a thread's own affinity, for
+#: example, causes no event.
 FULL_CHECK_S = 60.0
 
 
@@ -28,13 +28,13 @@ class ReadSchedule:
     """Chooses the guests whose cpusets are due to be read back."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Known] = {}
+        self._states: dict[str, _State] = {}
         self._all_s: float | None = None
         self._changed: set[str] = set()
         self._to_retry: set[str] = set()
 
     def mark_changed(self, names: Iterable[str]) -> None:
-        """Mark guests as due, by name."""
+        """Mark the guests with these names as due."""
         self._changed.update(names)
 
     def due(
@@ -42,9 +42,9 @@ class ReadSchedule:
     ) -> set[str]:
         """Return the uuids of the guests that are due.
 
-        A guest is due when an event named it, when its groups cannot be watched, when its memory
-        is bound (other guests may fill its nodes), while it starts, after a failure, and when its
-        promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S` all guests
+        A guest is due if an event has named it, if its groups cannot be watched, if its memory is
+        bound (other guests may fill its nodes), while it starts, after a failure, and if its
+        promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S`, all guests
         are due.
 
         :param tick: with host and promises
@@ -57,17 +57,17 @@ class ReadSchedule:
         all_due = self._all_s is None or not 0 <= now_s - self._all_s < FULL_CHECK_S
         if all_due:
             self._all_s = now_s
-        before, self._seen = self._seen, {}
+        former_states, self._states = self._states, {}
         due: set[str] = set()
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
-            known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
+            state = self._states[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
             if (
                 all_due
                 or guest.name in self._changed
                 or guest.uuid in self._to_retry
                 or guest.uuid not in watched
-                or before.get(guest.uuid) != known
+                or former_states.get(guest.uuid) != state
                 or (promise is not None and (promise.bound or not promise.started))
             ):
                 due.add(guest.uuid)

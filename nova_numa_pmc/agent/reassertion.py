@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold guests to their places: read their cpusets back, and rewrite those that were reset.
 
-A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
-plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
-promise is authoritative: it is recorded before anything is written.
+A restart of libvirt, or systemd's daemon-reload, resets groups; CPUs come online; vCPUs are
+plugged in; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
+promise is authoritative, because it is recorded before anything is written.
 
-What an operator has set takes precedence and stays: a pin in libvirt's live XML, and a set of a
-single group that was ours before. A wider set does not count as such, because libvirt and systemd
-leave wide sets behind.
+Sets of the operator take precedence and stay: a pin in libvirt's live XML, and a changed set of a
+single group that had our set before. A wider set does not count as the operator's, because libvirt
+and systemd leave wide sets behind.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import FileChange
 
-#: A guest whose sets are reset more than this many times within this time [s] is left to the
-#: program or operator that resets them.
+#: A guest whose sets were reset this many times within this time [s] is left to the program or the
+#: operator that resets them.
 _RESETS_MAX, _RESETS_WINDOW_S = 6, 600.0
 _STAGE = 'holding guest %s'
 
 
 class Reassertion:
-    """Reads back each guest's cpusets, tick by tick, and rewrites what differs."""
+    """Reads back the guests' cpusets, tick by tick, and rewrites those that differ."""
 
     def __init__(
         self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
         self._root, self._log, self._problem_log = root, log, problem_log
-        self._alive: dict[model.Life, str] = {}  # names
+        self._alive: dict[model.Life, str] = {}  # names of the running guests
         self._groups: dict[model.Life, cgroups.GuestGroups] = {}
-        self._written: dict[str, list[float]] = {}  # uuid → when it was written recently
-        #: CPUs that all groups but the operator's were seen to hold.
+        self._written: dict[str, list[float]] = {}  # uuid → times of recent writes
+        #: The CPUs that all groups except the operator's were last seen to have.
         self._held: dict[model.Life, frozenset[int]] = {}
-        #: Names of groups left to the operator, as logged.
+        #: Names of the groups that are left to the operator, as logged.
         self._theirs: dict[model.Life, frozenset[str]] = {}
 
     def hold(
@@ -74,13 +74,13 @@ class Reassertion:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
         :param tick: with host and promises
-        :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
-            promised: widened for a while
-        :param covered: ids of the nodes whose promises their memory covers; None: all
-        :param only_unbind: hold no guest, as a command is moving guests; only unbind guests whose
-            nodes become too small
+        :param places: {uuid: node ids} of widened guests, which are held to these nodes' CPUs
+            instead of those of their promises
+        :param covered: ids of the nodes whose memory covers its promises; None: all
+        :param only_unbind: only unbind guests whose nodes become too small, and hold no guest,
+            because a command is moving guests
         :param due: uuids of the guests whose groups are read; None: all
-        :returns: uuids of the guests for which this failed, or was suspended for a while
+        :returns: uuids of the guests that could not be held, or are left alone for a while
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
@@ -91,7 +91,7 @@ class Reassertion:
             promise = tick.host_promises.promises.get(guest.uuid)
             if due is not None and guest.uuid not in due:
                 continue
-            # A guest with a libvirt job is looked at again once the job has ended.
+            # A guest with a libvirt job is checked again once the job has ended.
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
@@ -107,11 +107,11 @@ class Reassertion:
                         failed.discard(guest.uuid)
                     self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
-                    self._groups.pop(guest.life, None)  # or made again elsewhere
+                    self._groups.pop(guest.life, None)  # its groups may have been made elsewhere
         return failed
 
     def _forget(self, present: Iterable[model.Guest]) -> None:
-        """Drop what is kept of guests that have gone."""
+        """Drop everything that is kept about guests that are gone."""
         alive = {guest.life: guest.name for guest in present}
         for key in self._alive.keys() - alive.keys():
             self._problem_log.forget(_STAGE % self._alive[key])
@@ -146,36 +146,36 @@ class Reassertion:
         """Hold the guest to its place; return False if another program keeps resetting it."""
         key, groups = guest.life, self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
-        # What is inside of the place is a pin, or the place before CPUs came online.
+        # A set within the place is a pin, or the place as it was before CPUs came online.
         if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
             self._held[key] = cpus
             self._log_set_by_others(key, guest, set_by_others)
             return True
         cpusets = read_cpusets(groups)
-        left = self._our_sets(key, guest, groups, cpusets, cpus, host)
+        our_sets = self._our_sets(key, guest, groups, cpusets, cpus, host)
         theirs = set_by_others | frozenset.intersection(
-            *(frozenset(groups_set_by_others(groups, cpusets, cpus, former)) for former in left)
+            *(frozenset(groups_set_by_others(groups, cpusets, cpus, ours)) for ours in our_sets)
         )
         self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
-        recent = [
+        recent_s = [
             written_s
             for written_s in self._written.get(guest.uuid, ())
             if now_s - written_s < _RESETS_WINDOW_S
         ]
-        if len(recent) >= _RESETS_MAX:
+        if len(recent_s) >= _RESETS_MAX:
             self._problem_log.problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
                     'it is: find the process that writes it, or run nova-numa-rebalance ignore'
-                    % (guest.name, len(recent), _RESETS_WINDOW_S / 60)
+                    % (guest.name, len(recent_s), _RESETS_WINDOW_S / 60)
                 ]
             )
             return False
-        changes = _hold_groups(groups, cpusets, cpus, left, theirs)
+        changes = _hold_groups(groups, cpusets, cpus, our_sets, theirs)
         if changes:
-            if self._held.get(key) == cpus:  # it was in force before, so others have changed it
-                self._written[guest.uuid] = [*recent, now_s]
+            if self._held.get(key) == cpus:  # the set was in force before, so others changed it
+                self._written[guest.uuid] = [*recent_s, now_s]
             self._log_held(guest, nodes, cpus, changes)
         self._held[key] = cpus
         if not promise.started:
@@ -191,28 +191,28 @@ class Reassertion:
         cpus: frozenset[int],
         host: model.Topology,
     ) -> tuple[frozenset[int], ...]:
-        """Return the sets that we may have left in groups; (empty set,) if there are none.
+        """Return the sets that we may have left in groups; one empty set if there are none.
 
-        What was held when we last looked is known. Before that, sets of whole nodes are ours:
-        those of an earlier place, left by a mover that was killed.
+        If we have seen the guest held, its last set is known. Otherwise, sets of whole nodes count
+        as ours: they are those of an earlier place, left by a mover that was killed.
         """
-        last = self._held.get(key)
-        if last is not None:
-            return (last if last != cpus else frozenset(),)
-        uniform = our_set(groups)
-        sets = [uniform.cpus] if uniform else []
+        last_cpus = self._held.get(key)
+        if last_cpus is not None:
+            return (last_cpus if last_cpus != cpus else frozenset(),)
+        uniform_set = our_set(groups)
+        sets = [uniform_set.cpus] if uniform_set else []
         for name in groups_set_by_others(groups, cpusets, cpus):
-            own = cpusets[os.path.join(groups.target, name)].cpus
-            if own not in sets and _is_of_nodes(own, host, guest):
-                sets.append(own)
-        above = cpusets[groups.target].cpus
+            own_cpus = cpusets[os.path.join(groups.target, name)].cpus
+            if own_cpus not in sets and _is_of_nodes(own_cpus, host, guest):
+                sets.append(own_cpus)
+        target_cpus = cpusets[groups.target].cpus
         if (
             groups.version == 2
-            and above
-            and above not in sets
-            and _is_of_nodes(above, host, guest)
+            and target_cpus
+            and target_cpus not in sets
+            and _is_of_nodes(target_cpus, host, guest)
         ):
-            sets.append(above)
+            sets.append(target_cpus)
         return tuple(sets) or (frozenset(),)
 
     def _log_held(
@@ -222,12 +222,12 @@ class Reassertion:
         cpus: frozenset[int],
         changes: Iterable[FileChange],
     ) -> None:
-        was = [change.before for change in changes if change.before != format_cpulist(cpus)]
+        previous = [change.before for change in changes if change.before != format_cpulist(cpus)]
         self._log.info(
             'guest %s: held to %s again: CPUs %s%s',
             guest.name,
             name_nodes(nodes),
-            was[0] + ' to ' if was else '',
+            previous[0] + ' to ' if previous else '',
             format_cpulist(cpus),
         )
 
@@ -248,7 +248,7 @@ class Reassertion:
 
     def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
         groups = self._groups.get(guest.life)
-        # vCPUs that were plugged since have groups of their own.
+        # vCPUs that were plugged in since have groups of their own.
         if groups is None or cgroups.children(groups.target) != groups.children:
             groups = self._groups[guest.life] = cgroups.find(guest.pid, self._root)
         return groups
@@ -262,7 +262,7 @@ class Reassertion:
         room: _Room,
         only_unbind: bool,
     ) -> None:
-        """Keep a bound guest bound while its nodes hold what it is promised, else unbind it."""
+        """Keep a bound guest bound while its promised memory fits its nodes, else unbind it."""
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
@@ -290,37 +290,38 @@ class Reassertion:
 
 
 class _Room:
-    """Free memory of the nodes for bound guests in one tick.
+    """The free memory that the nodes have for bound guests in one tick.
 
-    The reserve is not counted: below it the kernel may kill guests that cannot use another node.
+    It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
 
-    :param reserve_bytes: of each node, kept for the host
+    :param reserve_bytes: memory of each node that is kept for the host
     """
 
     def __init__(self, reserve_bytes: int, root: str) -> None:
         self._reserve_bytes, self._root = reserve_bytes, root
-        self._left: dict[int, int] = {}  # node id → bytes
+        self._left_bytes: dict[int, int] = {}  # by node id
 
     def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:
-        """Take a guest's untouched memory from its nodes' room; return why it does not fit, or ''.
+        """Subtract a guest's untouched memory from the room of its nodes.
 
-        :param present_bytes: {node id: bytes} that it has
+        :param present_bytes: {node id: bytes} that the guest has
+        :returns: why the memory does not fit; empty if it does
         """
         if promise.page_bytes:
             return ''  # its huge pages were taken from their pool at its start
-        wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
-        for node, promised_bytes in wanted.items():
-            if node not in self._left:
-                self._left[node] = (
+        shares = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
+        for node, promised_bytes in shares.items():
+            if node not in self._left_bytes:
+                self._left_bytes[node] = (
                     node_room.available_bytes(node, self._root) - self._reserve_bytes
                 )
-            more = max(0, promised_bytes - present_bytes.get(node, 0))
-            if more > self._left[node]:
-                return '%d MiB more are promised there, but %d MiB are left' % (
-                    more >> 20,
-                    max(0, self._left[node] >> 20),
+            untouched_bytes = max(0, promised_bytes - present_bytes.get(node, 0))
+            if untouched_bytes > self._left_bytes[node]:
+                return '%d MiB more are promised there, but only %d MiB are left' % (
+                    untouched_bytes >> 20,
+                    max(0, self._left_bytes[node] >> 20),
                 )
-            self._left[node] -= more
+            self._left_bytes[node] -= untouched_bytes
         return ''
 
 
@@ -328,15 +329,15 @@ def _hold_groups(
     groups: cgroups.GuestGroups,
     cpusets: dict[str, Cpuset],
     cpus: frozenset[int],
-    left: Iterable[frozenset[int]],
+    our_sets: Iterable[frozenset[int]],
     theirs: frozenset[str],
 ) -> list[FileChange]:
-    """Write the CPUs in place of each set that we left, but not to others' groups."""
+    """Replace each set that we have left in groups, but not in groups that others have set."""
     changes: list[FileChange] = []
-    for former in left:
-        others = frozenset(groups_set_by_others(groups, cpusets, cpus, former))
+    for ours in our_sets:
+        others = frozenset(groups_set_by_others(groups, cpusets, cpus, ours))
         changes += cpuset.hold(
-            groups, cpus, ours=Cpuset(former, frozenset()), set_by_others=theirs | others
+            groups, cpus, ours=Cpuset(ours, frozenset()), set_by_others=theirs | others
         ).changes
     return changes
 
@@ -344,22 +345,22 @@ def _hold_groups(
 def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
     """Return whether a set is one that we write.
 
-    That is all CPUs that a guest may use of some nodes, all usable ones (from before the floating
-    pool was known), or those of an L3 cache.
+    We write all CPUs of some nodes that a guest may use, or all usable CPUs of these nodes (before
+    the floating pool was known), or the CPUs of an L3 cache.
     """
-    wide = pools.with_floating_pool(host, None)
-    nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
-    own = pools.cpus_on(nodes, host, guest)
-    return cpus in (own, pools.cpus_on(nodes, wide, guest)) or (
-        any(cpus == own & cache for caches in host.l3s for cache in caches)
+    wide_host = pools.with_floating_pool(host, None)
+    nodes = tuple(node.id for node in wide_host.nodes if node.cpus & cpus)
+    own_cpus = pools.cpus_on(nodes, host, guest)
+    return cpus in (own_cpus, pools.cpus_on(nodes, wide_host, guest)) or (
+        any(cpus == own_cpus & cache for caches in host.l3s for cache in caches)
         and not l3.is_single_core(cpus, host)
     )
 
 
 def unbind_all(options: HostOptions, root: str, log: logging.Logger) -> None:
-    """Unbind the memory of all bound guests, as their nodes are no longer watched.
+    """Unbind the memory of all bound guests, because their nodes are no longer watched.
 
-    Their promises stay bound, so that an agent that comes back binds them again.
+    Their promises stay bound, so that the agent binds them again when it returns.
     """
     host_promises = promises.read(options, root)
     bound = {promise.uuid: promise for promise in host_promises.promises.values() if promise.bound}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan in each tick which guests to move, and log or begin the moves."""
+"""Plan in each tick which guests to move, and log the moves or begin them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.sampling import Sampler
 
-#: The rebalancer's memory in the state directory, kept over a restart of the agent. The file's
-#: name is kept for hosts that have one.
+#: The rebalancer's memory in the state directory, which outlasts a restart of the agent. The name
+#: is historical: hosts already have such a file.
 FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancer:
-    """Plans moves from a tick, logs or begins them, and keeps its memory."""
+    """Plans moves from a tick, logs or begins them, and keeps the memory of the planner."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class Rebalancer:
         self.options, self._executor = options, move_executor
         self._root, self._log, self._problem_log = root, log, problem_log
         self._memory: RebalanceMemory | None = None
-        #: The plan that was logged: each move's kind, and its guests with their nodes.
+        #: The plan that was last logged: the kind of each move, and its guests with their nodes.
         self._logged: tuple[
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
     def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
-        """Plan, and begin or log the moves.
+        """Make a plan, and begin or log its moves.
 
-        Nothing is planned while moves are in progress: the sample would measure the moves.
+        Nothing is planned while moves are in progress, because the sample would measure the moves.
 
         :param tick: with sample, host and promises
-        :param sampler: took the sample
+        :param sampler: the sampler that took the sample
         :returns: the plan; None: none was made
         """
         assert tick.sample is not None and tick.host_promises is not None
@@ -73,7 +73,7 @@ class Rebalancer:
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
-        if not plan.moves:  # otherwise the memory presumes that the moves are made
+        if not plan.moves:  # otherwise, the memory assumes that the moves are made
             self._memory = memory
         if self.options.rebalance == agent_conf.DRY_RUN:
             self._log_plan(plan)
@@ -104,17 +104,17 @@ class Rebalancer:
         )
 
     def _log_plan(self, plan: plan_records.Plan) -> None:
-        """Log a plan, unless it was the last one logged."""
-        logged = tuple(
+        """Log a plan, unless it equals the last one logged."""
+        moves = tuple(
             (move.kind, tuple((part.uuid, part.to_nodes, part.mem_nodes) for part in move.parts))
             for move in plan.moves
         )
-        if logged == self._logged:
+        if moves == self._logged:
             return
-        self._logged = logged
+        self._logged = moves
         for move in plan.moves:
             self._log.info('dry run: %s', explain_move(move))
-        if not logged:
+        if not moves:
             self._log.info('dry run: nothing would be moved now')
 
     def _load(self) -> RebalanceMemory:
@@ -122,7 +122,7 @@ class Rebalancer:
             data = state_files.read(self._directory, FILE, _SIZE_MAX_BYTES)
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != files.read_boot_id(self._root):
-                return RebalanceMemory()  # its times are those of another boot
+                return RebalanceMemory()  # the times in the file are those of another boot
             return rebalance_memory_format.from_data(saved['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent found in one tick, and when."""
+"""Records of a tick of the agent: its time, and what the agent has read and measured."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Moment(Record):
     """One moment by three clocks.
 
     :param monotonic_ns: CLOCK_MONOTONIC, for intervals
-    :param boottime_ns: CLOCK_BOOTTIME, which counts suspends, for ages
-    :param realtime_s: CLOCK_REALTIME [s since the epoch], for times that others read
+    :param boottime_ns: CLOCK_BOOTTIME, which includes suspends, for ages
+    :param realtime_s: CLOCK_REALTIME [s since the epoch], for times that other programs read
     """
 
     monotonic_ns: int
@@ -39,14 +39,14 @@ class Moment(Record):
 
 
 class Tick(Record):
-    """Findings of a tick; None: unknown.
+    """The results of a tick's stages; None: unknown.
 
     :param host_promises: the promises
     :param guests: the running guests
     :param publication: the publication; None: there is none in this tick
     :param totals: the counts of moves at the end of the tick
-    :param failing: number of stages that are failing
-    :param paused: since when and why the agent is paused; None: it is not
+    :param failing: number of stages that currently fail
+    :param paused: since when, and why, the agent has been paused; None: it is not paused
     :param source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
     :param taken_over: number of starts that the agent has finished for the hook
     """

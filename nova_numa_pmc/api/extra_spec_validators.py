@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let Nova's API refuse a flavor whose ``numa_pmc:*`` extra specs are wrong.
 
-The entry point group ``nova.api.extra_spec_validators`` names this module
-(nova/api/validation/extra_specs/validators.py). Once it is loaded, Nova also
-refuses every other name in the namespace. What the specs mean to us is in
-:mod:`nova_numa_pmc.extra_specs`, which still reads flavors made before.
+Nova loads this module through the entry point group ``nova.api.extra_spec_validators``
+(nova/api/validation/extra_specs/validators.py), and then also refuses every other name in the
+namespace. :mod:`nova_numa_pmc.extra_specs` interprets the specs, including those of flavors that
+were created before this module was installed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from nova_numa_pmc.core.host_view import INTENSITY, INTENSITY_KEY, POLICY_KEY
 if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
 
-#: A number above 0, at most :data:`extra_specs.MAX_PRESSURE_MAX`, in plain digits.
+#: A number above 0 and at most :data:`extra_specs.MAX_PRESSURE_MAX`, in plain digits.
 PRESSURE_PATTERN = (
     r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
     r'|64(\.0{1,6})?'
 )
 
-#: Name, description and value of each, as Nova's ExtraSpecValidator takes them.
+#: Name, description and value of each extra spec, as Nova's ExtraSpecValidator takes them.
 SPECS = (
     (
         POLICY_KEY,
-        'How the guest is placed on NUMA nodes of its host where Nova does not pin it. ``auto``: '
+        'How the guest is placed on NUMA nodes of its host if Nova does not pin it. ``auto``: '
         'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
         'one node, and only on hosts where it fits on one; ``spread``: over all nodes, for '
         'bandwidth; ``none``: not at all.',
@@ -35,8 +35,8 @@ SPECS = (
     ),
     (
         extra_specs.MAX_PRESSURE_KEY,
-        'The highest pressure that the guest may leave on the nodes it would use; hosts above it '
-        'are filtered out. ``1`` is saturated.',
+        'The highest pressure that the guest may leave on the nodes that it would use; hosts '
+        'where it would leave more are filtered out. ``1`` is saturated.',
         {'type': str, 'description': 'A number above 0, at most 64', 'pattern': PRESSURE_PATTERN},
     ),
     (
@@ -49,7 +49,7 @@ SPECS = (
 
 
 def register() -> list[base.ExtraSpecValidator]:
-    """List the validators, for Nova's API."""
+    """Return the validators, for Nova's API."""
     from nova.api.validation.extra_specs import base  # only Nova's API has it
 
     return [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.host.nova_conf import NovaConf
 
-#: Ratios nearer than this are equal.
+#: Ratios that differ by less than this count as equal.
 _RATIO_STEP = 0.01
 
 
@@ -39,20 +39,20 @@ def check_options(root: str) -> Iterator[Finding]:
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that our RAM allocation ratio agrees with Nova's.
 
-    The ratio in Placement may have been set by its API; nova.conf has what the host reports there,
-    unless it sets none.
+    The ratio in Placement may have been set through its API; nova.conf has the ratio that the host
+    reports to Placement, unless it sets none.
 
-    :param conf: of nova-compute
+    :param conf: configuration of nova-compute
     """
     path = host_options.below(root, host_options.PATH)
     ours = host_options.read(path).limits.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
-    if not nova:  # Nova takes 0.0 as not set
+    if not nova:  # Nova treats 0.0 as not set
         name = 'initial_ram_allocation_ratio'
         nova = conf.get(name)
     if abs(ours - nova) >= _RATIO_STEP:
-        which = (
+        consequence = (
             'a guest that Nova sends here may not fit on a node, and then only its CPUs are placed'
             if ours < nova
             else 'more may be promised on a node than Nova offers'
@@ -60,7 +60,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'ram-ratio',
             finding.WARNING,
-            "Nova's %s is %g, ours %g: %s" % (name, nova, ours, which),
+            "Nova's %s is %g, ours %g: %s" % (name, nova, ours, consequence),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
             'inventory show RP MEMORY_MB" says)' % (host_options.PATH, nova),
             path,
@@ -76,16 +76,16 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
     try:
         nodes = topology.read(root).nodes
     except NumaPmcError:
-        return  # check_nodes says so
+        return  # check_nodes reports this
     withheld = node_memory.list_withheld(nodes, host_options.read(path).limits)
     if not withheld:
         return
     withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20
-    numbers = [node.id for node, _ in withheld]
+    withheld_ids = [node.id for node, _ in withheld]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
     what = _withheld_text(withheld)
     remedy = 'if guests may use it, set [placement] guest_memory_nodes = %s in %s' % (
-        format_cpulist(numbers),
+        format_cpulist(withheld_ids),
         host_options.PATH,
     )
     if reserved_mib >= withheld_mib:
@@ -101,7 +101,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
             name,
             withheld_mib + max(0, reserved_mib),
             format_cpulist(
-                node.id for node in nodes if node.memory_bytes and node.id not in numbers
+                node.id for node in nodes if node.memory_bytes and node.id not in withheld_ids
             ),
             remedy,
         ),
@@ -110,12 +110,12 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
 
 
 def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> str:
-    each = [
+    texts = [
         'the memory of node %d (%d MiB) is %s (%s)'
         % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
         for node, memory in withheld
     ]
-    return '%s: no guest is placed there' % '; '.join(each)
+    return '%s: no guest is placed there' % '; '.join(texts)
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
@@ -132,24 +132,24 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         )
         return
     except NumaPmcError:
-        return  # check_nodes says so
-    kept = shared & frozenset().union(*(node.online_cpus - node.cpus for node in nodes))
-    if kept:
+        return  # check_nodes reports this
+    isolated = shared & frozenset().union(*(node.online_cpus - node.cpus for node in nodes))
+    if isolated:
         yield Finding(
             'cpu-shared-set-isolated',
             finding.WARNING,
             'cpu_shared_set contains CPUs %s, which are isolated or nohz_full: unpinned guests '
-            'are kept off them' % format_cpulist(kept),
+            'are kept off them' % format_cpulist(isolated),
             'remove them from cpu_shared_set, or boot without isolating them',
             file,
         )
-    without = [node.id for node in nodes if not node.cpus & shared]
-    if without:
+    ids_without = [node.id for node in nodes if not node.cpus & shared]
+    if ids_without:
         yield Finding(
             'cpu-shared-set-nodes',
             finding.WARNING,
             'cpu_shared_set has no CPU on %s: no guest is placed there, but Nova offers its '
-            'memory' % name_nodes(without),
+            'memory' % name_nodes(ids_without),
             'add CPUs of each node to cpu_shared_set',
             file,
         )

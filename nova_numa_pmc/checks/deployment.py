@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check how libvirt and Nova are deployed, where that changes what has to be done.
+"""Check how libvirt and Nova are deployed, as that may change what an operator has to do.
 
-kolla and openstack-helm run libvirt and nova-compute in containers with the
-host's pid and cgroup namespaces: each has a file system of its own, in which
-the hook, the package and Nova's configuration lie.
+kolla and openstack-helm run libvirt and nova-compute in containers that share the host's pid and
+cgroup namespaces. Each container has a file system of its own, which contains the hook, the
+package and Nova's configuration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.processes import Process
 
-#: (part of a container's control group, the tool that deployed it).
+#: (part of the name of a container's control group, the tool that deployed it).
 _DEPLOYMENTS = (
     ('kubepods', 'openstack-helm'),
     ('libpod', 'kolla (podman)'),
@@ -37,7 +37,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
             finding.NOTE,
             'neither virtqemud nor libvirtd is running; a modular daemon exits after 120 s '
             'without work and is started again on demand',
-            'run virsh list, then run this again',
+            'run virsh list, then repeat this check',
         )
         return
     if not daemon.same_root:
@@ -65,7 +65,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
 def check_container(process: Process | None) -> Iterator[Finding]:
     """Check that this command sees the files of a containerised service.
 
-    :param process: the service, None: it is not running
+    :param process: the service; None: it is not running
     """
     if process is not None and not process.same_root:
         yield Finding(
@@ -78,6 +78,6 @@ def check_container(process: Process | None) -> Iterator[Finding]:
 
 
 def deployment(root: str, pid: int) -> str:
-    """Return the tool that deployed a containerised process, by its control group."""
+    """Return the tool that deployed a containerised process, judging by its control group."""
     text = files.read_optional(root, 'proc/%d/cgroup' % pid) or ''
     return next((name for mark, name in _DEPLOYMENTS if mark in text), 'unknown deployment tool')

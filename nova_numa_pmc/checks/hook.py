@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the libvirt hook: what is installed, whether it works, what it decided last."""
+"""Check the libvirt hook: what is installed, whether it works, and what it decided last."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
 
 _INSTALL = 'nova-numa-rebalance hook install'
-#: Not reported for a container's root: the package lies elsewhere there, and
-#: :mod:`deployment` reports a missing hook.
+#: Codes that are not reported for a container's root: the package is elsewhere in a container,
+#: and :mod:`deployment` reports a missing hook.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 
 
 class HookStatus(Record):
     """The hook as it is installed on a host.
 
-    :param daemon: which runs the hook; None: none runs
-    :param trial: of the installed script; None: it was not tried, which takes root and this host
-    :param promises: those recorded since the host's boot, the latest first
-    :param findings: each names the script as its file
+    :param installed: the installed files
+    :param daemon: the daemon that runs the hook; None: no daemon is running
+    :param trial: a trial of the installed script; None: there was none, as it needs root
+        privileges and this host's own files
+    :param promises: promises recorded since the host's boot, the latest first
+    :param findings: findings, with the script as their file
     """
 
     installed: hook_files.InstalledFiles
@@ -42,9 +44,9 @@ class HookStatus(Record):
 
 
 def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Finding]:
-    """Check the hook by its status.
+    """Yield the findings of the hook's status.
 
-    :param in_container: the status is of the root of libvirt's container
+    :param in_container: whether this is the status in the root of libvirt's container
     """
     for finding in status.findings:
         if not (in_container and finding.code in _NOT_IN_CONTAINERS):
@@ -54,7 +56,7 @@ def check_status(status: HookStatus, in_container: bool = False) -> Iterator[Fin
 def status(root: str, libvirt_version: tuple[int, ...] | None = None) -> HookStatus:
     """Return whether the hook works, what it decided last, and what is wrong.
 
-    :param libvirt_version: assumed; None: that of the installed libvirt
+    :param libvirt_version: the version to assume; None: that of the installed libvirt
     """
     installed = hook_files.inspect(root, expected_script(root))
     daemon = confinement.find_daemon(root)
@@ -101,7 +103,7 @@ def _check_files(installed: hook_files.InstalledFiles) -> Iterator[Finding]:
         yield Finding(
             'hook-outdated',
             WARNING,
-            '%s is not what this version of the package installs' % installed.path,
+            '%s is not the script that this version of the package installs' % installed.path,
             _INSTALL,
         )
 
@@ -126,27 +128,27 @@ def _check_wiring(
         yield Finding(
             'hook-in-container',
             WARNING,
-            '%s (pid %d) runs with a different file system root: in a container'
+            '%s (pid %d) runs with a different file system root, in a container'
             % (daemon.name, daemon.pid),
             'install the package and the hook in its image',
         )
         return
     changed_s = os.stat(installed.path).st_ctime
     boot_s = processes.boot_s(root) or 0
-    seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
-    if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
+    was_called = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
+    if daemon.started_s is not None and daemon.started_s < changed_s and not was_called:
         yield Finding(
             'hook-not-seen',
             ERROR,
             '%s (pid %d) has been running since before the hook was installed, and no guest has '
             'passed through the hook yet; a daemon that started without any qemu hook calls none'
             % (daemon.name, daemon.pid),
-            "systemctl reload %s (after that, the next guest's start clears this)" % daemon.name,
+            "systemctl reload %s (the next guest's start then clears this finding)" % daemon.name,
         )
 
 
 def check_trial(trial: confinement.LabelTrial) -> Iterator[Finding]:
-    """Check whether a trial has shown that the daemon can run the hook."""
+    """Check that a trial has shown that the daemon can run the hook."""
     if trial.ok is None:
         yield Finding(
             'hook-not-tried',
@@ -178,7 +180,7 @@ def try_as_daemon(
 
 
 def expected_script(root: str) -> bytes:
-    """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
+    """Return our script, whose alarm comes 1 to 2 s after the hook's own time limit."""
     return hook_files.render(int(host_options.read_below(root).timeout_s + 1.999))
 
 
@@ -198,20 +200,19 @@ def _promises(root: str) -> tuple[model.Promise, ...]:
 def reads_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
     """Return whether libvirt runs the scripts in ``hooks/qemu.d`` itself.
 
-    :param libvirt_version: assumed; None: that of the installed libvirt
+    :param libvirt_version: the version to assume; None: that of the installed libvirt
     """
     version = libvirt_version or _installed_version(root)
     return version is None or version >= hook_files.DIRECTORY_SINCE
 
 
 def _installed_version(root: str) -> tuple[int, ...] | None:
-    """Return libvirt's version, or None where none answers (then: a recent one)."""
+    """Return the version of the installed libvirt; None: unknown, and assumed to be recent."""
     if not is_own(root):
         return None
     for command in ('libvirtd', 'virtqemud', 'virsh'):
-        path = next(
-            (p for p in ('/usr/sbin/' + command, '/usr/bin/' + command) if os.path.exists(p)), None
-        )
+        paths = ('/usr/sbin/' + command, '/usr/bin/' + command)
+        path = next((path for path in paths if os.path.exists(path)), None)
         if path is None:
             continue
         try:
@@ -230,5 +231,5 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def is_own(root: str) -> bool:
-    """Return whether a root is that of this process, and not another system's."""
+    """Return whether a root is that of this process, and not that of another system."""
     return os.path.samefile(root, '/')

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query the Python that runs a service of Nova: which of Nova's modules and ours it finds.
+"""Query the Python that runs a service of Nova for the modules of Nova and of ours that it finds.
 
-It may not be the Python that runs this command: pip beside a distribution's Nova installs to
+It may not be the Python that runs this command. With a distribution's Nova, pip installs to
 another prefix, and a virtual environment has a Nova of its own or none.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SHEBANG_MAX_BYTES = 4096
 
-# Finds packages without importing them: importing Nova runs its code and takes seconds.
+# The script finds packages without importing them: importing Nova runs its code and takes seconds.
 _SCRIPT = """
 import importlib.machinery, importlib.metadata, importlib.util, json, sys
 sys.path[:] = [path for path in sys.path if path]  # not the directory we happen to be in
@@ -49,13 +49,13 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 class InterpreterModules(Record):
     """The modules and versions that an interpreter sees.
 
-    :param python: its path
-    :param nova: directories of the package ``nova``; empty: it has none
+    :param python: path of the interpreter
+    :param nova: directories of the package ``nova``; empty: it cannot be imported
     :param monitors: ``nova.compute.monitors.cpu.__path__``
-    :param shim: path of the module ``numa_pmc`` in there, None: there is none
-    :param package: path of ``nova_numa_pmc``, None: it cannot be imported
-    :param points: (name, target) of its entry points for CPU monitors
-    :param problem: why it could not be queried, empty: it could be
+    :param shim: path of the module ``numa_pmc`` in that package; None: there is none
+    :param package: path of ``nova_numa_pmc``; None: it cannot be imported
+    :param points: (name, target) of each entry point for CPU monitors
+    :param problem: why the interpreter could not be queried; empty if it could
     """
 
     python: str
@@ -68,23 +68,23 @@ class InterpreterModules(Record):
 
 
 def python_of(process: Process | None, script: str = '', root: str = '/') -> str | None:
-    """Return the path of the Python that runs a service, None where it is not found.
+    """Return the path of the Python that runs a service, or None if it is not found.
 
-    :param process: the service, None: it is not running
-    :param script: where its script would be ('/usr/bin/nova-compute')
+    :param process: the service; None: it is not running
+    :param script: path of its script if it is not running ('/usr/bin/nova-compute')
     """
     if process is not None:
-        # Not /proc/PID/exe: in a virtual environment that is the Python beneath it.
+        # Not /proc/PID/exe: in a virtual environment, that is the Python that it was made from.
         program = process.command[0]
         if os.path.basename(program).startswith('python') and os.path.isabs(program):
             return program
         script = program
     try:
         with open(host_options.below(root, script), 'rb') as stream:
-            first = stream.readline(_SHEBANG_MAX_BYTES)
+            line = stream.readline(_SHEBANG_MAX_BYTES)
     except OSError:
         return None
-    words = first[2:].decode('utf-8', 'replace').split() if first.startswith(b'#!') else []
+    words = line[2:].decode('utf-8', 'replace').split() if line.startswith(b'#!') else []
     if words and os.path.basename(words[0]).startswith('python') and os.path.isabs(words[0]):
         return words[0]
     return None
@@ -93,24 +93,25 @@ def python_of(process: Process | None, script: str = '', root: str = '/') -> str
 def query(
     python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
 ) -> InterpreterModules:
-    """Query a Python, as the user that the service runs as; return what it found.
+    """Query a Python as the user that the service runs as, and return what it found.
 
-    :param owner: (uid, gid) to run the interpreter as, if we are root: it may be that user's own
+    :param owner: (uid, gid) to run the interpreter as if we are root, because that user may be
+        able to change it
     """
-    as_owner: dict[str, Any] = {}
+    identity: dict[str, Any] = {}
     if owner is not None and os.geteuid() == 0:
-        as_owner = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
+        identity = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [python, '-c', _SCRIPT],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd='/',
             timeout=timeout_s,
             env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
-            **as_owner,
+            **identity,
         )
-        report = json.loads(done.stdout)
+        report = json.loads(process.stdout)
         return InterpreterModules(
             python,
             tuple(report['nova']),
@@ -124,7 +125,7 @@ def query(
     except (OSError, subprocess.SubprocessError) as error:
         return InterpreterModules(python, problem=str(error))
     except (ValueError, KeyError, TypeError):
-        last = done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
+        last_line = process.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
         return InterpreterModules(
-            python, problem='\n'.join(last) or 'exit status %d' % done.returncode
+            python, problem='\n'.join(last_line) or 'exit status %d' % process.returncode
         )

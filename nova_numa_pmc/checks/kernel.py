@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check kernel features and daemons that also move guests or pages, or slow guests down.
+"""Check for kernel features and daemons that also move guests or pages, or slow guests down.
 
-Figures quoted are those of eBay's KVM tuning deck (2013).
+The figures quoted are from eBay's KVM tuning deck (2013).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
 
 
 def check_numad(root: str) -> Iterator[Finding]:
-    """Check that numad is not at work on the same guests."""
+    """Check that numad does not move the same guests."""
     process = processes.find(root, processes.NUMAD)
     if process is not None:
         yield Finding(
@@ -70,7 +70,7 @@ def check_numad(root: str) -> Iterator[Finding]:
 
 
 def check_balancing(root: str) -> Iterator[Finding]:
-    """Check that automatic NUMA balancing does not move pages after us."""
+    """Check that automatic NUMA balancing does not move the pages of placed guests."""
     if numa_faults.is_balancing(root):
         yield Finding(
             'numa-balancing',
@@ -145,9 +145,9 @@ def check_governor(root: str) -> Iterator[Finding]:
 def check_counting(root: str) -> Iterator[Finding]:
     """Check that the agent may open counters on kernels that are stricter than mainline.
 
-    Mainline knows no perf_event_paranoid above 2 (Documentation/admin-guide/sysctl/kernel.rst);
-    with such a value Debian's and Ubuntu's kernels require CAP_SYS_ADMIN, even of a process that
-    has CAP_PERFMON.
+    Mainline has no perf_event_paranoid above 2 (Documentation/admin-guide/sysctl/kernel.rst). With
+    such a value, Debian's and Ubuntu's kernels require CAP_SYS_ADMIN even of a process that has
+    CAP_PERFMON.
     """
     level, agent = perf_event.paranoid(root), processes.find(root, processes.AGENT)
     if agent is None or level is None or level <= 2:

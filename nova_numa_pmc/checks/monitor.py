@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that nova-compute loads the compute monitor, and find why not.
+"""Check that nova-compute loads the compute monitor, and find the reason if it does not.
 
-How Nova loads it is in nova/compute/monitors/__init__.py: names without a
-namespace are in ``cpu``, one monitor of a namespace is loaded, and an entry
-point's target has to lie in Nova's own package ``nova.compute.monitors.cpu``.
+nova/compute/monitors/__init__.py shows how Nova loads monitors: names without a namespace are in
+``cpu``, only one monitor of each namespace is loaded, and an entry point's target has to be in
+Nova's own package ``nova.compute.monitors.cpu``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.processes import Process
 
-#: Our monitor, as ``compute_monitors`` names it in full.
+#: The full name of our monitor in ``compute_monitors``.
 NAME = 'cpu.numa_pmc'
 TARGET = 'nova.compute.monitors.cpu.numa_pmc'
 _NAMESPACE = 'nova.compute.monitors.'
-#: Longer intervals of nova-compute are reported; Nova's default is 60 s.
+#: Update intervals of nova-compute longer than this are reported; Nova's default is 60 s.
 _INTERVAL_LONG_S = 300
 _NOTIFICATIONS = 'oslo_messaging_notifications'
 #: Notification drivers that never block.
@@ -41,7 +41,7 @@ def enabled_monitors(conf: NovaConf) -> list[str]:
 
 
 def check_enabled(conf: NovaConf) -> Iterator[Finding]:
-    """Check that ``compute_monitors`` names our monitor, and no other CPU monitor."""
+    """Check that ``compute_monitors`` names our monitor and no other CPU monitor."""
     names, file = enabled_monitors(conf), conf.file_of('compute_monitors')
     if NAME not in names:
         yield Finding(
@@ -92,26 +92,26 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
 
 def weighed_cpu_metrics(conf: NovaConf) -> list[str]:
     """Return the CPU metrics that Nova's MetricsWeigher weighs."""
-    named = [pair.partition('=')[0].strip() for pair in conf.get('weight_setting', 'metrics')]
-    return [name for name in named if name.startswith('cpu.')]
+    names = [pair.partition('=')[0].strip() for pair in conf.get('weight_setting', 'metrics')]
+    return [name for name in names if name.startswith('cpu.')]
 
 
 def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check that the CPU metrics which Nova's MetricsWeigher reads are sent."""
-    wanted = weighed_cpu_metrics(conf)
-    if wanted and NAME in enabled_monitors(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
+    """Check that the CPU metrics that Nova's MetricsWeigher weighs are sent."""
+    metrics = weighed_cpu_metrics(conf)
+    if metrics and NAME in enabled_monitors(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
         yield Finding(
             'cpu-metrics-off',
             finding.ERROR,
             '[metrics] weight_setting names %s, which the numa_pmc monitor does not send: with '
-            'required = true, requests fail because of that' % ', '.join(wanted),
+            'required = true, requests fail because of that' % ', '.join(metrics),
             '[numa_pmc] cpu_metrics = true, then restart nova-compute',
             conf.file_of('weight_setting', 'metrics'),
         )
 
 
 def read_options(conf: NovaConf) -> None:
-    """Read the monitor's own options, so that a bad value becomes one of ``conf.findings``."""
+    """Read the monitor's own options, so that an invalid value is added to ``conf.findings``."""
     for name in ('metrics_deadband', 'metrics_heartbeat'):
         conf.get(name, 'numa_pmc')
 
@@ -134,7 +134,7 @@ def check_notifications(conf: NovaConf) -> Iterator[Finding]:
 def check_loadable(modules: InterpreterModules, installed: str | None = None) -> Iterator[Finding]:
     """Check that nova-compute's Python finds the entry point, the shim and the package.
 
-    :param installed: path that the shim was installed to, None: nowhere
+    :param installed: path to which the shim was installed; None: nowhere
     """
     pip = 'install the nova-numa-pmc wheel with %s -m pip' % modules.python
     if modules.problem:
@@ -188,34 +188,34 @@ def _check_entry_point(modules: InterpreterModules, pip: str) -> Iterator[Findin
 def check_restarted(
     process: Process | None, conf: NovaConf, changed_s: Mapping[str, float]
 ) -> Iterator[Finding]:
-    """Check that nova-compute has read its files since they changed.
+    """Check that a service has read its configuration files since they last changed.
 
-    :param process: nova-compute, None: it is not running
-    :param changed_s: {path: when it was last changed [s since the epoch]}
+    :param process: the service; None: it is not running
+    :param changed_s: {path: time of the last change [s since the epoch]}
     """
     if process is None or process.started_s is None:
         return
-    late = [path for path in conf.files if changed_s.get(path, 0) > process.started_s]
-    if late:
+    changed_paths = [path for path in conf.files if changed_s.get(path, 0) > process.started_s]
+    if changed_paths:
         yield Finding(
             '%s-not-restarted' % process.name,
             finding.WARNING,
             '%s (pid %d) was started before %s last changed'
-            % (process.name, process.pid, ', '.join(late)),
+            % (process.name, process.pid, ', '.join(changed_paths)),
             'restart %s' % process.name,
-            late[0],
+            changed_paths[0],
         )
 
 
 def _shim_missing(modules: InterpreterModules, installed: str | None, pip: str) -> Finding:
-    read = ', '.join(modules.monitors) or 'nowhere'
+    directories = ', '.join(modules.monitors) or 'nowhere'
     if installed is None:
-        what = 'the module numa_pmc is missing from %s' % read
+        what = 'the module numa_pmc is missing from %s' % directories
         remedy = pip + '; an editable install (pip install -e) does not put it there'
     else:
         what = 'the module numa_pmc was installed as %s, but Nova loads its monitors from %s' % (
             installed,
-            read,
+            directories,
         )
-        remedy = 'cp %s %s/ and restart nova-compute' % (installed, read)
-    return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or read)
+        remedy = 'cp %s %s/ and restart nova-compute' % (installed, directories)
+    return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or directories)

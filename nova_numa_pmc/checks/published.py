@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that the agent's publication is there and nova-compute can see it."""
+"""Check that the agent's publication exists and that nova-compute can see it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def check_published(directory: str, now_s: float) -> Iterator[Finding]:
-    """Check that the publication is there, understood and fresh.
+    """Check that the publication exists, can be read and is fresh.
 
-    :param directory: of the state, as we see it
+    :param directory: the state directory, as this process sees it
     :param now_s: CLOCK_REALTIME
     """
     path = os.path.join(directory, publication.FILE)
@@ -84,15 +84,15 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
 def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that the agent knows Nova's ``cpu_shared_set`` and ``cpu_dedicated_set``, if set.
 
-    :param directory: of the state, as we see it
-    :param conf: of nova-compute
+    :param directory: the state directory, as this process sees it
+    :param conf: configuration of nova-compute
     """
     if not (conf.get('cpu_shared_set', 'compute') or conf.get('cpu_dedicated_set', 'compute')):
         return
     try:
         published = publication.read(directory)
     except StateError:
-        return  # check_published says so
+        return  # check_published reports this
     if published.pool_source in (pools.GUESTS, pools.KERNEL):
         file = conf.file_of('cpu_shared_set', 'compute')
         yield Finding(
@@ -110,7 +110,7 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
 def check_paused(directory: str) -> Iterator[Finding]:
     """Check that the agent has not been left paused.
 
-    :param directory: of the state, as we see it
+    :param directory: the state directory, as this process sees it
     """
     paused = pause.read(directory)
     if paused:
@@ -126,8 +126,8 @@ def check_paused(directory: str) -> Iterator[Finding]:
 def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     """Check that a nova-compute in a container sees the state directory.
 
-    :param directory: the state directory's path on the host ('/run/nova-numa-pmc')
-    :param process: the service, None: it is not running
+    :param directory: path of the state directory on the host ('/run/nova-numa-pmc')
+    :param process: the service; None: it is not running
     """
     if process is None or process.same_root:
         return

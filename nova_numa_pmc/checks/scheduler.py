@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that nova-scheduler and Placement let pressure decide.
+"""Check that nova-scheduler and Placement choose hosts by pressure.
 
 The options are described in Nova's nova/conf/scheduler.py and Placement's
 placement/conf/placement.py.
@@ -23,23 +23,23 @@ WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
 _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 _GROUP = 'filter_scheduler'
-#: Multipliers of Nova's weighers that are on by default and tell ordinary hosts apart.
+#: Multipliers of those of Nova's weighers that are on by default and distinguish ordinary hosts.
 _STOCK_MULTIPLIERS = (
     'cpu_weight_multiplier',
     'ram_weight_multiplier',
     'disk_weight_multiplier',
     'io_ops_weight_multiplier',
 )
-#: ``penalty_floor`` for clouds that fill one host after the other.
+#: ``penalty_floor`` for clouds that fill one host after another.
 _PACKING_FLOOR = 0.4
-#: Least penalty, without a floor, of a host whose cores are all wanted: half of what a guest adds
-#: there waits.
+#: Lowest penalty, without a floor, of a host whose cores are all wanted: half of the demand that a
+#: guest adds there waits.
 _SATURATED_PENALTY = 0.5
-#: Options that are no longer read, and why.
+#: {option that is no longer read: reason}.
 _FORMER_OPTIONS = {
     'unknown_weight': 'a host whose pressure is unknown is weighed by the vCPUs that Nova has '
     'allocated there',
-    'weight_step': 'a penalty follows from what guests would lose, which needs no steps',
+    'weight_step': 'a penalty is computed from what guests would lose, without steps',
 }
 
 
@@ -99,8 +99,9 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'floor-not-for-packing',
             finding.NOTE,
-            'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
-            'are avoided where more than %g of what a guest wants would be lost' % floor,
+            'ram_weight_multiplier is below 0, so that hosts are filled one after another, but '
+            'the weigher avoids hosts where guests would lose more than %g of what a new guest '
+            'wants' % floor,
             '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
@@ -108,14 +109,14 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
 
 def _check_former_options(conf: NovaConf) -> Iterator[Finding]:
     for option, why in _FORMER_OPTIONS.items():
-        former = conf.file_that_sets(option, 'numa_pmc')
-        if former:
+        file = conf.file_that_sets(option, 'numa_pmc')
+        if file:
             yield Finding(
                 'former-option',
                 finding.NOTE,
                 '[numa_pmc] %s is no longer read: %s' % (option, why),
                 'remove it',
-                former,
+                file,
             )
 
 
@@ -170,11 +171,11 @@ def _check_available_filters(conf: NovaConf, available: Sequence[str]) -> Iterat
 
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
-    """Check that concurrent requests do not all get the same host."""
-    jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
+    """Check that simultaneous requests do not all get the same host."""
+    has_jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
         'weight_classes', _GROUP
     )
-    if conf.get('host_subset_size', _GROUP) <= 1 and not jitter:
+    if conf.get('host_subset_size', _GROUP) <= 1 and not has_jitter:
         yield Finding(
             'subset-herd',
             finding.WARNING,
@@ -187,24 +188,24 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends only if enabled."""
-    wanted = weighed_cpu_metrics(conf)
-    if wanted and WEIGHER in conf.get('weight_classes', _GROUP):
+    """Check whether Nova's MetricsWeigher needs metrics that our monitor sends only on request."""
+    metrics = weighed_cpu_metrics(conf)
+    if metrics and WEIGHER in conf.get('weight_classes', _GROUP):
         yield Finding(
             'cpu-metrics-weighed',
             finding.NOTE,
             '[metrics] weight_setting names %s, which the numa_pmc monitor sends only with '
             'cpu_metrics = true: with required = true, requests fail for a host that does not '
-            'send them' % ', '.join(wanted),
+            'send them' % ', '.join(metrics),
             '[numa_pmc] cpu_metrics = true in nova.conf of every compute host',
             conf.file_of('weight_setting', 'metrics'),
         )
 
 
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
-    """Check that Placement does not return the same candidates each time, where it has many hosts.
+    """Check that Placement, if it has many hosts, does not always return the same candidates.
 
-    :param placement_conf: of Placement's files, None: they are not here
+    :param placement_conf: configuration of Placement; None: it is not on this host
     """
     if placement_conf is None or placement_conf.get(
         'randomize_allocation_candidates', 'placement'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a publication differs enough from what was sent to be sent again. Pure."""
+"""Decide whether a publication differs enough from the one sent last to be sent. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.state.publication import Publication
 
-#: What the kernel itself holds of a node (slabs, page tables) comes off its capacity and differs
-#: from tick to tick, and floating guests are divided by it. Assumed.
+#: Tolerance of a node's memory figures, as a share of its capacity (assumed). Memory that the
+#: kernel itself uses (slabs, page tables) is subtracted from the capacity and changes from tick to
+#: tick, and the promises of floating guests are divided among the nodes by capacity.
 _MEMORY_RATIO = 0.005
 
 
 def within(sent: Publication, now: Publication, deadband: float) -> bool:
-    """Return whether decisions may still use what was sent.
+    """Return whether decisions may still be based on the publication that was sent.
 
-    The number of guests on each node, and the memory promised in all, must be the same. Remote
-    ratios are shown by ``explain`` only and do not count; neither does traffic on a node whose
-    maximum is unknown, where it causes no pressure.
+    The number of guests on each node and the total of promised memory must be the same. Remote
+    ratios do not count, because only ``explain`` shows them, and neither does traffic on a node
+    whose maximum is unknown, because it causes no pressure there.
 
     :param deadband: by how much each measured utilisation may differ; 0: not at all
     """
@@ -31,7 +32,10 @@ def within(sent: Publication, now: Publication, deadband: float) -> bool:
             _promised_bytes(sent.view), _promised_bytes(now.view), len(now.view.nodes) << 20
         )
         and _is_history_near(sent.history, now.history, deadband)
-        and all(_is_near(a, b, deadband) for a, b in zip(sent.view.nodes, now.view.nodes))
+        and all(
+            _is_near(before, after, deadband)
+            for before, after in zip(sent.view.nodes, now.view.nodes)
+        )
     )
 
 
@@ -41,17 +45,17 @@ def _shape(view: model.HostView) -> tuple[object, ...]:
 
 
 def _promised_bytes(view: model.HostView) -> int:
-    """Return the bytes promised on all nodes; each node's are rounded to whole MiB."""
+    """Return the bytes promised on all nodes; those of each node are rounded to whole MiB."""
     return sum(node.promised_bytes for node in view.nodes)
 
 
 def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
-    """Return whether both histories predict about the same demand of a new guest."""
+    """Return whether both histories predict about the same demand for a new guest."""
     before, after = (
         history.cores_per_vcpu_sum / max(1.0, history.guests) for history in (sent, now)
     )
-    known_alike = _are_close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))
-    return known_alike and _are_close(before, after, deadband)
+    tolerance = max(1.0, 0.1 * now.guests)
+    return _are_close(sent.guests, now.guests, tolerance) and _are_close(before, after, deadband)
 
 
 def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
@@ -74,7 +78,7 @@ def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool
 
 
 def _are_close(sent: float | None, now: float | None, tolerance: float) -> bool:
-    """Return whether two figures differ by ``tolerance`` at most; unknown equals only unknown."""
+    """Return whether two figures differ by at most ``tolerance``; unknown equals only unknown."""
     if sent is None or now is None:
         return sent is now
     return abs(sent - now) <= tolerance

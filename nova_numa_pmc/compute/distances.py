@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encode and decode distances and memory domains in Nova's metrics (keys: :mod:`nova_metrics`)."""
+"""Encode and decode distances and memory domains in Nova's metrics.
+
+:mod:`nova_metrics` lists the keys.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ if TYPE_CHECKING:
 
     Distances = tuple[tuple[int, ...], ...]
 
-#: More than any value that is sent; six bytes are below it.
+#: Upper bound of values, above any that is sent; six packed bytes are below it.
 AMOUNT_MAX = 2**50
 _DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
 
 
 def integer(value: object) -> int:
-    """Return a value, which has to be a whole number in range.
+    """Return the value, which must be an int from 0 to :data:`AMOUNT_MAX`.
 
-    :raises ValueError: it is not a whole number, or out of range
+    :raises ValueError: it is not
     """
     if type(value) is not int or not 0 <= value <= AMOUNT_MAX:
         raise ValueError
@@ -38,57 +41,57 @@ def integer(value: object) -> int:
 
 
 def add_distances(maximum: dict[str, int], view: model.HostView) -> None:
-    """Add the distances between nodes to the values."""
+    """Add the distances between nodes to the values of a metric."""
     count = len(view.nodes)
     pairs = [
-        min(255, max(0, round(distance(view, a, b))))
-        for a in range(count)
-        for b in range(count)
-        if a != b
+        min(255, max(0, round(distance(view, row, column))))
+        for row in range(count)
+        for column in range(count)
+        if row != column
     ]
     if len(set(pairs)) <= 1:
         maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
         return
-    for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
-        maximum['pmc.x%d' % (at // _DISTANCES_PER_VALUE)] = int.from_bytes(
-            pairs[at : at + _DISTANCES_PER_VALUE], 'little'
+    for start in range(0, len(pairs), _DISTANCES_PER_VALUE):
+        maximum['pmc.x%d' % (start // _DISTANCES_PER_VALUE)] = int.from_bytes(
+            pairs[start : start + _DISTANCES_PER_VALUE], 'little'
         )
 
 
 def add_domains(maximum: dict[str, int], view: model.HostView) -> None:
-    """Add the memory domains of the nodes to the values."""
+    """Add the memory domains of the nodes to the values of a metric."""
     near_distance, is_whole = threshold(view)
     if near_distance != NEAR_DEFAULT:
         maximum['pmc.domain'] = round(near_distance)
-    for at in range(0, 0 if is_whole else len(view.domains), _DOMAINS_PER_VALUE):
-        maximum['pmc.s%d' % (at // _DOMAINS_PER_VALUE)] = int.from_bytes(
-            view.domains[at : at + _DOMAINS_PER_VALUE], 'little'
+    for start in range(0, 0 if is_whole else len(view.domains), _DOMAINS_PER_VALUE):
+        maximum['pmc.s%d' % (start // _DOMAINS_PER_VALUE)] = int.from_bytes(
+            view.domains[start : start + _DOMAINS_PER_VALUE], 'little'
         )
 
 
 def read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
-    """Return the nodes that share memory channels, as in :class:`model.HostView`."""
+    """Return the memory domains of the nodes, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
         return domains_from_distances(distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT)))
     count = len(distances)
     labels = b''.join(
-        (integer(maximum['pmc.s%d' % at]) % 256**_DOMAINS_PER_VALUE).to_bytes(
+        (integer(maximum['pmc.s%d' % index]) % 256**_DOMAINS_PER_VALUE).to_bytes(
             _DOMAINS_PER_VALUE, 'little'
         )
-        for at in range(-(-count // _DOMAINS_PER_VALUE))
+        for index in range(-(-count // _DOMAINS_PER_VALUE))
     )
     return domains_from_labels(labels[:count])
 
 
 def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, int]:
-    """Return the distances and the smallest between two nodes."""
+    """Return the distances, and the smallest distance between two nodes."""
     far = maximum.get('pmc.far')
     if far is not None:
         return _square(count, (integer(far),), 1)
-    values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
+    value_count = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
     return _square(
         count,
-        tuple(integer(maximum['pmc.x%d' % at]) for at in range(values)),
+        tuple(integer(maximum['pmc.x%d' % index]) for index in range(value_count)),
         _DISTANCES_PER_VALUE,
     )
 
@@ -99,9 +102,9 @@ def _square(count: int, values: tuple[int, ...], width: int) -> tuple[Distances,
     if width == 1:
         packed *= count * (count - 1)
     rows = []
-    for at in range(count):
-        row = list(packed[at * (count - 1) : (at + 1) * (count - 1)])
-        row.insert(at, LOCAL_DISTANCE)
+    for position in range(count):
+        row = list(packed[position * (count - 1) : (position + 1) * (count - 1)])
+        row.insert(position, LOCAL_DISTANCE)
         rows.append(tuple(row))
     nearest = min(packed[: count * (count - 1)], default=255)
     return tuple(rows), nearest if count > 1 else 255

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode a host's metrics from its compute node; :mod:`nova_metrics` lists the keys.
 
-This runs once per host and request, for a thousand hosts, so the usual case has a fast path.
+This runs once for each host of a request, for up to a thousand hosts, so the usual case has a
+fast path.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.compute.distances import Distances
 
-    #: One of Nova's dicts, as it came: nothing in it is checked.
+    #: One of Nova's dicts as received, with nothing checked.
     _Values = Mapping[str, Any]
     _Column = list[float | None]
     _Members = tuple[tuple[int, ...], ...]
 
-_UUIDS_AT = len(UUIDS)
+_UUIDS_START = len(UUIDS)
 _INTERVAL_MAX_S = 86400
 _INT_ONLY = {int}
 
 
 def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
-    """Return {number of nodes: itemgetter of all keys}, as a loop in C is several times faster.
+    """Return {number of nodes: itemgetter of all keys}: a loop in C is several times faster.
 
-    :param parts: the keys; one that ends in N stands for one key per node
+    :param parts: the keys; a key that ends in N stands for one key per node
     """
     return {
         count: itemgetter(
@@ -55,7 +56,7 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
                 key
                 for part in parts
                 for key in (
-                    ['%s%d' % (part[:-1], at) for at in range(count)]
+                    ['%s%d' % (part[:-1], position) for position in range(count)]
                     if part[-1] == 'N'
                     else [part]
                 )
@@ -68,8 +69,8 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
 _MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
 _NOW = 'pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN'
 _HEADER = 3
-#: Getters of the maxima and of the current values: of our keys alone, with the bandwidths of nodes
-#: 0 to N − 1, and with the links as well.
+#: Getters of the maxima and of the current values: for our keys only; with the bandwidths of nodes
+#: 0 to N − 1; and with the links as well.
 _BARE = _getters(*_MAXIMA), _getters(*_NOW)
 _PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
 _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
@@ -78,14 +79,14 @@ _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 class HostMetrics:
     """A host's metrics, decoded.
 
-    :ivar aggregates: the host, as the decision takes it
-    :ivar limits: limits with the host's floor and step
+    :ivar aggregates: the host in the form that the decision uses
+    :ivar limits: placement options with the host's pressure floor and step
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
-    :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
-        that were being built: these the agent has not seen
-    :ivar sent_s: the second in which the metrics were sent [s since the epoch]: a later save of
-        Nova's may count other instances. None: it is not reported which were counted
+    :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
+        instances that were being built, which the agent had not seen
+    :ivar sent_s: end of the second in which the metrics were sent [s since the epoch]; at a later
+        save, Nova may have counted other instances. None: the counted instances are not reported
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class HostMetrics:
 
     @property
     def history(self) -> tuple[int, float] | None:
-        """Return (guests, sum of their cores per vCPU), None: nothing is known."""
+        """Return (number of guests, sum of their cores per vCPU); None: unknown."""
         packed = self._current.get('pmc.k')
         if type(packed) is not int or not 0 < packed <= AMOUNT_MAX:
             return None
@@ -122,29 +123,34 @@ class HostMetrics:
 
     @property
     def pinned_cpus(self) -> int:
-        """Return the number of ``vcpus_used`` with a CPU of their own; 0: none or not reported."""
+        """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
         return integer(self._current.get('pmc.pin', 0))
 
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
-        """Return (the number of counted instances that are not among these, that of all counted).
+        """Return how many of the counted instances are not among these, and how many were counted.
 
-        An instance whose digits are those of one in ``uuids`` is taken to be there.
+        An instance counts as present if its digits are those of one in ``uuids``.
         """
-        digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
-        there = {uuid[:UUID_DIGITS] for uuid in list(uuids)}  # Nova's other threads change it
+        digits = next(iter(self._current))[_UUIDS_START:] if self.sent_s is not None else ''
+        # Copied first, because other threads of Nova change the collection.
+        present_prefixes = {uuid[:UUID_DIGITS] for uuid in list(uuids)}
         count = len(digits) // UUID_DIGITS
-        counted = [digits[at * UUID_DIGITS : (at + 1) * UUID_DIGITS] for at in range(count)]
-        return sum(prefix not in there for prefix in counted), len(counted)
+        prefixes = [
+            digits[index * UUID_DIGITS : (index + 1) * UUID_DIGITS] for index in range(count)
+        ]
+        return sum(prefix not in present_prefixes for prefix in prefixes), len(prefixes)
 
     @property
     def view(self) -> model.HostView:
-        """Return the host by node."""
+        """Return the host with its nodes."""
         return self._columns.view()._replace(domains=self._domains)
 
     @property
     def remote_ratios(self) -> tuple[float | None, ...]:
-        """Return each node's remote share, None: unknown."""
-        shares = [self._current.get('pmc.r%d' % at) for at in range(len(self._columns.cores))]
+        """Return the remote share of each node's DRAM accesses; None: unknown."""
+        shares = [
+            self._current.get('pmc.r%d' % position) for position in range(len(self._columns.cores))
+        ]
         return tuple(
             share / 1000 if type(share) is int and 0 <= share <= 1000 else None for share in shares
         )
@@ -157,12 +163,12 @@ def decode(metrics: object) -> HostMetrics | None:
     """
     try:
         return _decode(metrics)
-    except Exception:  # the metrics come from other hosts: nothing in them may fail a boot
+    except Exception:  # metrics come from other hosts: nothing in them may make a boot fail
         return None
 
 
 def _decode(metrics: object) -> HostMetrics | None:
-    """Decode the two metrics; None: an impossible number of nodes."""
+    """Decode the two metrics; return None if the number of nodes is impossible."""
     current, maximum = _values(metrics)
     require_major(current['pmc'] // 100, MAJOR)
     count = maximum['pmc.nodes']
@@ -170,17 +176,17 @@ def _decode(metrics: object) -> HostMetrics | None:
         return None
     try:
         getters = _LINKED if 'pmc.l0' in current else _PLAIN
-        maxima, now = getters[0][count](maximum), getters[1][count](current)
+        maxima, figures = getters[0][count](maximum), getters[1][count](current)
         uniform = 'pmc.i0' not in maximum
     except KeyError:
-        maxima, now, uniform = _BARE[0][count](maximum), _BARE[1][count](current), False
-    known = _are_all_known(maxima, now, count)
+        maxima, figures, uniform = _BARE[0][count](maximum), _BARE[1][count](current), False
+    all_known = _are_all_known(maxima, figures, count)
     decoded = HostMetrics()
-    decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = now[:_HEADER]
+    decoded.taken_s, decoded.vcpus_used, decoded.memory_mb_used = figures[:_HEADER]
     decoded.sent_s = None
-    first = next(iter(current))
-    if first[:_UUIDS_AT] == UUIDS:
-        decoded.sent_s = sent_s = current[first]
+    first_key = next(iter(current))
+    if first_key[:_UUIDS_START] == UUIDS:
+        decoded.sent_s = sent_s = current[first_key]
         if type(sent_s) is not int:
             raise ValueError
     decoded.interval_s = (
@@ -191,14 +197,17 @@ def _decode(metrics: object) -> HostMetrics | None:
     decoded.limits = _limits(maximum)
     distances, nearest = read_distances(count, maximum)
     rotation = integer(current['pmc.turn']) if 'pmc.turn' in current else 0
-    at = _HEADER + 4 * count
+    bandwidth_start = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, Distances, _Members, bool | None, int]
-    if uniform and known:
-        bandwidths: _Column = [value * MB for value in now[at : at + count] + maxima[3 * count :]]
+    if uniform and all_known:
+        bandwidths: _Column = [
+            value * MB
+            for value in figures[bandwidth_start : bandwidth_start + count] + maxima[3 * count :]
+        ]
         rest = (
             bandwidths[:count],
             bandwidths[count:],
-            [value / 1000 for value in now[at + count :]] or None,
+            [value / 1000 for value in figures[bandwidth_start + count :]] or None,
             distances,
             _MEMBERS[count],
             0 not in maxima,
@@ -206,19 +215,19 @@ def _decode(metrics: object) -> HostMetrics | None:
         )
     else:
         rest = (*_read_optional(current, maximum, count, distances), None, rotation)
-    # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
-    live = [value / 100 for value in now[_HEADER + count : at]]
-    demand = live[2 * count :]
-    if not known:
+    # Guests, vCPUs and demand in one loop: starting a loop costs more than its few steps.
+    loads = [value / 100 for value in figures[_HEADER + count : bandwidth_start]]
+    demand = loads[2 * count :]
+    if not all_known:
         demand = [None if value < 0 else value for value in demand]
     decoded._current = current
     decoded._columns = decoded.aggregates = Aggregates(
         [value / 100 for value in maxima[:count]],
         maxima[count : 2 * count],
         maxima[2 * count : 3 * count],
-        now[_HEADER : _HEADER + count],
-        live[:count],
-        live[count : 2 * count],
+        figures[_HEADER : _HEADER + count],
+        loads[:count],
+        loads[count : 2 * count],
         demand,
         *rest,
     )
@@ -230,36 +239,39 @@ def _decode(metrics: object) -> HostMetrics | None:
     return decoded
 
 
-def _are_all_known(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
-    """Return whether all the numbers are known; none is a marker of an unknown value.
+def _are_all_known(maxima: tuple[int, ...], figures: tuple[int, ...], count: int) -> bool:
+    """Return whether all values are known, that is, none of them is :data:`UNKNOWN`.
 
+    :param figures: the current values
     :raises ValueError: they are not all whole numbers in range
     """
-    raw = maxima + now
-    if set(map(type, raw)) != _INT_ONLY or max(raw) > AMOUNT_MAX:
+    values = maxima + figures
+    if set(map(type, values)) != _INT_ONLY or max(values) > AMOUNT_MAX:
         raise ValueError
-    if min(raw) >= 0:
+    if min(values) >= 0:
         return True
-    first = _HEADER + 3 * count
-    if min(maxima + now[:first]) < 0 or min(now[first:]) < UNKNOWN:
+    demand_start = _HEADER + 3 * count
+    if min(maxima + figures[:demand_start]) < 0 or min(figures[demand_start:]) < UNKNOWN:
         raise ValueError
     return False
 
 
 def _values(metrics: object) -> tuple[_Values, _Values]:
-    """Return the two dicts (current, maximum); the monitor appends its metrics last.
+    """Return the values of the two metrics, current and maximum.
 
-    :raises Exception: of any kind, unless both are there
+    :raises Exception: of any type, unless both are present
     """
-    listed: Any = getattr(metrics, 'objects', metrics)
-    try:  # each look at a field of Nova's objects costs as much as a step of the decision
-        current, maximum = listed[-2].numa_membw_values, listed[-1].numa_membw_values
+    metric_list: Any = getattr(metrics, 'objects', metrics)
+    # The monitor appends its metrics last. Each access to a field of Nova's objects costs as much
+    # as a step of the decision.
+    try:
+        current, maximum = metric_list[-2].numa_membw_values, metric_list[-1].numa_membw_values
         if 'pmc' in current and 'pmc.nodes' in maximum:
             return current, maximum
-    except Exception:  # others' metrics, which have none, or plain dicts
+    except Exception:  # other monitors' metrics, which have no such values, or plain dicts
         pass
     current = maximum = None
-    for metric in reversed(listed):
+    for metric in reversed(metric_list):
         if type(metric) is dict:
             name, values = metric['name'], metric.get('numa_membw_values')
         else:
@@ -274,24 +286,24 @@ def _values(metrics: object) -> tuple[_Values, _Values]:
     raise ValueError('no metrics from nova-numa-pmc')
 
 
-_MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]
+_MEMBERS = [tuple((position,) for position in range(count)) for count in range(NODES_MAX + 1)]
 
 
 def _read_optional(
     current: _Values, maximum: _Values, count: int, distances: Distances
 ) -> tuple[_Column, _Column, _Column, Distances, _Members]:
-    """Read the optional values: bandwidths by plain node ids, links, and the ids themselves.
+    """Read the values that may be absent: bandwidths (by plain node id), links and node ids.
 
-    :returns: the last arguments of Aggregates
+    :returns: arguments of :class:`Aggregates`: bandwidths, their maxima, links, distances, members
     """
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
-        members = tuple((integer(maximum['pmc.i%d' % at]),) for at in range(count))
+        members = tuple((integer(maximum['pmc.i%d' % position]),) for position in range(count))
     columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
     bandwidths: list[_Column] = [
         [None if value is None else integer(value) * MB for value in column] for column in columns
     ]
-    links = [current.get('pmc.l%d' % at) for at in range(count)]
+    links = [current.get('pmc.l%d' % position) for position in range(count)]
     links = [None if link is None or link == UNKNOWN else integer(link) / 1000 for link in links]
     return bandwidths[0], bandwidths[1], links, distances, members
 

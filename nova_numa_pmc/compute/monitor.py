@@ -2,12 +2,13 @@
 """Send what the agent measured to Nova's scheduler.
 
 nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
-holding the semaphore that every claim waits for, so it reads one small file, waits for nothing and
-makes no RPC. Nova loads one monitor of the namespace ``nova.compute.monitors.cpu``, so this one
-replaces ``virt_driver`` and, with the option ``cpu_metrics``, does its work as well.
+holding the semaphore that every claim waits for. The monitor therefore reads one small file, waits
+for nothing and makes no RPC. Nova loads only one monitor of the namespace
+``nova.compute.monitors.cpu``, so this one replaces ``virt_driver`` and, with the option
+``cpu_metrics``, does its work as well.
 
-Nova saves the compute node when anything in it differs from the last save. Metrics that have
-hardly changed are therefore sent again exactly as before.
+Nova saves the compute node if anything in it differs from the last save. Metrics that have hardly
+changed are therefore sent again exactly as before.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ SOURCE = 'nova_numa_pmc'
 
 
 class _Inputs(Record):
-    """What the metrics are made of: the agent's publication, and what Nova counts besides.
+    """The inputs of the metrics: the agent's publication, and Nova's own counts.
 
-    :param vcpus, memory_mb: used, without what the agent cannot have seen
+    :param vcpus, memory_mb: usage without that of instances that the agent cannot have seen
     :param interval_s: time after which the scheduler may expect new metrics [s]
-    :param pinned_cpus: of ``vcpus``, those with a CPU of their own
-    :param uuids: of the instances that the agent can have seen
+    :param pinned_cpus: how many of ``vcpus`` have a CPU of their own
+    :param uuids: uuids of the instances that the agent can have seen
     """
 
     publication: Publication
@@ -63,23 +64,23 @@ class _Inputs(Record):
 class Monitor(virt_driver.Monitor):
     """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
 
-    A publication that is missing, stale or cannot be trusted costs one warning, and then the
-    NUMA metrics are left out: the scheduler treats the host's pressure as unknown. Nova
-    instantiates every installed monitor, enabled or not, so the constructor does nothing.
+    If the publication is missing, stale or not to be trusted, one warning is logged and the NUMA
+    metrics are left out, so that the scheduler treats the host's pressure as unknown. Nova
+    instantiates every installed monitor, enabled or not, so the constructor reads nothing.
     """
 
     def __init__(self, resource_tracker: ResourceTracker) -> None:
         super().__init__(resource_tracker)
         self._directory: str | None = None
         self._problem: str | None = None
-        #: The inputs of the metrics that were sent last, and these metrics.
+        #: The metrics that were sent last, preceded by their inputs.
         self._sent: tuple[_Inputs, list[objects.MonitorMetric]] | None = None
 
     def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
-        """Append the NUMA metrics, after the CPU metrics where these are wanted.
+        """Append the CPU metrics, if they are enabled, and then the NUMA metrics.
 
-        :raises nova.exception.ResourceMonitorError: as ``virt_driver``, where the driver has no
-            CPU statistics; the NUMA metrics are appended nevertheless
+        :raises nova.exception.ResourceMonitorError: by ``virt_driver``, if the driver has no CPU
+            statistics; the NUMA metrics are appended nevertheless
         """
         try:
             if CONF.numa_pmc.cpu_metrics:
@@ -88,7 +89,7 @@ class Monitor(virt_driver.Monitor):
             metric_list.objects.extend(self._numa_metrics())
 
     def _numa_metrics(self) -> list[objects.MonitorMetric]:
-        """Return the two metrics, or none without a usable publication; never raise."""
+        """Return the two metrics, or no metrics without a usable publication; never raise."""
         try:
             published = publication.read(self._state_dir())
             now_s = time.time()
@@ -114,31 +115,31 @@ class Monitor(virt_driver.Monitor):
         return numa_metrics
 
     def _metrics(self, publication: Publication, now_s: float) -> list[objects.MonitorMetric]:
-        # Nova passes its resource tracker, whatever the base class calls it. With libvirt that has
-        # one compute node, whose usage has just been summed up from the instances and is saved
-        # together with these metrics. Any usage beyond it that the scheduler finds later therefore
-        # came after them, or has no domain that the agent could have measured.
+        # Nova passes its resource tracker, whatever the base class calls it. With libvirt, it has
+        # one compute node, whose usage has just been summed up over the instances and is saved
+        # together with these metrics. If the scheduler later finds a higher usage, the difference
+        # is due to instances that came afterwards, or that had no domain for the agent to measure.
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
             raise StateError(
                 '%d compute nodes in nova-compute: the agent measures one' % len(nodes)
             )
         (node,) = nodes
-        seen = 1 - _unseen_ratio(node, self.compute_manager)
-        now = _Inputs(
+        seen_ratio = 1 - _unseen_ratio(node, self.compute_manager)
+        inputs = _Inputs(
             publication,
-            round(seen * node.vcpus_used),
-            round(seen * node.memory_mb_used),
+            round(seen_ratio * node.vcpus_used),
+            round(seen_ratio * node.memory_mb_used),
             _interval_s(),
-            round(seen * _pinned_cpus(node)),
+            round(seen_ratio * _pinned_cpus(node)),
             _seen_uuids(node, self.compute_manager),
         )
-        if self._sent is None or not _may_resend(self._sent[0], now):
-            self._sent = now, _make_metrics(now, now_s)
+        if self._sent is None or not _may_resend(self._sent[0], inputs):
+            self._sent = inputs, _make_metrics(inputs, now_s)
         return self._sent[1]
 
     def _state_dir(self) -> str:
-        """Return the state directory; the agent's configuration is read once."""
+        """Return the state directory, reading the agent's configuration the first time."""
         if self._directory is None:
             options = host_options.read(host_options.PATH)
             for problem in options.problems:
@@ -149,7 +150,7 @@ class Monitor(virt_driver.Monitor):
     def _leave_out(
         self, problem: str, message: str, *values: object
     ) -> list[objects.MonitorMetric]:
-        """Warn of a problem when it begins; return no metrics."""
+        """Log a warning when a problem begins, and return no metrics."""
         self._sent = None
         if problem != self._problem:
             self._problem = problem
@@ -160,10 +161,11 @@ class Monitor(virt_driver.Monitor):
 def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     """Return the share of the instances counted by Nova that have no domain here yet, 0 to 1.
 
-    Nova counts an instance from its claim on: one being built, and one that comes by a migration
-    or a resize, until its host has changed. A running live migration has its domain and its
-    promise here already. Their sizes are not available here, so they are taken to be as large as
-    the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
+    Nova counts an instance from its claim on (nova/compute/stats.py,
+    nova/compute/resource_tracker.py). Instances without a domain are those being built, and those
+    that arrive by a migration or a resize until their host has changed; but while a live migration
+    runs, its domain and its promise are here already. The sizes of these instances are not
+    available here, so they are assumed to be as large as the others.
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
     incoming = sum(
@@ -191,7 +193,7 @@ def _seen_uuids(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[st
 
 
 def _pinned_cpus(node: objects.ComputeNode) -> int:
-    """Return the number of the host's CPUs that Nova has given to one vCPU each."""
+    """Return the number of CPUs of the host that Nova has dedicated to one vCPU each."""
     if not node.obj_attr_is_set('numa_topology') or not node.numa_topology:
         return 0
     topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
@@ -201,25 +203,24 @@ def _pinned_cpus(node: objects.ComputeNode) -> int:
 def _interval_s() -> int:
     """Return the longest time between two sets of metrics [s].
 
-    Nova runs the audit each ``update_resources_interval``: 0 stands for its default, -1 for
-    never.
+    Nova runs the audit each ``update_resources_interval``; 0 stands for the default, -1 for never.
     """
     interval_s = CONF.update_resources_interval
     audit_s = nova_metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-    # Metrics held back are sent with the first audit after the heartbeat.
-    repeated_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
-    return audit_s + int(repeated_s)
+    # Unchanged metrics are sent again with the first audit after metrics_heartbeat.
+    unchanged_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
+    return audit_s + int(unchanged_s)
 
 
 def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
     """Return whether the metrics sent last may be sent again."""
-    allowed = CONF.numa_pmc.metrics_deadband
+    tolerance = CONF.numa_pmc.metrics_deadband
     age_s = now.publication.taken_s - sent.publication.taken_s
     return (
-        allowed > 0
+        tolerance > 0
         and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
         and now._replace(publication=sent.publication) == sent
-        and deadband.within(sent.publication, now.publication, allowed)
+        and deadband.within(sent.publication, now.publication, tolerance)
     )
 
 
@@ -230,30 +231,30 @@ def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     current, maximum = nova_metrics.to_values(
         publication, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
     )
-    taken = datetime.datetime.fromtimestamp(publication.taken_s, datetime.timezone.utc)
+    timestamp = datetime.datetime.fromtimestamp(publication.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in publication.view.nodes]
     return [
         _metric(
             nova_metrics.CURRENT,
             current,
             nova_metrics.total(current, ids, nova_metrics.UNKNOWN_MB),
-            taken,
+            timestamp,
         ),
-        _metric(nova_metrics.MAXIMUM, maximum, nova_metrics.total(maximum, ids, 0), taken),
+        _metric(nova_metrics.MAXIMUM, maximum, nova_metrics.total(maximum, ids, 0), timestamp),
     ]
 
 
 def _metric(
-    name: str, values: dict[str, int], total: int, taken: datetime.datetime
+    name: str, values: dict[str, int], total: int, timestamp: datetime.datetime
 ) -> objects.MonitorMetric:
-    """Return a metric with all that its readers need.
+    """Return a metric with everything that its readers need.
 
-    Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
-    fail where it is not set; yet MonitorMetric.to_dict(), which fills the compute node's column,
-    leaves out ``numa_membw_values`` where it is. A subclass would not be accepted in the list.
+    Nova's MetricsWeigher and its versioned notifications read ``value`` of every metric, and fail
+    if it is not set. However, MonitorMetric.to_dict(), which fills the compute node's column,
+    leaves out ``numa_membw_values`` if ``value`` is set. Nova's list would not accept a subclass.
     """
     metric = objects.MonitorMetric(
-        name=name, value=total, numa_membw_values=values, timestamp=taken, source=SOURCE
+        name=name, value=total, numa_membw_values=values, timestamp=timestamp, source=SOURCE
     )
     metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]
     return metric

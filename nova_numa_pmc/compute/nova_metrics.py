@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publication as two of Nova's compute metrics: their keys, and how they are filled.
 
-Nova carries ``numa_membw_values``, a dict of str to int, of the metrics ``numa.membw.current``
-and ``numa.membw.max`` from a compute monitor to the scheduler, as JSON in the column
-``compute_nodes.metrics`` of at most 65,535 bytes. Plain node ids keep Nova's meaning: MB/s of
-that node. Ours begin with ``pmc``; N below is a node's position, by ascending id:
+The metrics ``numa.membw.current`` and ``numa.membw.max`` have a field ``numa_membw_values``, a
+dict of str to int, which Nova carries from a compute monitor to the scheduler as JSON in the
+column ``compute_nodes.metrics``, of at most 65,535 bytes. Keys that are plain node ids keep Nova's
+meaning, the MB/s of that node. Our keys begin with ``pmc``; N is the position of a node, by
+ascending id:
 
 ======================  =========================================================
 ``numa.membw.current``
 ======================  =========================================================
-``pmc``                 schema, 100 · major + minor; a reader takes its own major
+``pmc``                 schema, 100 · major + minor; a reader accepts only its own major
 ``pmc.at``              time of the measurement [s since the epoch]
-``pmc.every``           how often it is renewed [s]; absent: 60
-``pmc.vcpus``           Nova's vcpus_used when it was recorded, without what is being built
-``pmc.mb``              Nova's memory_mb_used when it was recorded, without what is being built
-``pmc.pin``             of ``pmc.vcpus``, those with a CPU of their own; absent: 0, or unknown
-                        without the next
-``pmc.uU``              the first key: U is the first four digits of the uuid of each instance
-                        that was counted, ascending; the value the end of the second in which
+``pmc.every``           how often the metrics are renewed [s]; absent: 60
+``pmc.vcpus``           Nova's vcpus_used when sent, without instances being built
+``pmc.mb``              Nova's memory_mb_used when sent, without instances being built
+``pmc.pin``             how many of ``pmc.vcpus`` have a CPU of their own; absent: 0, or
+                        unknown if ``pmc.uU`` is absent
+``pmc.uU``              always the first key: U has the first four digits of the uuid of each
+                        counted instance, ascending; the value is the end of the second in which
                         the metrics were sent [s since the epoch]; absent: unknown
-``pmc.turn``            placements that came before, modulo the number of memory
-                        domains: breaks ties as on the host; absent: 0
-``pmc.k``               what new guests are expected by: guests known, in the lowest ten
-                        bits, and above them the sum over these of the cores that each
-                        wanted per vCPU [0.01]; absent: none
+``pmc.turn``            number of earlier placements, modulo the number of memory
+                        domains, which breaks ties as on the host; absent: 0
+``pmc.k``               history from which the demand of new guests is estimated: the number
+                        of guests in the lowest ten bits, and above them the sum of the
+                        cores that each of them wanted per vCPU [0.01]; absent: none
 ``pmc.dN``              CPU wanted [0.01 cores]; -1: unknown
 ``pmc.pN``              memory promised [MiB]
-``pmc.gN``, ``pmc.vN``  guests, their vCPUs [0.01]
+``pmc.gN``, ``pmc.vN``  guests, and their vCPUs [0.01]
 ``pmc.lN``              utilisation of the busiest socket link [0.001]; -1: unknown,
                         absent: unknown on all nodes
 ``pmc.rN``              remote share of DRAM accesses [0.001]; absent: unknown
@@ -36,23 +37,25 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``numa.membw.max``
 ======================  =========================================================
 ``pmc.nodes``           number of nodes
-``pmc.cN``, ``pmc.tN``  capacity [0.01 cores], usable CPUs
+``pmc.cN``, ``pmc.tN``  capacity [0.01 cores], and number of usable CPUs
 ``pmc.mN``              memory that may be promised [MiB]
 ``pmc.iN``              node id; absent: N
-``pmc.far``             the distance between any two nodes [SLIT]; absent: see below
-``pmc.xK``              distances where they differ: row by row without the diagonal,
-                        six to a value, each a byte, the first in the lowest
+``pmc.far``             the distance between any two nodes [SLIT]; absent: distances differ,
+                        see ``pmc.xK``
+``pmc.xK``              distances that differ: row by row without the diagonal, six to a
+                        value, each in one byte, the first in the lowest
 ``pmc.floor``           pressure_floor [0.001]; absent: the default
 ``pmc.step``            pressure_step [0.001]; absent: the default
 ``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
                         absent: 12
-``pmc.sK``              where no distance shows which do: the lowest position of the
-                        nodes that share theirs with this one, six nodes to a value,
-                        each a byte, the first in the lowest; absent: see above
+``pmc.sK``              memory domains that the distances do not show: for each node, the
+                        lowest position of the nodes that share its memory channels, six
+                        nodes to a value, each in one byte, the first in the lowest;
+                        absent: ``pmc.domain`` and the distances show them
 ======================  =========================================================
 
-Short, because the metrics of a host of two nodes are to stay below 2 KB: each change of them is a
-database save.
+The keys are short because the metrics of a host with two nodes have to stay below 2 KB: each
+change of the metrics is a database save.
 """
 
 from __future__ import annotations
@@ -73,16 +76,16 @@ if TYPE_CHECKING:
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, MAJOR = 102, 1
-#: Digits of an instance's uuid: with four, one of 50 instances is mistaken for another in one of a
-#: thousand cases. More instances than this are not reported.
+#: Digits of an instance's uuid that are sent, and the most instances that are reported. With four
+#: digits, one of 50 instances is mistaken for another one in one of a thousand cases.
 UUID_DIGITS, _UUIDS_MAX = 4, 1000
 UUIDS = 'pmc.u'
-#: More would not fit into the column.
+#: The metrics of more nodes would not fit into the column.
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
-#: The value of ``numa.membw.current`` where no node's traffic is known: Nova wants a number, and
-#: 0 would make MetricsWeigher take the host for an idle one. More than any host's, but not so much
-#: that the others become equal when Nova normalises the values to a range of 0 to 1.
+#: The value of ``numa.membw.current`` if no node's traffic is known: Nova requires a number, and
+#: with 0, MetricsWeigher would consider the host idle. This is more than the traffic of any host,
+#: but not so much that other hosts become equal when Nova normalises values to a range of 0 to 1.
 UNKNOWN_MB = 10**6
 
 UNKNOWN = -1
@@ -92,9 +95,9 @@ DEFAULT_LIMITS = model.PlacementOptions()
 
 
 class Counted(Record):
-    """What Nova counted on the host when metrics were sent, besides vCPUs and memory.
+    """Nova's counts on the host when metrics are sent, other than vCPUs and memory.
 
-    :param sent_s: when the metrics were sent [s since the epoch]
+    :param sent_s: when the metrics are sent [s since the epoch]
     :param uuids: uuids of the instances that the agent can have seen
     :param pinned_cpus: number of their vCPUs that have a CPU of their own
     """
@@ -113,16 +116,16 @@ def to_values(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
-    :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
-        built, so that the scheduler knows what the publication does not show yet
-    :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
-    :param counted: what else Nova counted, None: not reported
-    :returns: (current, maximum); plain node ids are there where known
-    :raises StateError: more nodes than fit
+    :param vcpus_used, memory_mb_used: Nova's own counts now, without instances that are being
+        built, from which the scheduler derives what the publication does not show yet
+    :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
+    :param counted: Nova's other counts; None: not reported
+    :returns: (current, maximum); a plain node id is present if its value is known
+    :raises StateError: the host has more nodes than the metrics can hold
     """
     view = publication.view
     if len(view.nodes) > NODES_MAX:
-        raise StateError("%d nodes: Nova's metrics hold %d at most" % (len(view.nodes), NODES_MAX))
+        raise StateError("%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
     if counted is not None and len(counted.uuids) <= _UUIDS_MAX:
         digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in counted.uuids))
@@ -142,16 +145,16 @@ def to_values(
         current['pmc.k'] = (
             guests | round(100 * publication.history.cores_per_vcpu_sum) << GUESTS_BITS
         )
-    every = round(max(publication.interval_s, interval_s or 0))
-    if every != INTERVAL_DEFAULT_S:
-        current['pmc.every'] = every
-    renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
+    renewed_s = round(max(publication.interval_s, interval_s or 0))
+    if renewed_s != INTERVAL_DEFAULT_S:
+        current['pmc.every'] = renewed_s
+    has_gaps = [node.id for node in view.nodes] != list(range(len(view.nodes)))
     linked = any(node.link_ratio is not None for node in view.nodes)
-    for at, (node, remote) in enumerate(zip(view.nodes, publication.remote_ratios)):
-        _add_node(current, maximum, at, node, linked)
-        _add(current, 'pmc.r%d' % at, remote, 0.001)
-        if renamed:
-            maximum['pmc.i%d' % at] = node.id
+    for position, (node, remote) in enumerate(zip(view.nodes, publication.remote_ratios)):
+        _add_node(current, maximum, position, node, linked)
+        _add(current, 'pmc.r%d' % position, remote, 0.001)
+        if has_gaps:
+            maximum['pmc.i%d' % position] = node.id
     distances.add_distances(maximum, view)
     distances.add_domains(maximum, view)
     for key, field, scale in LIMITS:
@@ -162,28 +165,32 @@ def to_values(
 
 
 def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
-    """Return the sum over nodes [MB/s], or ``unknown`` where none of them is known."""
-    known = [values[node] for node in ids if node in values]
-    return sum(known) if known else unknown
+    """Return the sum over these nodes [MB/s], or ``unknown`` if none of their values is known."""
+    known_values = [values[node] for node in ids if node in values]
+    return sum(known_values) if known_values else unknown
 
 
 def _add_node(
-    current: dict[str, int], maximum: dict[str, int], at: int, node: model.NodeView, linked: bool
+    current: dict[str, int],
+    maximum: dict[str, int],
+    position: int,
+    node: model.NodeView,
+    linked: bool,
 ) -> None:
     """Add a node's values to both metrics.
 
-    :param linked: the load of some node's links is known
+    :param linked: whether the utilisation of some node's links is known
     """
     _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
     _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
-    _add(current, 'pmc.d%d' % at, node.demand_cores, 0.01, UNKNOWN)
-    current['pmc.p%d' % at] = -(-node.promised_bytes // MIB)
-    current['pmc.g%d' % at] = round(100 * node.guests)
-    current['pmc.v%d' % at] = round(100 * node.vcpus)
-    _add(current, 'pmc.l%d' % at, node.link_ratio, 0.001, UNKNOWN if linked else None)
-    maximum['pmc.c%d' % at] = round(100 * node.cores)
-    maximum['pmc.t%d' % at] = node.threads
-    maximum['pmc.m%d' % at] = node.capacity_bytes // MIB
+    _add(current, 'pmc.d%d' % position, node.demand_cores, 0.01, UNKNOWN)
+    current['pmc.p%d' % position] = -(-node.promised_bytes // MIB)
+    current['pmc.g%d' % position] = round(100 * node.guests)
+    current['pmc.v%d' % position] = round(100 * node.vcpus)
+    _add(current, 'pmc.l%d' % position, node.link_ratio, 0.001, UNKNOWN if linked else None)
+    maximum['pmc.c%d' % position] = round(100 * node.cores)
+    maximum['pmc.t%d' % position] = node.threads
+    maximum['pmc.m%d' % position] = node.capacity_bytes // MIB
 
 
 def _add(

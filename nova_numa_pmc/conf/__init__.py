@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: what an operator can set, one module for each area; nothing is registered at import."""
+"""The operator's options, with one module for each area; no option is registered at import."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the agent: the group ``[agent]``.
 
-Uses oslo.config's types, as the libvirt hook needs none of these options.
+They use oslo.config's types, as the libvirt hook needs none of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REBALANCE_OPTIONS = plan_records.RebalanceOptions()
 class AgentOptions(Record):
     """The group ``[agent]``, checked, and the other groups that the agent needs.
 
-    :param shared: the groups that the hook reads, too
+    :param shared: the groups that the hook reads as well
     :param counting: the group ``[counters]``
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
@@ -43,8 +43,8 @@ class AgentOptions(Record):
 
 
 def list_opts() -> list[cfg.Opt]:
-    """Return oslo.config's options of the group."""
-    default = AgentOptions(None)  # type: ignore[arg-type]  # only its own are read
+    """Return the options of the group."""
+    default = AgentOptions(None)  # type: ignore[arg-type]  # ``shared`` is not read
     return [
         cfg.BoolOpt(
             'publish',
@@ -58,10 +58,10 @@ def list_opts() -> list[cfg.Opt]:
             'reassert',
             default=default.reassert,
             help=(
-                'Hold guests to their places: restore cpusets that something (a reload of '
-                'systemd, a restart of libvirt) has reset, extend them to CPUs that come online, '
-                'finish starts that the hook could not, and let bound memory spill before its '
-                'node is full.'
+                'Hold guests to their places: restore cpusets that were reset (for example by a '
+                'reload of systemd or a restart of libvirt), extend them to CPUs that come '
+                'online, finish starts that the hook could not finish, and let bound memory '
+                'spill before its node is full.'
             ),
         ),
         cfg.StrOpt(
@@ -112,16 +112,16 @@ def list_opts() -> list[cfg.Opt]:
             min=0.0,
             max=1000.0,
             help=(
-                'Gain below which a move is treated as noise [cores]. If 0.4 percent of the '
-                "host's cores is less than this, that is used instead."
+                'Gain below which a move is treated as noise [cores]. On a host where 0.4 percent '
+                'of the cores is less than this, 0.4 percent of the cores is used instead.'
             ),
         ),
         cfg.BoolOpt(
             'widen',
             default=_REBALANCE_OPTIONS.widen,
             help=(
-                "Let a guest also use another node's CPUs while its own node has too few for all "
-                'and the other has some to spare.'
+                "Let a guest also use another node's CPUs while its own node has too few CPUs "
+                'for all its guests and the other node has CPUs to spare.'
             ),
         ),
         cfg.FloatOpt(
@@ -130,9 +130,9 @@ def list_opts() -> list[cfg.Opt]:
             min=0.0,
             max=600.0,
             help=(
-                'How long a move in progress may continue when the agent is stopped; it is then '
-                'undone if less than half of the memory has moved. TimeoutStopSec= of its unit '
-                '(60) has to be longer [seconds].'
+                'How long a move in progress may continue when the agent is stopped [seconds]. '
+                'After this time, the move is undone if less than half of its memory has moved. '
+                "TimeoutStopSec= of the agent's unit (60) has to be longer."
             ),
         ),
         cfg.StrOpt(
@@ -168,10 +168,10 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def read(path: str = host_options.PATH) -> AgentOptions:
-    """Read the operator's file; without one, the defaults.
+    """Read the operator's file; if there is none, options have their defaults.
 
-    :returns: ``counting`` as the file says, before the host's calibration
-    :raises OptionsError: the file cannot be read, or a value is wrong
+    :returns: the options; ``counting`` is not yet completed from the host's calibration
+    :raises OptionsError: the file cannot be read, or a value is invalid
     """
     try:
         group = counters_conf.parse_file(path, register_opts).agent

@@ -20,7 +20,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             "Also send the ten CPU metrics of Nova's virt_driver monitor, which the numa_pmc "
             'monitor replaces. This costs a call to libvirt and a save of the compute node at '
-            "each audit, and accounts for most of the scheduler's decoding time. Set it if the "
+            "each audit, and accounts for most of the scheduler's decoding time. Enable it if the "
             'option weight_setting of [metrics] names cpu.* on the controllers, or if a consumer '
             'of notifications needs these metrics.'
         ),
@@ -34,8 +34,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             "Share of a node's capacity by which a demand or a bandwidth must differ from the "
             'value last sent before new metrics are sent. Until then, and while guests and '
-            'promised memory are unchanged, the previous metrics are repeated and the compute '
-            'node is not saved for them. 0: send each measurement.'
+            'promised memory are unchanged, the previous metrics are repeated, so that the '
+            'compute node need not be saved for them. 0: every measurement is sent.'
         ),
     ),
     cfg.IntOpt(
@@ -45,20 +45,20 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0,
         max=86400,
         help=(
-            'Unchanged metrics are sent again with the first audit after this time [seconds]. '
-            'After stale_after times this time and an audit interval together, the scheduler '
-            'treats them as unknown.'
+            'Time after which the next audit sends metrics again although they are unchanged '
+            '[seconds]. The scheduler treats metrics as unknown when they are older than '
+            'stale_after times the sum of this time and the audit interval.'
         ),
     ),
 ]
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
-    """List (group, options) pairs, for oslo-config-generator and Sphinx."""
+    """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [(GROUP, _OPTIONS)]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options; twice is fine."""
+    """Register the options; this may be called more than once."""
     conf.register_group(GROUP)
     conf.register_opts(_OPTIONS, group=GROUP)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of measurement: the group ``[counters]``.
 
-Uses oslo.config's types, as the libvirt hook needs none of these options.
+They use oslo.config's types, as the libvirt hook needs none of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ THREAD, CGROUP = 'thread', 'cgroup'
 class CounterOptions(Record):
     """The group ``[counters]``, checked.
 
-    :param sources: some of :data:`SOURCES`, in the order in which they are tried
-    :param events: (role, event) pairs that override the choice
+    :param sources: members of :data:`SOURCES`, in the order in which they are tried
+    :param events: (role, event) pairs that override the events chosen
     :param bandwidth_max, link_max: (node id, bytes per second) pairs
-    :param latencies_ns: (node id, ns by ascending node id) pairs
-    :param write_weight: cost of a written byte relative to a read one
+    :param latencies_ns: pairs of a node id and the latencies to all nodes, by ascending id [ns]
+    :param write_weight: cost of writing a byte, relative to reading one
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     """
@@ -59,7 +59,7 @@ class CounterOptions(Record):
 
 
 def list_opts() -> list[cfg.Opt]:
-    """Return oslo.config's options of the group."""
+    """Return the options of the group."""
     default = CounterOptions()
     return [
         cfg.BoolOpt(
@@ -95,20 +95,20 @@ def list_opts() -> list[cfg.Opt]:
             'sources',
             default=list(default.sources),
             help=(
-                'Where evidence of memory accesses is taken from; the first that works is used. '
-                'guests: counters on each guest. cpus: counters on each CPU, shared out by where '
-                'guests ran. resctrl: memory bandwidth monitoring. numa_faults: NUMA balancing. '
-                'pages: where pages lie and vCPUs ran.'
+                'Sources of the evidence of memory accesses; the first that works is used. '
+                'guests: counters for each guest. cpus: counters for each CPU, divided among the '
+                'guests by where they ran. resctrl: memory bandwidth monitoring. numa_faults: '
+                'NUMA balancing. pages: where pages lie and where vCPUs ran.'
             ),
         ),
         cfg.MultiStrOpt(
             'event',
             default=[],
             help=(
-                'An event to count instead of the one chosen for a role, ROLE=EVENT; may be '
-                'repeated. The event is written as perf does (cpu/event=0xd3,umask=0x1/, '
-                'r53100f), as libpfm4 does (skx::EVENT:UMASK), or none: do not count it. '
-                '"nova-numa-rebalance events" lists the roles.'
+                'Event to count instead of the one chosen for a role, ROLE=EVENT; may be given '
+                'several times. EVENT is written as for perf (cpu/event=0xd3,umask=0x1/, r53100f) '
+                'or as for libpfm4 (skx::EVENT:UMASK), or is the word none, to count nothing for '
+                'the role. "nova-numa-rebalance events" lists the roles.'
             ),
         ),
         cfg.StrOpt('resctrl_path', default=default.resctrl_path, help='Where resctrl is mounted.'),
@@ -165,13 +165,14 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
     """Return :class:`CounterOptions` from the values of the group.
 
     :param group: ``conf.counters``
-    :param shared: of the same file
-    :raises OptionsError: a value of a wrong form, named with its option
+    :param shared: the options of the same file that the hook reads as well
+    :raises OptionsError: a value is malformed; the message names its option
     """
-    unknown = [name for name in group.sources if name not in SOURCES]
-    if unknown or not group.sources:
+    unknown_sources = [name for name in group.sources if name not in SOURCES]
+    if unknown_sources or not group.sources:
         raise OptionsError(
-            '[counters] sources: %.80r: choose from %s' % (','.join(unknown), ', '.join(SOURCES))
+            '[counters] sources: %.80r: choose from %s'
+            % (','.join(unknown_sources), ', '.join(SOURCES))
         )
     return CounterOptions(
         group.enabled,
@@ -191,9 +192,9 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
 
 
 def parse_file(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
-    """Parse the operator's file and no other; without it, options have their defaults.
+    """Parse the operator's file and no other; if there is none, options have their defaults.
 
-    :param register: registers the options that are wanted
+    :param register: registers the options to read
     """
     conf = cfg.ConfigOpts()
     register(conf)
@@ -207,9 +208,9 @@ def parse_file(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.C
 
 
 def read(path: str = host_options.PATH) -> CounterOptions:
-    """Read the operator's file; without one, the defaults.
+    """Read the operator's file; if there is none, options have their defaults.
 
-    :raises OptionsError: the file cannot be read, or a value is wrong
+    :raises OptionsError: the file cannot be read, or a value is invalid
     """
     try:
         return from_conf(parse_file(path, register_opts).counters, host_options.read(path))
@@ -218,18 +219,18 @@ def read(path: str = host_options.PATH) -> CounterOptions:
 
 
 def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    chosen = []
-    for text in filter(None, texts):  # the sample's line has none
+    pairs = []
+    for text in filter(None, texts):  # the value in the sample is empty
         role, equals, event = text.partition('=')
-        known = role.strip() in counter_roles.ROLES + counter_roles.FORMER_ROLES
-        if not equals or not known or not event.strip():
+        is_known = role.strip() in counter_roles.ROLES + counter_roles.FORMER_ROLES
+        if not equals or not is_known or not event.strip():
             raise OptionsError(
                 '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
                 % (text, ', '.join(counter_roles.ROLES))
             )
         if role.strip() in counter_roles.ROLES:
-            chosen.append((role.strip(), event.strip()))
-    return tuple(dict(chosen).items())
+            pairs.append((role.strip(), event.strip()))
+    return tuple(dict(pairs).items())
 
 
 def _per_node(

@@ -3,9 +3,9 @@
 
 The libvirt hook runs at every guest start and cannot afford to import oslo.config (150 modules
 on top of a bare Python's two dozen), with which the other programs read the same file.
-:data:`OPTIONS` is the only description of the options; ``conf/opts.py`` turns it into
-oslo.config's. The parser below follows oslo.config's syntax for the single-valued options that
-exist here. It does no ``$`` substitution and reads no ``--config-dir``.
+:data:`OPTIONS` is the only description of these options; ``conf/opts.py`` converts it for
+oslo.config. The parser below follows oslo.config's syntax for single-valued options, as all of
+these are. It does no ``$`` substitution and reads no ``--config-dir``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BOOLEANS = {
 
 
 class NodeList(str):
-    """A list of nodes as an option's value, in the kernel's list format '2,4-5'."""
+    """An option's value that is a list of nodes in the kernel's format, such as '2,4-5'."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class Option(Record):
     """One option of the file.
 
     :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
-    :param minimum, maximum: inclusive bounds of a number, None: no bound
+    :param minimum, maximum: inclusive bounds of a number; None: no bound
     """
 
     group: str
@@ -65,11 +65,11 @@ class Option(Record):
 
 
 class HostOptions(Record):
-    """The operator's options, checked; fields have the names of their options.
+    """The operator's options, checked; the fields are named as the options of ``[hook]``.
 
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
-    :param problems: lines to log: what could not be used, and what is used instead
+    :param problems: problems to log: what could not be used, and what is used instead
     """
 
     limits: model.PlacementOptions
@@ -84,7 +84,7 @@ class HostOptions(Record):
     problems: tuple[str, ...] = ()
 
     def state_path(self, root: str) -> str:
-        """Return the directory of the state, as seen with the host's file system at ``root``."""
+        """Return the path of the state directory of the host whose file system is at ``root``."""
         return below(root, self.state_dir)
 
 
@@ -144,7 +144,7 @@ OPTIONS = (
         _DEFAULT_LIMITS.pressure_floor,
         0.0,
         1.0,
-        'Below this pressure all nodes are equally good, and locality decides.',
+        'Pressure below which all nodes are equally good, so that locality decides.',
     ),
     Option(
         'placement',
@@ -264,9 +264,9 @@ OPTIONS = (
 
 
 def convert(option: Option, text: str) -> Any:
-    """Return the text as the option's value.
+    """Convert the text of an option to its value.
 
-    :raises ValueError: it is not a value of the option; gives the reason
+    :raises ValueError: the option cannot have this value; the message gives the reason
     """
     if option.kind is bool:
         if text.lower() not in _BOOLEANS:
@@ -286,7 +286,7 @@ def convert(option: Option, text: str) -> Any:
         value = int(text) if option.kind is int else float(text)
     except ValueError:
         raise ValueError('not a number') from None
-    # Written so that NaN, which is neither above nor below, is refused.
+    # Written so that NaN, for which every comparison is false, is refused.
     low, high = option.minimum, option.maximum
     if low is None or high is None or not low <= value <= high:
         raise ValueError('not between %s and %s' % (low, high))
@@ -294,9 +294,10 @@ def convert(option: Option, text: str) -> Any:
 
 
 def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Parse a file's text.
+    """Parse the text of a configuration file.
 
-    :returns: ({(group, name): value} of every option, list of problem strings)
+    :param source: name of the file in problems
+    :returns: {(group, name): value} of all options, and problems
     """
     values: dict[tuple[str, str], Any] = {
         (option.group, option.name): option.default for option in OPTIONS
@@ -321,7 +322,10 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
 
 
 def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
-    """Split into {(group, name): text} as set last, and [(line number, why)]."""
+    """Split a file's text into options and unusable lines.
+
+    :returns: {(group, name): text}, with the last text of each option, and [(line number, reason)]
+    """
     texts: dict[tuple[str | None, str], str] = {}
     broken: list[tuple[int, str]] = []
     group: str | None = None
@@ -331,8 +335,8 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
         if not line:
             key = None
         elif line[0] in ' \t':
-            # oslo.config reads a continued value; none of ours has two lines, so it is
-            # kept for convert() to refuse together with the line it continues.
+            # oslo.config accepts continued values. No option of ours can have one, so the line is
+            # added to the value that it continues, for convert() to refuse both.
             if key is None:
                 broken.append((line_number, 'a continuation line without an option'))
             else:
@@ -354,33 +358,34 @@ def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tu
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split 'name = value' or 'name: value'; the name is '' where it is neither."""
-    ends = [at for at in (line.find('='), line.find(':')) if at >= 0]
-    if not ends:
+    """Split 'name = value' or 'name: value'; return an empty name if the line is neither."""
+    positions = [position for position in (line.find('='), line.find(':')) if position >= 0]
+    if not positions:
         return '', ''
-    name, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
+    name, value = line[: min(positions)].strip(), line[min(positions) + 1 :].strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
         value = value[1:-1]
     return name, value
 
 
 def below(root: str, path: str) -> str:
-    """Return a path of the host as seen with the host's file system at ``root``.
+    """Return where a file of a host is found if the host's file system is at ``root``.
 
-    :param path: absolute
+    :param path: absolute path of the file on the host
     """
     return os.path.join(root, path.lstrip('/'))
 
 
 def read_below(root: str) -> HostOptions:
-    """Return the options of the host at ``root``, as :func:`read`."""
+    """Return the options of the host whose file system is at ``root``, as :func:`read` does."""
     return read(below(root, PATH))
 
 
 def read(path: str = PATH) -> HostOptions:
-    """Read the file; a missing or wrong value becomes its default, a wrong one also a problem.
+    """Read the operator's file.
 
-    A file that does not exist is no problem: every option has a default.
+    Missing and invalid values are replaced by defaults, and invalid ones are reported as problems.
+    A missing file is not a problem, as every option has a default.
     """
     text, problems = '', []
     try:
@@ -393,8 +398,8 @@ def read(path: str = PATH) -> HostOptions:
         pass
     except (OSError, ValueError) as error:
         problems.append('%s: %s; the defaults are used' % (path, error))
-    values, wrong = parse(text, path)
-    return _record(values, tuple(problems + wrong))
+    values, value_problems = parse(text, path)
+    return _record(values, tuple(problems + value_problems))
 
 
 def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> HostOptions:

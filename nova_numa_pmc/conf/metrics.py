@@ -14,9 +14,10 @@ _PATH_MAX_BYTES = 107
 
 
 class Address(Record):
-    """Where metrics are served: a Unix socket at ``path``, else TCP on an IP address.
+    """An address at which metrics are served: a Unix socket, or TCP on an IP address.
 
-    :param port: 0: any that is free (tests)
+    :param path: path of the Unix socket; empty: TCP
+    :param port: TCP port; 0: any free port (tests)
     """
 
     path: str = ''
@@ -30,10 +31,10 @@ class Address(Record):
 
 
 class MetricsOptions(Record):
-    """Which metrics are shown, and where.
+    """The options of metrics, checked.
 
-    :param address: where they are served; None: nowhere
-    :param guests: also show metrics of each guest, with its name and uuid
+    :param address: where metrics are served; None: nowhere
+    :param guests: whether to serve metrics of each guest as well, with its name and uuid
     """
 
     address: Address | None = None
@@ -43,11 +44,11 @@ class MetricsOptions(Record):
 def parse(text: str, remote: bool) -> Address | None:
     """Parse the option ``metrics``: HOST:PORT or unix:PATH.
 
-    Hosts are addresses: a name would need a resolver, which may not answer.
+    HOST must be an address: a name would need a resolver, which may not answer.
 
-    :param remote: whether other hosts may reach it
-    :returns: None: '' was given
-    :raises OptionsError: it is neither, or other hosts could reach it
+    :param remote: whether other hosts may reach the address
+    :returns: the address; None: the text is empty
+    :raises OptionsError: the text has another form, or other hosts could reach the address
     """
     kind, _, path = text.partition(':')
     if not text:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe every option of nova-numa-pmc.conf to oslo.config.
 
-Those that the libvirt hook reads are in :mod:`nova_numa_pmc.conf.host_options`, which is cheap
-to import; the others are in the module of their group. The options that Nova's services read
-from nova.conf are in ``conf/compute.py`` and ``conf/scheduler.py``. Nothing is registered at
-import.
+The options that the libvirt hook reads are in :mod:`nova_numa_pmc.conf.host_options`, which is
+cheap to import; the others are in the modules of their groups. The options that Nova's services
+read from nova.conf are in ``conf/compute.py`` and ``conf/scheduler.py``. No option is registered
+at import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS: dict[type, Callable[..., cfg.Opt]] = {
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """List (group, options) pairs, for oslo-config-generator and Sphinx."""
+    """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [
         (
             cfg.OptGroup(group, help=text),

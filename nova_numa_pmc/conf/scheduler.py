@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 GROUP = cfg.OptGroup(
     'numa_pmc', help='How the scheduler chooses hosts by the pressure on their NUMA nodes.'
 )
-#: Whether the penalty counts.
+#: Values of the option ``mode``.
 ON, SHADOW, OFF = 'on', 'shadow', 'off'
 
 _OPTIONS: Sequence[cfg.Opt] = [
@@ -45,11 +45,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'Multiplier of the penalty of NUMAPressureWeigher: the penalty (0 to 1) times this '
             "value is subtracted from a host's weight. The penalty is what guests would lose on "
             'the host, as a share of the CPU that the new guest wants: with 500, a loss of one '
-            "percent counts 5, and Nova's own weighers together make a difference of four at most "
-            'by default. So they matter only among hosts where next to nothing would be lost, as '
-            'does the random part of the penalty (penalty_jitter). 0 '
-            'turns the weigher off. The metadata key numa_pmc_weight_multiplier of a host '
-            'aggregate overrides it; if a host is in several aggregates, the lowest value applies.'
+            "percent counts 5, while Nova's own weighers together make a difference of at most "
+            'four by default. These therefore matter only among hosts where next to nothing would '
+            'be lost, and so does the random part of the penalty (penalty_jitter). 0 turns the '
+            'weigher off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
+            'overrides it; if a host is in several aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
@@ -61,9 +61,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'Loss up to which a host has no penalty, so that the other weighers choose among '
             'these hosts. Set it to 0.4 for clouds that fill one host after another '
-            '(ram_weight_multiplier below 0): with 0, smaller losses spread guests. The metadata '
-            'key numa_pmc_penalty_floor of a host aggregate overrides it; if a host is in several '
-            'aggregates, the lowest value applies.'
+            '(ram_weight_multiplier below 0): with 0, smaller losses would spread the guests. The '
+            'metadata key numa_pmc_penalty_floor of a host aggregate overrides it; if a host is '
+            'in several aggregates, the lowest value applies.'
         ),
     ),
     cfg.FloatOpt(
@@ -73,10 +73,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'Weight of the random part of a penalty, from penalty_floor on: with 0.02, 98 percent '
-            'of the penalty count, plus a random number of 0 to 0.02 for each instance and host. '
-            'So requests arriving together, before any of them is counted, are spread over nearly '
-            'equal hosts. With 0 they all go to the same host.'
+            'Weight of the random part of the penalty of a host whose loss is at least '
+            'penalty_floor: with 0.02, 98 percent of the penalty counts, plus a random number '
+            'from 0 to 0.02 for each instance and host. Requests that arrive together, before any '
+            'of them is counted, are thus spread over nearly equal hosts. With 0, they all go to '
+            'the same host.'
         ),
     ),
     cfg.FloatOpt(
@@ -86,9 +87,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=1.0,
         max=10000.0,
         help=(
-            'Number of update intervals after which metrics are treated as unknown. An interval '
-            'is metrics_heartbeat of nova-compute and its audit interval together, 11 minutes by '
-            'default.'
+            'Number of update intervals after which metrics are treated as unknown. An update '
+            'interval is the sum of metrics_heartbeat and the audit interval of nova-compute, 11 '
+            'minutes by default.'
         ),
     ),
     cfg.BoolOpt(
@@ -109,9 +110,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on '
             'the nodes that it would use. 1 means as many runnable threads as the node has cores, '
-            'the second hardware thread of a core counting a quarter: without SMT all CPUs of the '
-            'node; with SMT 62 percent of them, where 1.6 is all of them. 0 (default): no '
-            'ceiling, because the demand of guests that have not been measured yet is only '
+            'where the second hardware thread of a core counts as a quarter: all CPUs of the node '
+            'without SMT, 62 percent of them with SMT (1.6 then means all of them). 0 (default): '
+            'no ceiling, because the demand of guests that have not been measured yet is only '
             'estimated, and a request that every host refuses ends in ERROR. The ceiling does not '
             'apply to guests that leave a host (evacuation, migration). The extra spec '
             'numa_pmc:max_pressure of a flavor overrides it.'
@@ -136,11 +137,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
-    """List (group, options) pairs, for oslo-config-generator and Sphinx."""
+    """Return (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [(GROUP, _OPTIONS)]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options; twice is fine."""
+    """Register the options; this may be called more than once."""
     conf.register_group(GROUP)
     conf.register_opts(_OPTIONS, group=GROUP)

@@ -182,7 +182,7 @@ class StartTest(HookTest):
     def test_more_memory_than_the_host_has_takes_all_of_it(self):
         self.call('start', 0, hosts.domain_xml(0, memory_bytes=1 << 50))
         self.assertLess(self.promise(0).memory_bytes, 8 << 30)
-        self.assertIn('all of that', self.host.logged()[1])
+        self.assertIn('all that the host has', self.host.logged()[1])
 
     def test_a_guest_that_was_not_promised_counts_by_what_the_host_could_give(self):
         most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"

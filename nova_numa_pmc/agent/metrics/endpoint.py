@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer scrapes over TCP or a Unix socket, in threads of their own.
+"""Answer scrapes over TCP or a Unix socket, each in a thread of its own.
 
-Needs prometheus_client.
+This module needs prometheus_client.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     _Request = socket.socket | tuple[bytes, socket.socket]
 
-#: Scrapes at a time; further connections are turned away.
+#: Maximum number of simultaneous scrapes; further connections are closed.
 _SCRAPES_MAX = 8
-#: A client that sends or takes nothing for this long is dropped [s].
+#: A client that neither sends nor reads anything for this long is dropped [s].
 _PATIENCE_S = 10.0
 #: Mode of the Unix socket; its group may read metrics.
 _MODE = 0o660
@@ -44,14 +44,14 @@ class _Handler(MetricsHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A threaded server, without the name resolution that http.server's does when it binds."""
+    """A threaded server that, unlike that of http.server, resolves no name when it binds."""
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
 
     def __init__(
         self,
-        address: Any,  # of this family: a path, too, which TCPServer's type lacks
+        address: Any,  # of the server's family; TCPServer's type does not allow a path
         handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
         log: logging.Logger,
     ) -> None:
@@ -62,7 +62,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             return super().get_request()
         except OSError:
-            time.sleep(0.1)  # out of descriptors: without a pause this would be a busy loop
+            time.sleep(0.1)  # when out of descriptors, this would otherwise be a busy loop
             raise
 
     def process_request(self, request: _Request, client_address: Any) -> None:
@@ -82,7 +82,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._slots.release()
 
     def handle_error(self, request: _Request, client_address: Any) -> None:
-        self._log.debug('a scrape failed', exc_info=True)  # mostly a client that went away
+        self._log.debug('a scrape failed', exc_info=True)  # usually, the client has gone away
 
 
 class _Inet6(_Server):
@@ -95,14 +95,15 @@ class _Unix(_Server):
     def server_bind(self) -> None:
         _remove_stale(str(self.server_address))
         super().server_bind()
-        # No client can connect before it listens.
+        # No client can connect before the server listens.
         os.chmod(str(self.server_address), _MODE)
 
 
 class Endpoint:
     """Serves metrics at an address from construction until :meth:`close`.
 
-    :ivar address: with the port in use, where any free one was requested
+    :param latest: returns the values of the last tick
+    :ivar address: the address, with the port that is in use if any free port was requested
 
     :raises ExportError: the address is not available
     """
@@ -118,12 +119,12 @@ class Endpoint:
             address.path or (address.host, address.port), _Handler.factory(registry), log
         )
         self._path = address.path
-        self._made: tuple[int, int] | None = None
+        self._socket_identity: tuple[int, int] | None = None
         try:
             self._server.server_bind()
-            self._made = _identity(address.path) if address.path else None
+            self._socket_identity = _identity(address.path) if address.path else None
             self._server.server_activate()
-            # Signals are blocked there as they are in the loop, which waits for them.
+            # The thread inherits the signal mask of the loop, which blocks signals and waits.
             threading.Thread(
                 target=self._server.serve_forever, name='metrics', daemon=True
             ).start()
@@ -139,18 +140,18 @@ class Endpoint:
         )
 
     def close(self) -> None:
-        """Stop, and remove the socket's file."""
+        """Stop serving, and remove the socket's file."""
         self._server.shutdown()
         self._close()
 
     def _close(self) -> None:
         self._server.server_close()
-        if self._made and self._made == _identity(self._path):
+        if self._socket_identity and self._socket_identity == _identity(self._path):
             os.unlink(self._path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the identity (device, inode) of the file at a path; None: there is none."""
+    """Return the identity (device, inode) of the file at a path, or None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -161,7 +162,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _remove_stale(path: str) -> None:
     """Remove a socket that no process serves any more.
 
-    :raises ExportError: something else lies there, or another process serves it
+    :raises ExportError: the file is not a socket, or another process serves it
     """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -179,5 +180,5 @@ def _remove_stale(path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # its queue is full: another process serves it, slowly
+            pass  # the queue of the socket is full: another process serves it, slowly
     raise ExportError('[agent] metrics: unix:%s: another process is serving it' % path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve the last tick to Prometheus over HTTP, if the operator wants it, from a thread.
+"""Serve the last tick to Prometheus over HTTP from a thread, if the operator wants it.
 
-The loop hands over a finished tick; the thread that serves a scrape formats it. Without
-prometheus_client, or where the address is not available, the agent runs without metrics.
+The loop hands over a finished tick, and the thread that serves a scrape formats it. Without
+prometheus_client, or if the address is not available, the agent runs without metrics.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ _STAGE = 'serving metrics'
 
 
 class Exporter:
-    """Serves the last tick as the options say.
-
-    Nothing is served before the first tick.
-    """
+    """Serves the last tick according to the options; nothing is served before the first tick."""
 
     def __init__(
         self, log: logging.Logger, options: metrics_conf.MetricsOptions | None = None
@@ -38,30 +35,30 @@ class Exporter:
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks, self._seconds = 0, 0.0
-        self._shown: Scrape  # set before the first scrape
+        self._scrape: Scrape  # set before the first scrape
 
     @property
     def address(self) -> metrics_conf.Address | None:
-        """Return the address that is served, None if there is none."""
+        """Return the address at which metrics are served, or None if there is none."""
         return self._endpoint.address if self._endpoint else None
 
     def show(self, tick: Tick, seconds: float) -> None:
-        """Serve this tick from now on; nothing is raised, and nothing is computed yet.
+        """Serve this tick from now on; never raise, and compute nothing yet.
 
         :param seconds: how long the tick took [s]
         """
         self._ticks, self._seconds = self._ticks + 1, self._seconds + seconds
-        self._shown = Scrape(tick, self._options.guests, self._ticks, self._seconds)
-        # Retried at each tick, as an address may come up later than the agent.
+        self._scrape = Scrape(tick, self._options.guests, self._ticks, self._seconds)
+        # Tried again in each tick, because an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._problem_log.stage(_STAGE):
                 self._open(self._options.address)
 
     def reload(self, options: metrics_conf.MetricsOptions) -> None:
-        """Apply other options, from the next tick on."""
-        former, self._options = self._options, options
-        self._installed = True  # it may have been installed since
-        if options.address != former.address:
+        """Apply new options, from the next tick on."""
+        former_options, self._options = self._options, options
+        self._installed = True  # prometheus_client may have been installed since
+        if options.address != former_options.address:
             self._problem_log.forget(_STAGE)
             self.close()
 
@@ -69,17 +66,17 @@ class Exporter:
         try:
             from nova_numa_pmc.agent.metrics import endpoint
         except ImportError as error:
-            self._installed = False  # looking for it at each tick would be costly
+            self._installed = False  # looking for the module in each tick would be expensive
             raise ExportError(
                 '%s: install prometheus_client (pip install '
                 'nova-numa-pmc[metrics]) and reload; the agent continues without '
                 'metrics' % error
             ) from error
-        self._endpoint = endpoint.Endpoint(address, lambda: self._shown, self._log)
+        self._endpoint = endpoint.Endpoint(address, lambda: self._scrape, self._log)
         self._log.info('metrics are served at %s', self._endpoint.address)
 
     def close(self) -> None:
-        """Stop serving, within half a second; nothing is raised."""
+        """Stop serving, within half a second; never raise."""
         if self._endpoint:
             endpoint, self._endpoint = self._endpoint, None
             with self._problem_log.stage('stopping metrics'):

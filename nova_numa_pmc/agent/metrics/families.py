@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn a tick into families of metrics.
 
-Needs prometheus_client. Names and units follow Prometheus' own conventions (base units, _total,
-_ratio, _info). What is unknown is absent, never 0.
+This module needs prometheus_client. Names and units follow Prometheus' own conventions (base
+units, _total, _ratio, _info). Unknown values are absent, never 0.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _NODE: tuple[_Row, ...] = (
         ((None, 'promised_bytes'),),
     ),
 )
-#: Node metrics as the decision sees them: rows as in _NODE, with fields of NodeView.
+#: Node metrics as the decision sees them, in rows as in _NODE but with fields of NodeView.
 _VIEW: tuple[_Row, ...] = (
     (
         'promisable_bytes',
@@ -123,6 +123,7 @@ _VIEW: tuple[_Row, ...] = (
         ((None, 'bandwidth_bytes_per_sec'),),
     ),
 )
+#: Guest metrics: (name, help, field of GuestSample).
 _GUEST = (
     ('cores', 'CPU time used by the guest, per second', 'cores'),
     ('waiting_cores', 'Time that the guest waited for CPUs, per second', 'waiting_cores'),
@@ -134,7 +135,7 @@ _GUEST = (
 class Collector:
     """The collector that a registry calls at each scrape.
 
-    :param latest: returns the last tick; the object returned must never change
+    :param latest: returns the values of the last tick, an object that never changes
     """
 
     def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:
@@ -145,7 +146,7 @@ class Collector:
             self._version = 'unknown'
 
     def describe(self) -> tuple[core.Metric, ...]:
-        """Return all families without values, from which a scrape may choose (``name[]``)."""
+        """Return all families without values; a scrape may select some of them (``name[]``)."""
         tick = Tick(
             Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
@@ -183,7 +184,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         )
         for row in _NODE:
             yield _node_family(row, sample.nodes)
-        reliable = [
+        with_reliable_cpi = [
             node._replace(cpi=node.cpi if node.cpi_reliable else None) for node in sample.nodes
         ]
         yield _node_family(
@@ -193,7 +194,7 @@ def families(scrape: Scrape, version: str) -> Iterator[core.Metric]:
                 None,
                 ((None, 'cpi'),),
             ),
-            reliable,
+            with_reliable_cpi,
         )
     if tick.publication is not None:
         for row in _VIEW:
@@ -242,13 +243,13 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
 
 
 def _ended_moves(totals: MoveTotals) -> Iterator[core.Metric]:
-    moved = core.CounterMetricFamily(
+    moves = core.CounterMetricFamily(
         PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
     )
     for kind in plan_records.KINDS:
         for result in COUNTED_AS:
-            moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
-    yield moved
+            moves.add_metric((kind, result), totals.ended.get((kind, result), 0))
+    yield moves
     yield core.CounterMetricFamily(
         PREFIX + 'moved_bytes', 'Guest memory moved by moves that have ended', totals.moved_bytes
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record that the loop hands to a scrape; needs no prometheus_client."""
+"""The record that the loop hands to a scrape; this module does not need prometheus_client."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 
 class Scrape(Record):
-    """The values of a scrape.
+    """The values that a scrape serves.
 
-    :param guests: as in :class:`metrics_conf.MetricsOptions`
+    :param tick: the last tick
+    :param guests: whether metrics of each guest are served
     :param ticks: number of ticks so far
-    :param seconds: how long all of them took [s]
+    :param seconds: total duration of these ticks [s]
     """
 
     tick: Tick

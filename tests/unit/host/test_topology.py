@@ -176,7 +176,7 @@ class ReadTest(TreeTest):
         host = topology.read(self.root)
         self.assertEqual([4, 0], host_view.capacity_cores(host, model.PlacementOptions()))
         (problem,) = host.problems
-        self.assertIn('CPUs 4-7 are online and on no node', problem)
+        self.assertIn('CPUs 4-7 are online but on no node', problem)
 
     def test_smt_siblings_are_read_as_cores(self):
         build_sysfs(self.root, equal_nodes(2), threads=2, offline='3')

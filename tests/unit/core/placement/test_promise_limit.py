@@ -44,14 +44,14 @@ class BoundedTest(unittest.TestCase):
         for memory in (8 * GIB + 1, PIB):
             promised, (why,) = self.bounded(memory, GIB)
             self.assertEqual(GIB, promised)
-            self.assertIn('1024 MiB are promised, what it has now', why)
+            self.assertIn('it is promised 1024 MiB, the memory that it has now', why)
             self.assertIn('the host has at most 8192 MiB', why)
 
     def test_a_guest_larger_than_the_host_is_promised_all_of_it(self):
         for memory, plugged in ((9 * GIB, None), (PIB, 9 * GIB)):
             promised, (why,) = self.bounded(memory, plugged)
             self.assertEqual(8 * GIB, promised)
-            self.assertIn('all of that', why)
+            self.assertIn('all that the host has', why)
 
     def test_the_kernels_own_memory_comes_and_goes_and_changes_no_promise(self):
         for memory, plugged in ((8 * GIB - MIB, None), (8 * GIB - MIB, GIB), (9 * GIB, None)):
