@@ -56,8 +56,8 @@ class AddedLoss(Record):
 
     :param cpu_ratio, bandwidth_ratio, link_ratio: highest utilisations of the nodes that it would
         use, with it
-    :param loss_ratio: what the host's guests, it included, would lose because of it, as a share of the
-        CPU that it wants; 0 to 1
+    :param loss_ratio: what the host's guests, it included, would lose because of it, as a share of
+        the CPU that it wants; 0 to 1
     """
 
     cpu_ratio: float
@@ -155,8 +155,7 @@ def _cpu_part(
             ratio = after / capacity
             if ratio < assumed:
                 ratio, after = assumed, assumed * capacity
-            if ratio > highest:
-                highest = ratio
+            highest = ratio if ratio > highest else highest
             more = waiting(after, capacity) - waiting(after - added, capacity)
             if more > 0:  # a difference of rounding errors may be below
                 waiting_cores += more
@@ -177,10 +176,8 @@ def _memory_part(
             others = bandwidth[at]
             others += HOST_SHARE * (host_ratio * maximum[at] - others)
             ratio = (others + bytes_per_sec / len(mems)) / maximum[at]
-            if ratio < assumed:
-                ratio = assumed
-        if ratio > highest:
-            highest = ratio
+            ratio = ratio if ratio > assumed else assumed
+        highest = ratio if ratio > highest else highest
         queueing += added_queueing(ratio)
     return highest, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(mems)
 
