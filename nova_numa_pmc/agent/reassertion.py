@@ -23,9 +23,9 @@ from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import (
     Cpuset,
+    common_cpuset,
     groups_set_by_others,
     is_held,
-    our_set,
     own_sets,
     read_cpusets,
 )
@@ -147,7 +147,9 @@ class Reassertion:
         key, groups = guest.life, self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # A set within the place is a pin, or the place as it was before CPUs came online.
-        if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
+        if is_held(
+            groups, cpus, online, set_by_others, needs_all_cpus=self._held.get(key) != cpus
+        ):
             self._held[key] = cpus
             self._log_set_by_others(key, guest, set_by_others)
             return True
@@ -199,8 +201,8 @@ class Reassertion:
         last_cpus = self._held.get(key)
         if last_cpus is not None:
             return (last_cpus if last_cpus != cpus else frozenset(),)
-        uniform_set = our_set(groups)
-        sets = [uniform_set.cpus] if uniform_set else []
+        common = common_cpuset(groups)
+        sets = [common.cpus] if common else []
         for name in groups_set_by_others(groups, cpusets, cpus):
             own_cpus = cpusets[os.path.join(groups.target, name)].cpus
             if own_cpus not in sets and _is_of_nodes(own_cpus, host, guest):
@@ -274,7 +276,9 @@ class Reassertion:
             why = room.take(promise, cgroups.memory_by_node(groups) or {})
         if not why:
             if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
-                applied = cpuset.hold(groups, cpus, mems, stay_bound=True, ours=our_set(groups))
+                applied = cpuset.hold(
+                    groups, cpus, mems, stay_bound=True, ours=common_cpuset(groups)
+                )
                 if applied.changes:
                     self._log.info(
                         'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)

@@ -68,9 +68,9 @@ def restore(
     """
     cpus = format_cpulist(online if guest.allowed_cpus is None else guest.allowed_cpus)
     for name in names:
-        kind = pins.kind(name)
-        number = name[len(kind) - len('pin') :]
-        command = [*_COMMAND, kind, guest.uuid, *([number] if number else []), cpus, '--live']
+        element = pins.pin_element(name)
+        number = name[len(element) - len('pin') :]
+        command = [*_COMMAND, element, guest.uuid, *([number] if number else []), cpus, '--live']
         try:
             completed = run(
                 command,

@@ -104,7 +104,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     )
 
 
-def machine(pid: int | None, controller: str, root: str = '/') -> str:
+def machine_group_path(pid: int | None, controller: str, root: str = '/') -> str:
     """Return the directory of a guest's machine group in a controller's hierarchy.
 
     The unified hierarchy is used if the controller has none of its own.
@@ -113,16 +113,16 @@ def machine(pid: int | None, controller: str, root: str = '/') -> str:
         mounted
     :raises GuestGone: the process no longer exists
     """
-    return locate(pid, controller, root)[1]
+    return find_machine_group(pid, controller, root)[1]
 
 
 def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
 
-    :raises CpusetError: as :func:`machine`, or no group has that file
+    :raises CpusetError: as :func:`machine_group_path`, or no group has that file
     :raises GuestGone: the process no longer exists
     """
-    version, scope, tail = locate(pid, 'memory', root)
+    version, scope, tail = find_machine_group(pid, 'memory', root)
     # On v1 the scope's totals may not include the groups below it (use_hierarchy).
     directory = _find_counting_group(
         (scope,) if version == 2 else (os.path.join(scope, *tail), scope)
@@ -134,10 +134,12 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     return version, directory
 
 
-def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str, list[str]]:
+def find_machine_group(
+    pid: int | None, controller: str, root: str = '/'
+) -> tuple[int, str, list[str]]:
     """Return (version, machine's directory, path components below it) in a hierarchy.
 
-    :raises CpusetError, GuestGone: as :func:`machine`
+    :raises CpusetError, GuestGone: as :func:`machine_group_path`
     """
     _, version, _, _, (scope, tail) = _find_machine(pid, controller, root)
     return version, scope, tail

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: What became of a guest's memory.
 NOT_REQUESTED = 'not_requested'  # only CPUs were requested
 LOCAL = 'local'  # no memory is on other nodes
-BROUGHT = 'brought'  # memory was moved, and is unbound again
+MOVED = 'brought'  # memory was moved, and is unbound again
 BOUND = 'bound'  # memory was moved if necessary, and stays bound
 TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
 PINNED = 'pinned'  # not moved: a group has another set, which is not ours
@@ -139,7 +139,7 @@ def hold(
     )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
-    if mems is not None and off_bytes and memory in (BROUGHT, BOUND):
+    if mems is not None and off_bytes and memory in (MOVED, BOUND):
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
@@ -362,7 +362,7 @@ def _memory_steps(
         steps += [(main_file, format_cpulist(mems)), (main_file, final_text)]
     if needs_migrate:
         steps.append((migrate_file, _read_migrate(migrate_file)))
-    return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
+    return BOUND if stay_bound else MOVED if off_bytes else LOCAL, off_bytes, steps
 
 
 def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:

@@ -74,12 +74,12 @@ def is_held(
     cpus: frozenset[int],
     online: frozenset[int],
     set_by_others: Container[str] = frozenset(),
-    exactly: bool = False,
+    needs_all_cpus: bool = False,
 ) -> bool:
     """Return whether a guest's groups hold it to ``cpus``; offline CPUs are disregarded.
 
     :param set_by_others: names of groups that others have set, which are disregarded
-    :param exactly: whether each group must have all of ``cpus``; if False, a subset is enough
+    :param needs_all_cpus: whether each group must have all of ``cpus``, not only a part
     :raises GuestGone, CpusetError: as :func:`own_cpus`
     """
     child_cpus = own_cpus(groups)
@@ -91,7 +91,7 @@ def is_held(
     # A newly plugged vCPU has all CPUs, and has yet to be held.
     return all(
         group_cpus
-        and (group_cpus & online == cpus or (not exactly and group_cpus & online <= cpus))
+        and (group_cpus & online == cpus or (not needs_all_cpus and group_cpus & online <= cpus))
         for directory, group_cpus in child_cpus.items()
         if os.path.basename(directory) not in set_by_others
     )
@@ -106,7 +106,7 @@ def own_sets(groups: GuestGroups) -> list[Cpuset]:
     return [cpusets[directory] for directory in written_groups(groups) if directory in cpusets]
 
 
-def our_set(groups: GuestGroups) -> Cpuset | None:
+def common_cpuset(groups: GuestGroups) -> Cpuset | None:
     """Return the CPUs that an earlier write left in all groups, as a :class:`Cpuset` without mems.
 
     :returns: None if the groups do not all have the same CPUs

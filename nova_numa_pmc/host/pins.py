@@ -9,12 +9,12 @@ from __future__ import annotations
 from nova_numa_pmc.model import Guest
 
 #: The elements of ``<cputune>``, by the prefix of the names of the threads' control groups.
-KINDS = {'vcpu': 'vcpupin', 'emulator': 'emulatorpin', 'iothread': 'iothreadpin'}
+ELEMENTS = {'vcpu': 'vcpupin', 'emulator': 'emulatorpin', 'iothread': 'iothreadpin'}
 
 
-def kind(name: str) -> str:
+def pin_element(name: str) -> str:
     """Return the element of ``<cputune>`` that pins the control group with this name ('vcpu0')."""
-    return KINDS[name.rstrip('0123456789')]
+    return ELEMENTS[name.rstrip('0123456789')]
 
 
 def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
@@ -29,13 +29,13 @@ def without_full_pins(guest: Guest, online: frozenset[int]) -> Guest:
     remaining = tuple(pin for pin in guest.pins if not pin[1] >= wide)
     if not wide or remaining == guest.pins:
         return guest
-    kinds = {kind(name) for name, _ in remaining}
+    elements = {pin_element(name) for name, _ in remaining}
     vcpus = [cpus for name, cpus in remaining if name.startswith('vcpu')]
     return guest._replace(
         pins=remaining,
         pinned_cpus=frozenset[int]().union(*vcpus) or None,
         placed_by=tuple(
-            code for code in guest.placed_by if code in kinds or code not in KINDS.values()
+            code for code in guest.placed_by if code in elements or code not in ELEMENTS.values()
         ),
     )
 
@@ -45,4 +45,4 @@ def may_hold(guest: Guest) -> bool:
 
     Pins of single threads leave the other threads to us, and numatune leaves the CPUs to us.
     """
-    return set(guest.placed_by) <= {*KINDS.values(), 'numatune'}
+    return set(guest.placed_by) <= {*ELEMENTS.values(), 'numatune'}

@@ -47,7 +47,7 @@ class GuestQuotas(Record):
 def find(pid: int | None, root: str = '/') -> GuestQuotas:
     """Find the quotas of a guest's groups; a group that cannot be read counts as having none."""
     try:
-        version, scope, tail = cgroups.locate(pid, 'cpu', root)
+        version, scope, tail = cgroups.find_machine_group(pid, 'cpu', root)
     except CpusetError:
         return GuestQuotas()
     base = os.path.join(scope, 'libvirt') if tail[:1] == ['libvirt'] else scope

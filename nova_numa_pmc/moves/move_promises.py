@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
-from nova_numa_pmc.host.held import our_set
+from nova_numa_pmc.host.held import common_cpuset
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -154,7 +154,7 @@ class MovePromises:
             groups,
             plan_part.mem_nodes,
             cpus,
-            ours=our_set(groups),
+            ours=common_cpuset(groups),
             root=self._root,
             limits=guest_mover.PagingLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_moves),

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host.held import our_set
+from nova_numa_pmc.host.held import common_cpuset
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.record import Record
 
@@ -56,7 +56,7 @@ class CpuMove:
             self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
         else:
             self._changes = cpuset.hold(
-                self._groups, self._cpus, ours=our_set(self._groups), write=self._port.write
+                self._groups, self._cpus, ours=common_cpuset(self._groups), write=self._port.write
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)
         return self.progress

@@ -200,7 +200,9 @@ class GuestCounters:
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
             try:
-                path = self._paths[key] = cgroups.machine(guest.pid, 'perf_event', self._root)
+                path = self._paths[key] = cgroups.machine_group_path(
+                    guest.pid, 'perf_event', self._root
+                )
             except CpusetError:
                 return None
             group = perf_event.cgroup(path, 0)

@@ -14,7 +14,7 @@ import labguests
 from nova_numa_pmc import promises
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import cgroups, cpuset, files, topology
-from nova_numa_pmc.host.held import our_set
+from nova_numa_pmc.host.held import common_cpuset
 from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
@@ -33,7 +33,7 @@ def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (each.cpus for each in host.nodes if each.id == node)
-    cpuset.hold(groups, cpus, ours=our_set(groups))
+    cpuset.hold(groups, cpus, ours=common_cpuset(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),

@@ -46,7 +46,7 @@ class HoldTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, write=tree.write)
-                self.assertEqual(cpuset.BROUGHT, applied.memory)
+                self.assertEqual(cpuset.MOVED, applied.memory)
                 self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
                     self.assertEqual(NODE1, applied.cpus_effective)
@@ -159,7 +159,7 @@ class HoldTest(TreeTestCase):
                         tree.put_bytes({0: MIB, 1: 7 * MIB})
 
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, write=write)
-                self.assertEqual((cpuset.BROUGHT, MIB), (applied.memory, applied.left_bytes))
+                self.assertEqual((cpuset.MOVED, MIB), (applied.memory, applied.left_bytes))
 
     def test_a_second_pass_brings_memory_that_the_first_left(self):
         for version in (1, 2):
@@ -228,7 +228,7 @@ class HoldTest(TreeTestCase):
                             stay_bound=bound,
                             write=tree.write,
                         )
-                        self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
+                        self.assertEqual(cpuset.BOUND if bound else cpuset.MOVED, applied.memory)
                         held = read_cpusets(groups)
                         written = [tree.target] if groups.writes_target else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
@@ -422,7 +422,7 @@ class LeftAloneTest(TreeTestCase):
     def test_no_more_memory_moves_than_one_write_may(self):
         for version in (1, 2):
             for off, huge_kib, outcome in (
-                (64 * MIB, 0, cpuset.BROUGHT),
+                (64 * MIB, 0, cpuset.MOVED),
                 (64 * MIB + 4096, 0, cpuset.TOO_MUCH),
                 (4096, 64 << 10, cpuset.TOO_MUCH),
             ):
@@ -436,13 +436,13 @@ class LeftAloneTest(TreeTestCase):
                         groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
                     )
                     self.assertEqual(
-                        cpuset.BOUND if outcome == cpuset.BROUGHT else outcome, applied.memory
+                        cpuset.BOUND if outcome == cpuset.MOVED else outcome, applied.memory
                     )
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
         for version in (1, 2):
             for status, outcome in (
-                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.BROUGHT),
+                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.MOVED),
                 ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', cpuset.TOO_MUCH),
                 ('VmRSS:\t?\n', cpuset.UNKNOWN),
                 ('', cpuset.UNKNOWN),
