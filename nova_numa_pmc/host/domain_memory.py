@@ -36,7 +36,7 @@ _DMA_TYPES = (
 )
 
 
-def sizes(elements: Elements) -> tuple[int, int | None]:
+def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
     """Return the RAM that a guest may grow to and the RAM that is plugged now [bytes].
 
     The second is None if it equals the first. ``<currentMemory>``, the balloon's current size, is

@@ -266,7 +266,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
 
 def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
-    memory_bytes, plugged_bytes = domain_memory.sizes(elements)
+    memory_bytes, plugged_bytes = domain_memory.ram_sizes_bytes(elements)
     specs = _extra_specs(elements)
     return model.Guest(
         uuid=values.uuid(_text(elements, 'uuid')),

@@ -119,7 +119,7 @@ def has_followed(progress: guest_mover.Progress) -> bool:
     """Return whether at least half of the memory that was to be moved has been moved."""
     if progress.state == guest_mover.DONE:
         return True
-    return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
+    return progress.left_bytes is not None and progress.arrived_bytes >= progress.left_bytes
 
 
 def progress_text(progress: guest_mover.Progress) -> str:

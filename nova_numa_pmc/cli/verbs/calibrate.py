@@ -155,7 +155,7 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
                 node.id,
                 cpus,
                 reader.id,
-                memory_probe.sizes(cache_bytes, all_caches_bytes, len(cpus)),
+                memory_probe.probe_sizes(cache_bytes, all_caches_bytes, len(cpus)),
                 node.free_bytes,
             )
         )

@@ -84,7 +84,7 @@ class ProbeSizes(Record):
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
-def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
+def probe_sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
     """Return the sizes of the memory to use.
 
     :param cache_bytes: size of a CPU's last-level cache
@@ -283,7 +283,7 @@ class PointerChain:
         try:
             self._memory = Memory(chain_bytes, node)
             self._flush = Memory(flush_bytes, node)
-            offsets = order(chain_bytes, lines)
+            offsets = chain_offsets(chain_bytes, lines)
             self.lines = len(offsets)
             self._first = self._memory.address + offsets[0]
             with self._memory.words() as words:
@@ -331,7 +331,7 @@ class PointerChain:
         self.close()
 
 
-def order(size: int, lines: int, seed: int = 1) -> list[int]:
+def chain_offsets(size: int, lines: int, seed: int = 1) -> list[int]:
     """Return the offsets of a chain's lines in the order in which they are visited.
 
     The memory is divided into equal parts, each with one line of the chain at a random offset, so

@@ -83,7 +83,7 @@ class Progress(Record):
     left_at_first_bytes: int | None = None
 
     @property
-    def brought_bytes(self) -> int:
+    def arrived_bytes(self) -> int:
         """Return the bytes that have arrived, moved by this mover or by NUMA balancing."""
         if self.left_bytes is None:
             return self.moved_bytes
@@ -188,7 +188,7 @@ class GuestMove:
         """Return whether much memory is left that no walk has seen, and so none has refused."""
         self._report(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
-        return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.brought_bytes)
+        return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.arrived_bytes)
 
     def _hold_cpus(self) -> None:
         if self._cpus:

@@ -18,12 +18,12 @@ CPU = min(os.sched_getaffinity(0))
 class TestChain(unittest.TestCase):
     @given(st.integers(1, 3000), st.sampled_from([64, 128, 1024, 2048]))
     def test_each_line_of_the_memory_is_visited_once(self, lines, stride):
-        offsets = memory_probe.order(lines * stride, lines)
+        offsets = memory_probe.chain_offsets(lines * stride, lines)
         self.assertEqual(list(range(lines)), sorted(offset // stride for offset in offsets))
         self.assertEqual({0}, {offset % LINE_BYTES for offset in offsets})
 
     def test_neighbouring_lines_do_not_follow_each_other(self):
-        offsets = memory_probe.order(256 * MIB, 1 << 17)
+        offsets = memory_probe.chain_offsets(256 * MIB, 1 << 17)
         near = sum(abs(a - b) < 8192 for a, b in zip(offsets, offsets[1:]))
         self.assertLess(near, len(offsets) / 100)
 
@@ -58,10 +58,10 @@ class TestChain(unittest.TestCase):
             memory_probe.on_cpus([CPU], [fail])
 
     def test_sizes_of_the_probe_follow_the_caches(self):
-        small = memory_probe.sizes(8 * MIB, 8 * MIB, 4)
+        small = memory_probe.probe_sizes(8 * MIB, 8 * MIB, 4)
         self.assertEqual((256 * MIB, 16 * MIB, 8 * MIB), small)
         self.assertEqual(272 * MIB, small.total_bytes(4))
-        large = memory_probe.sizes(32 * MIB, 512 * MIB, 8)
+        large = memory_probe.probe_sizes(32 * MIB, 512 * MIB, 8)
         self.assertEqual((256 * MIB, 64 * MIB, 256 * MIB), large)
         self.assertEqual(2048 * MIB, large.total_bytes(8))
 

@@ -175,7 +175,7 @@ class MigrateTest(unittest.TestCase):
         end = self.run_to_end(mover)
         self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
         self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
-        self.assertEqual(48 * PAGE_BYTES, end.brought_bytes)
+        self.assertEqual(48 * PAGE_BYTES, end.arrived_bytes)
 
     def test_a_move_with_unseen_pages_is_not_called_done(self):
         memory = self.guest([1] * 3000, hinted=range(2000))
