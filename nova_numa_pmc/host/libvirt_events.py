@@ -58,9 +58,9 @@ _ROUND_MAX_MS = 1000
 #: requested anyway.
 _REQUESTED_MAX = 10000
 
-ANSWERS, CONNECTING = '', 'not connected yet'
-HANGS = 'libvirt does not answer'
-ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
+CONNECTED, CONNECTING = '', 'not connected yet'
+UNRESPONSIVE = 'libvirt does not answer'
+NOT_INSTALLED = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestEvent(Record):
@@ -125,10 +125,10 @@ class Listener:
 
     @property
     def problem(self) -> str:
-        """Return why no events arrive from libvirt, or :data:`ANSWERS` if they do."""
+        """Return why no events arrive from libvirt, or :data:`CONNECTED` if they do."""
         since_s = self._busy_since_s
         if since_s is not None and self._clock() - since_s > PATIENCE_S:
-            return HANGS
+            return UNRESPONSIVE
         return self._problem
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Listener:
         try:
             libvirt = self._libvirt or importlib.import_module('libvirt')
         except ImportError:
-            self._set_problem(ABSENT)
+            self._set_problem(NOT_INSTALLED)
             return
         self._libvirt = libvirt
         libvirt.registerErrorHandler(lambda *_: None, None)  # its default writes to standard error
@@ -188,7 +188,7 @@ class Listener:
             domain.name()
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
-        self._set_problem(ANSWERS)
+        self._set_problem(CONNECTED)
         while not (self._closed or self._ended.is_set()):
             self._fetch(connection)
             self._busy_since_s = None
@@ -197,7 +197,7 @@ class Listener:
         with contextlib.suppress(libvirt.libvirtError):
             connection.close()
         return (
-            HANGS
+            UNRESPONSIVE
             if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed
             else 'libvirt has closed the connection'
         )

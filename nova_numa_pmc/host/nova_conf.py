@@ -114,13 +114,13 @@ class NovaConf:
                 finding.ERROR,
                 '[%s] %s cannot be used: %s' % (group, name, error),
                 'correct it; Nova does not start with this value',
-                self.where,
+                self.first_file,
             )
             return next(opt for opt in OPTIONS[group] if opt.name == name).default
 
     def file_of(self, name: str, group: str = 'DEFAULT') -> str:
-        """Return the last file that sets an option, or :attr:`where` if none does."""
-        return self.file_that_sets(name, group) or self.where
+        """Return the last file that sets an option, or :attr:`first_file` if none does."""
+        return self.file_that_sets(name, group) or self.first_file
 
     def file_that_sets(self, name: str, group: str = 'DEFAULT') -> str | None:
         """Return the last file that sets an option, or None if none does.
@@ -136,8 +136,8 @@ class NovaConf:
         return None
 
     @property
-    def where(self) -> str:
-        """Return the file to look at first, or '' if none was read."""
+    def first_file(self) -> str:
+        """Return the first file that was read, or '' if none was."""
         return self.files[0] if self.files else ''
 
     def _is_usable(self, path: str) -> bool:

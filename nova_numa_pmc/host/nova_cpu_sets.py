@@ -95,7 +95,7 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
             text = conf.get(name, 'compute')
             sets.append(domain_values.cpuset(name, [text]) if text else None)
         except DomainError as error:
-            problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.where, error))
+            problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.first_file, error))
             sets.append(None)
     problems += ['%s: %s' % (finding.what, finding.remedy) for finding in conf.findings]
     shared, dedicated = sets

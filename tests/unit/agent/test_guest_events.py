@@ -179,7 +179,7 @@ class WatchingTest(unittest.TestCase):
         made = self.open(listener)
         self.assertEqual(2, len(made.descriptors))
         with self.assertLogs(LOG, 'INFO') as logs:
-            for listener.problem in ('', '', libvirt_events.HANGS, ''):
+            for listener.problem in ('', '', libvirt_events.UNRESPONSIVE, ''):
                 self.heard()
         self.assertEqual(
             [

@@ -62,7 +62,7 @@ class RealTest(ListenerCase):
         self.assertEqual(
             ('test', 2, None), (found[-1].name, found[-1].guest.vcpus, found[-1].identity)
         )
-        self.assertEqual(libvirt_events.ANSWERS, listener.problem)
+        self.assertEqual(libvirt_events.CONNECTED, listener.problem)
         opened = libvirt.open('test:///default')  # type: ignore[attr-defined]
         with contextlib.closing(opened) as connection:
             self.identities['test'] = 'another'
@@ -98,7 +98,7 @@ class RealTest(ListenerCase):
             taken, _ = daemon.accept()
             with taken:
                 self.clock.now_s += libvirt_events.PATIENCE_S + 1
-                self.assertEqual(libvirt_events.HANGS, listener.problem)
+                self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
                 self.assertEqual([], listener.pop_events())
                 listener.request_xml('g')
             self.until(lambda _: listener.problem.startswith('libvirt: '))  # it has gone
@@ -214,20 +214,20 @@ class HangingTest(ListenerCase):
         listener.request_xml('g')  # nothing waits
         self.until(lambda _: True)
         self.clock.now_s += libvirt_events.PATIENCE_S + 1
-        self.assertEqual(libvirt_events.HANGS, listener.problem)
+        self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
         self.fake.runs.set()
-        self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
+        self.until(lambda _: listener.problem == libvirt_events.CONNECTED)
         self.assertEqual({0, 17}, set(self.fake.callbacks))
 
     def test_a_daemon_that_stops_while_it_is_asked_hangs_until_it_goes_on(self):
         listener = self.listen(module=self.fake)
-        self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
+        self.until(lambda _: listener.problem == libvirt_events.CONNECTED)
         self.fake.runs.clear()
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
         self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda told: told))
         self.clock.now_s += libvirt_events.PATIENCE_S + 1
-        self.until_why(libvirt_events.HANGS)
+        self.until_why(libvirt_events.UNRESPONSIVE)
         self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))
         self.fake.runs.set()
         told = self.until(lambda told: told)
@@ -242,16 +242,16 @@ class HangingTest(ListenerCase):
     def test_a_connection_that_is_lost_is_made_again(self):
         with mock.patch.object(libvirt_events, 'RETRY_S', 0.01):
             listener = self.listen(module=self.fake)
-            self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
+            self.until(lambda _: listener.problem == libvirt_events.CONNECTED)
             self.fake.runs.clear()
             self.fake.heard.append(lambda: self.fake.close_reason(2))
             self.fake.rounds.release()
-            self.until(lambda _: listener.problem == libvirt_events.HANGS)
+            self.until(lambda _: listener.problem == libvirt_events.UNRESPONSIVE)
             self.fake.runs.set()
-            self.until(lambda _: listener.problem == libvirt_events.ANSWERS)
+            self.until(lambda _: listener.problem == libvirt_events.CONNECTED)
         self.assertEqual(2, self.fake.opened)
 
     def test_without_the_libvirt_binding_the_problem_says_so(self):
         with mock.patch.dict(sys.modules, {'libvirt': None}):
             listener = self.listen()
-            self.until(lambda _: listener.problem == libvirt_events.ABSENT)
+            self.until(lambda _: listener.problem == libvirt_events.NOT_INSTALLED)
