@@ -241,7 +241,7 @@ class Sampler:
             return {}, {}
         uses = self._retries.sample(self._uncore, problems, host, elapsed_ns) or {}
         if counters_conf.GUESTS in self._options.sources:
-            self._cpus.limit(self._by_guest.roles_beside(min(host.cores[0])))
+            self._cpus.count_only(self._by_guest.cpu_roles_that_fit(min(host.cores[0])))
         if not self._cpus.roles:
             problems.append(
                 'CPUs: not counted: the hardware has too few counters for CPUs and guests; the '

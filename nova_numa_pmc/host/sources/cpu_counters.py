@@ -38,7 +38,7 @@ class CpuCounters:
         self._owners: owner_counters.OwnerCounters[int, int] = owner_counters.OwnerCounters()
         self.problems: tuple[str, ...] = ()
 
-    def limit(self, roles: tuple[str, ...]) -> None:
+    def count_only(self, roles: tuple[str, ...]) -> None:
         """Count only these roles from now on."""
         if roles != self.roles:
             self.close()

@@ -8,7 +8,7 @@ vhost threads are not counted. If control groups are counted, a guest takes a de
 Counters on CPUs take precedence over counters on threads: the kernel schedules the former first,
 and only lets events of the same kind take turns (ctx_sched_in, kernel/events/core.c). If the
 hardware has too few counters for both, threads are never counted; see
-:meth:`GuestCounters.roles_beside`.
+:meth:`GuestCounters.cpu_roles_that_fit`.
 
 Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
 with the first group if the hardware has too few counters for all.
@@ -70,7 +70,7 @@ class GuestCounters:
         self._unfit: tuple[str, ...] = ()  # roles that do not fit beside that set
         self.problems: tuple[str, ...] = ()
 
-    def roles_beside(self, cpu: int) -> tuple[str, ...]:
+    def cpu_roles_that_fit(self, cpu: int) -> tuple[str, ...]:
         """Return the most roles that can be counted on CPUs beside this source.
 
         :param cpu: an online CPU to try this on
@@ -88,13 +88,13 @@ class GuestCounters:
                     or perf_event.fit_together(first + _events_with_roles(first, roles), cpu)
                 )
                 # If a group does not fit in its turn, the kernel does not try the next one.
-                beside = _events_with_roles(first, _ROLE_SETS[self._role_set])
+                cpu_events = _events_with_roles(first, _ROLE_SETS[self._role_set])
                 self._unfit = tuple(
                     role
                     for role in dict.fromkeys(event.role for event in events)
                     if role not in owner_counters.ROLES
                     and not perf_event.fit_together(
-                        beside + _events_with_roles(events, (role,)), cpu
+                        cpu_events + _events_with_roles(events, (role,)), cpu
                     )
                 )
                 self._events = tuple(event for event in events if event.role not in self._unfit)

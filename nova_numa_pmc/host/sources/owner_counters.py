@@ -144,7 +144,7 @@ class OwnerCounters(Generic[_O, _K]):
 
 def _add(
     totals: dict[str, list[float] | None],
-    chosen: Iterable[Event],
+    counted_events: Iterable[Event],
     before: GroupReadings,
     after: GroupReadings,
     idle_is_zero: bool,
@@ -153,7 +153,7 @@ def _add(
 
     :param totals: {role: [amount, smallest share]}, where None is unknown
     """
-    for event, old, new in zip(chosen, before, after):
+    for event, old, new in zip(counted_events, before, after):
         total = totals.setdefault(event.role, [0.0, 1.0])
         if old is new and idle_is_zero and new is not None:
             continue  # the same object is returned if the target has not run
@@ -167,15 +167,15 @@ def _add(
 
 
 def add_up(
-    chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
+    counted_events: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
 ) -> CpuRates:
     """Return an owner's rates; a role is unknown if one of its events is on any target.
 
-    :param chosen: the events that were counted
+    :param counted_events: the events that ``deltas`` are of
     :param deltas: deltas of one owner, from :meth:`OwnerCounters.sample`
     """
     totals = {role: deltas.get(role) for role in ROLES + counter_roles.GUEST_ROLES}
-    for event in chosen:
+    for event in counted_events:
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
     shares = [delta.share for delta in map(totals.get, ROLES) if delta is not None]

@@ -193,7 +193,7 @@ class CpuCountersTest(Counting):
         found = counters.sample(host, SECOND)
         self.assertLessEqual(2000, sum(counts.local_per_sec for counts in found.values()))
         self.assertEqual({node.id for node in host.nodes if node.cpus}, found.keys())
-        counters.limit((REMOTE.role,))
+        counters.count_only((REMOTE.role,))
         self.assertEqual(
             [{}, None],
             [
@@ -439,7 +439,9 @@ class CrowdedTest(Counting):
                 perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
                 source = self.source(*chosen)
-                self.assertEqual([roles] * 2, [source.roles_beside(0), source.roles_beside(0)])
+                self.assertEqual(
+                    [roles] * 2, [source.cpu_roles_that_fit(0), source.cpu_roles_that_fit(0)]
+                )
 
     def test_events_that_do_not_fit_beside_those_of_cpus_take_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
@@ -462,7 +464,7 @@ class CrowdedTest(Counting):
             perf_event, 'fit_together', lambda events, cpu: len(events) <= fits
         ):
             source = self.source(*chosen)
-            self.assertEqual(roles, source.roles_beside(0))
+            self.assertEqual(roles, source.cpu_roles_that_fit(0))
         for again in range(2):
             roles = {event.role for event in source._events}
             self.assertEqual({event.role for event in chosen} - unfit, roles)
@@ -476,13 +478,13 @@ class CrowdedTest(Counting):
     def test_events_by_control_group_are_left_to_the_kernels_turns(self):
         source = guest_counters.GuestCounters(selecting(LOCAL), perf_event.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
+            self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
 
     def test_fewer_roles_are_counted_after_guests_ran_uncounted(self):
         source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         source.sample(tick)
-        self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
+        self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
@@ -490,11 +492,11 @@ class CrowdedTest(Counting):
         with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=(starved, ())):
             for roles in (owner_counters.ROLES[:2], (), ()):
                 self.assertEqual({}, source.sample(tick))
-                self.assertEqual(roles, source.roles_beside(0))
+                self.assertEqual(roles, source.cpu_roles_that_fit(0))
         source.close()  # as the ladder does with a source that failed
-        self.assertEqual(owner_counters.ROLES, source.roles_beside(0))
+        self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
 
     def test_a_source_without_events_leaves_all_roles_to_cpus(self):
         self.assertEqual(
-            owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).roles_beside(0)
+            owner_counters.ROLES, self.source(missing=(('cycles', 'none'),)).cpu_roles_that_fit(0)
         )
