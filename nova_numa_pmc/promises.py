@@ -369,11 +369,15 @@ def _follow(
 
 
 def _evidence(
-    cpus: frozenset[int], apart: bool, options: HostOptions, root: str
+    cpus: frozenset[int], cpus_are_apart: bool, options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence for the CPUs that a guest may use."""
     return pool_loads.evidence(
-        options.state_path(root), files.read_boot_id(root), files.boottime_ns(), cpus, apart
+        options.state_path(root),
+        files.read_boot_id(root),
+        files.boottime_ns(),
+        cpus,
+        cpus_are_apart,
     )
 
 

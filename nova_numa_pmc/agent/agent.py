@@ -227,7 +227,7 @@ class Agent:
         return self.options.shared.state_path(self._root)
 
     def _collect(self, now: Moment) -> Tick:
-        tick = Tick(now, paused=self._pause_watch.look(self._directory))
+        tick = Tick(now, paused=self._pause_watch.observe(self._directory))
         if tick.paused:
             self.abandon()
         with self._problem_log.stage('measuring'):

@@ -226,7 +226,7 @@ def guests(
     entry_by_place = {
         (part.uuid, part.since_ns, part.after): entry
         for entry in entries
-        if entry.stands
+        if entry.is_in_effect
         for part in entry.parts
     }
     return tuple(

@@ -51,7 +51,7 @@ class RunResult(Record):
         """Return the exit code of the command."""
         if not self.not_begun and all(entry.result == history.DONE for entry in self.entries):
             return exits.OK
-        return exits.PARTLY if any(entry.stands for entry in self.entries) else exits.PROBLEM
+        return exits.PARTLY if any(entry.is_in_effect for entry in self.entries) else exits.PROBLEM
 
 
 class _MessagePrinter(logging.Handler):
@@ -180,7 +180,7 @@ def _cancel_if_busy(
 
 def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
     """Print how many moves were made, and why the others were not."""
-    made_count = sum(entry.stands for entry in result.entries)
+    made_count = sum(entry.is_in_effect for entry in result.entries)
     if result.signal:
         print_line(
             'ended by signal %d: moves that were mostly done were kept, the others were taken back'

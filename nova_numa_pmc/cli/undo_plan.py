@@ -49,19 +49,19 @@ def entries_to_undo(
             raise UndoError(
                 'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
             )
-        if not matching[-1].stands:
+        if not matching[-1].is_in_effect:
             raise UndoError(
                 'move %s was not made, or was taken back at once: %s' % (move_id, matching[-1].why)
             )
         return matching[-1:]
-    standing_entries = [entry for entry in entries if entry.batch and entry.stands]
-    if not standing_entries:
+    entries_in_effect = [entry for entry in entries if entry.batch and entry.is_in_effect]
+    if not entries_in_effect:
         raise UndoError(
             'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
             'moves, and undo --move ID takes back one of them'
         )
-    last_batch = standing_entries[-1].batch
-    return [entry for entry in standing_entries if entry.batch == last_batch]
+    last_batch = entries_in_effect[-1].batch
+    return [entry for entry in entries_in_effect if entry.batch == last_batch]
 
 
 def plan(

@@ -86,11 +86,11 @@ def _pattern(separator: str) -> re.Pattern[str]:
 
 
 def parse(
-    lines: Iterable[str], damaged: Callable[[int, str], object] | None = None
+    lines: Iterable[str], on_damage: Callable[[int, str], object] | None = None
 ) -> Iterator[Interval]:
     """Yield an interval for each time that occurs in the lines of a file.
 
-    :param damaged: function that is called with the number and text of each malformed line
+    :param on_damage: function that is called with the number and text of each malformed line
     :raises RecordingError: a line has no time (perf was run without ``-I``), so that rates are
         unknown, or it has counts by something other than CPU, node or host
     """
@@ -104,8 +104,8 @@ def parse(
         pattern = pattern or _pattern(';' if line.count(';') > line.count(',') else ',')
         match = pattern.fullmatch(line) if len(line) <= _LINE_MAX else None
         if match is None:
-            if damaged and not _is_metric(line):
-                damaged(number, line[:80])
+            if on_damage and not _is_metric(line):
+                on_damage(number, line[:80])
             continue
         if match['time'] is None:
             raise RecordingError('line %d: perf stat wrote no times: run it with -I' % number)

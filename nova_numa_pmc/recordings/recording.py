@@ -151,10 +151,10 @@ def _rotated_numbers(path: str) -> list[int]:
     return [int(suffix) for suffix in suffixes if suffix in _ROTATED_SUFFIXES]
 
 
-def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[Sample]:
+def read(path: str, on_damage: Callable[[str], object] | None = None) -> Iterator[Sample]:
     """Yield the samples of all files of a recording, the oldest first.
 
-    :param damaged: function that is called with a line of text for each part that contains no
+    :param on_damage: function that is called with a line of text for each part that contains no
         whole sample
     :raises RecordingError: there is no such file, or a file is not a recording
     """
@@ -170,8 +170,8 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
             if segment.sample is not None:
                 any_sample = True
                 yield segment.sample
-            elif damaged and (any_sample or data.find(MARKER) >= 0):
-                damaged(
+            elif on_damage and (any_sample or data.find(MARKER) >= 0):
+                on_damage(
                     '%s: bytes %d to %d contain no whole sample%s'
                     % (
                         name,

@@ -41,13 +41,13 @@ SOURCE = 'perf stat'
 
 def read(
     path: str,
-    damaged: Callable[[str], object] | None = None,
+    on_damage: Callable[[str], object] | None = None,
     cpu: str | None = None,
     node_of_cpu: Mapping[int, int] | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of a file.
 
-    :param damaged: function that is called with a line of text for each part of the file that
+    :param on_damage: function that is called with a line of text for each part of the file that
         cannot be parsed
     :param cpu: CPU that the counts are from ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
         the meaning of raw events
@@ -57,9 +57,9 @@ def read(
     # A recording may consist of rotated files only, or its newest file may still be empty.
     beginning = _read_beginning(path) if os.path.exists(path) else b''
     if not beginning or beginning.startswith((recording.MARKER, recording.OLD_MARKER)):
-        yield from recording.read(path, damaged)
+        yield from recording.read(path, on_damage)
         return
-    report_damage = damaged or (lambda text: None)
+    report_damage = on_damage or (lambda text: None)
     with open(path, encoding='utf-8', errors='replace') as file:
         if not beginning.lstrip().startswith(b'{'):
             yield from _read_perf_stat(path, file, report_damage, cpu, node_of_cpu or {})

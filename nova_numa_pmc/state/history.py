@@ -104,7 +104,7 @@ class HistoryEntry(Record):
     why: str = ''
 
     @property
-    def stands(self) -> bool:
+    def is_in_effect(self) -> bool:
         """Return whether the move changed the guests' places and was not taken back."""
         return self.result in (DONE, PARTLY, BEGUN)
 

@@ -99,7 +99,7 @@ class PauseWatch:
         self._log = log
         self._previous: Paused | None = None
 
-    def look(self, directory: str) -> Paused | None:
+    def observe(self, directory: str) -> Paused | None:
         """Return the pause; None if the agent is not paused."""
         paused = read(directory)
         if paused and not self._previous:

@@ -91,7 +91,7 @@ def evidence(
     boot_id: str,
     now_ns: int,
     own_cpus: frozenset[int] | None = None,
-    apart: bool = False,
+    own_cpus_are_apart: bool = False,
 ) -> PlacementEvidence:
     """Return the evidence for the start of a guest, without loads if the file cannot be used.
 
@@ -99,8 +99,8 @@ def evidence(
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: CPUs of the guest's own pool, if it has one; if that pool is not published,
         the floating pool is used
-    :param apart: whether ``own_cpus`` has none of the floating pool's CPUs, so that its load does
-        not apply
+    :param own_cpus_are_apart: whether ``own_cpus`` has none of the floating pool's CPUs, so that
+        its load does not apply
     """
     try:
         loads = read(directory)
@@ -115,7 +115,7 @@ def evidence(
         return PlacementEvidence('promises: the publication is from another boot')
     if age_s > stale_after_s(loads.interval_s):
         return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
-    pool = None if apart else loads.pools[0]
+    pool = None if own_cpus_are_apart else loads.pools[0]
     for own_pool in loads.pools[1:] if own_cpus else ():
         if own_pool.cpus == own_cpus:
             pool = own_pool

@@ -161,7 +161,7 @@ class FileTest(unittest.TestCase):
         found, _ = history.read(self.root)
         self.assertEqual(
             [(1, history.PARTLY, True), (2, history.DONE, True), (3, history.BEGUN, True)],
-            [(int(one.id, 16), one.result, one.stands) for one in found],
+            [(int(one.id, 16), one.result, one.is_in_effect) for one in found],
         )
 
     def test_a_history_rotates_and_both_files_are_read(self):
