@@ -155,7 +155,9 @@ class CommandContext:
                 pass
             raise
 
-    def look(self, write_promises: bool = False, pool: pools.Pool | None = None) -> ObservedHost:
+    def observe(
+        self, write_promises: bool = False, pool: pools.Pool | None = None
+    ) -> ObservedHost:
         """Read the host, its guests and its promises.
 
         :param write_promises: record a promise for each guest that runs without one
@@ -171,7 +173,7 @@ class CommandContext:
         host_promises = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
-            else dry_run.draft(shared, self.root)
+            else dry_run.read_draft(shared, self.root)
         )
         with host_promises:
             problems += promises.reconcile(host_promises, host, shared, self.root)
@@ -198,12 +200,12 @@ class CommandContext:
                 wait,
                 lambda: self._clock_ns() / 1e9,
             ):
-                yield self._with_sample(self.look(pool=sampler.pool), sample, sampler)
+                yield self._with_sample(self.observe(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
         """Measure over one interval and return the observed host.
 
-        :param write_promises: as for :meth:`look`
+        :param write_promises: as for :meth:`observe`
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
@@ -211,7 +213,7 @@ class CommandContext:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
-            return self._with_sample(self.look(write_promises, sampler.pool), sample, sampler)
+            return self._with_sample(self.observe(write_promises, sampler.pool), sample, sampler)
 
     def _with_sample(
         self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler

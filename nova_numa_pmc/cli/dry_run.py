@@ -35,7 +35,7 @@ class PossiblePlace(Record):
     sort_key: dict[str, Any]
 
 
-def draft(options: HostOptions, root: str) -> HostPromisesDraft:
+def read_draft(options: HostOptions, root: str) -> HostPromisesDraft:
     """Return a copy of the promises to decide with, which needs no lock and is never written.
 
     It does not wait for a guest's start in progress. If the promises cannot be read, the draft is
@@ -57,7 +57,7 @@ def decide_unrecorded(
     :returns: (the decision, the guest's recorded promise or None)
     :raises NumaPmcError: the host cannot be read
     """
-    host_promises = draft(options, root)
+    host_promises = read_draft(options, root)
     recorded_promise = host_promises.promises.get(guest.uuid)
     decision = promises.decide_promise(guest, options, root, 0, host_promises=host_promises)
     return decision, recorded_promise

@@ -69,7 +69,7 @@ def duration_s(text: str) -> float:
     return value
 
 
-def seconds(text: str) -> float:
+def parse_interval_s(text: str) -> float:
     """Return an interval in seconds, 0.1 to 86400.
 
     :raises argparse.ArgumentTypeError: it is not such an interval

@@ -53,7 +53,7 @@ def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """
     parser.add_argument(
         '--wait',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=30.0,
         metavar='SECONDS',
         help=when + 'how long to wait for another process that moves guests (default: 30)',

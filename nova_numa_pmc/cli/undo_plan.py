@@ -26,12 +26,12 @@ class UndoPlan(Record):
     """Moves that undo earlier ones.
 
     :param targets: {uuid of a guest: its promise after the undo}
-    :param left: (name of a guest that is left alone, why)
+    :param left_alone: (name of a guest that is left alone, why)
     """
 
     plan: plan_records.Plan
     targets: dict[str, model.Promise]
-    left: tuple[tuple[str, str], ...]
+    left_alone: tuple[tuple[str, str], ...]
 
 
 def entries_to_undo(

@@ -48,7 +48,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 #: Modules that others import late, to keep the hook fast. The agent imports them at its start: it
 #: keeps running while an upgrade replaces the package's files, and must not mix in modules of the
 #: new version.
-LATE = (
+LATE_MODULES = (
     'core.node_memory',
     'core.placement.explain',
     'core.placement.l3',
@@ -62,7 +62,7 @@ LATE = (
     'host.paging.hugetlb',
     'host.pins',
 )
-for _name in LATE:
+for _name in LATE_MODULES:
     importlib.import_module('nova_numa_pmc.' + _name)
 #: (lowest level, priority) that journald reads at the beginning of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))

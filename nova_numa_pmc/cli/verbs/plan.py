@@ -51,14 +51,14 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add ``--interval`` and ``--horizon``."""
     parser.add_argument(
         '--interval',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=5.0,
         metavar='SECONDS',
         help='how long to measure (default: 5)',
     )
     parser.add_argument(
         '--horizon',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=planner.PAYBACK_S,
         metavar='SECONDS',
         help='how long to assume that the load stays as it is (default: 10m)',

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
     parser.add_argument(
         '--interval',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=10.0,
         metavar='SECONDS',
         help='length of a sample (default: 10)',

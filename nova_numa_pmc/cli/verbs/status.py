@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=None,
         metavar='SECONDS',
         help='measure for this long (default: show the published load)',
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
-    observed = command.measure(args.interval) if args.interval else command.look()
+    observed = command.measure(args.interval) if args.interval else command.observe()
     if args.json:
         print(json.dumps(to_data(command, observed)))
     else:

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=intervals.seconds,
+        type=intervals.parse_interval_s,
         default=5.0,
         metavar='SECONDS',
         help='length of a sample; with --replay, time between two samples (default: 5)',

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.USAGE
     command.require_root()
     entries, _ = history.read(command.root)
-    observed = command.look(write_promises=True)
+    observed = command.observe(write_promises=True)
     undo = undo_plan.plan(
         undo_plan.entries_to_undo(entries, args.move),
         observed.guests,
@@ -67,7 +67,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if args.json:
         print(
             json.dumps(
-                {'left_alone': dict(undo.left), 'outcome': result and run_moves.to_data(result)}
+                {
+                    'left_alone': dict(undo.left_alone),
+                    'outcome': result and run_moves.to_data(result),
+                }
             )
         )
     elif result:
@@ -78,7 +81,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 def _show(undo: undo_plan.UndoPlan) -> None:
     for move in undo.plan.moves:
         print(tables.printable(explain_move(move)))
-    for name, why in undo.left:
+    for name, why in undo.left_alone:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
@@ -89,6 +92,6 @@ def _exit_code(
         return exits.NOT_EMPTY
     if result is None:
         return exits.PROBLEM
-    if undo.left and result.exit_code == exits.OK:
+    if undo.left_alone and result.exit_code == exits.OK:
         return exits.PARTLY
     return result.exit_code

@@ -75,7 +75,7 @@ class PlanTest(unittest.TestCase):
                     (move.kind, part.from_nodes, part.to_nodes, part.mem_nodes),
                 )
                 self.assertEqual({'u1': promise(1, before)}, found.targets)
-                self.assertEqual((), found.left)
+                self.assertEqual((), found.left_alone)
 
     def test_guests_that_changed_since_are_left_and_told_why(self):
         moved = entry((1, HOME, AWAY))
@@ -93,8 +93,8 @@ class PlanTest(unittest.TestCase):
         ):
             with self.subTest(told):
                 self.assertEqual((), found.plan.moves)
-                self.assertEqual(1, len(found.left))
-                self.assertIn(told, found.left[0][1])
+                self.assertEqual(1, len(found.left_alone))
+                self.assertIn(told, found.left_alone[0][1])
 
     def test_undo_of_a_swap_moves_both_or_the_one_that_is_left(self):
         swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=plan_records.SWAP)
@@ -104,7 +104,7 @@ class PlanTest(unittest.TestCase):
         )
         found = plan([swap], *both, gone=['u2'])
         self.assertEqual([plan_records.MOVE], [move.kind for move in found.plan.moves])
-        self.assertEqual(('g2',), tuple(name for name, _ in found.left))
+        self.assertEqual(('g2',), tuple(name for name, _ in found.left_alone))
 
     def test_undo_begins_with_the_last_move(self):
         found = plan(

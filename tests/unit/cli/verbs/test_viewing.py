@@ -118,10 +118,10 @@ class TestTop(Viewing):
             self.top('--once')
 
     def test_intervals_are_above_0_and_at_most_a_day(self):
-        self.assertEqual(120.0, intervals.seconds('2m'))
+        self.assertEqual(120.0, intervals.parse_interval_s('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
-                intervals.seconds(text)
+                intervals.parse_interval_s(text)
 
     def test_top_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
