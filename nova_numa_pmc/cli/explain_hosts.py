@@ -44,8 +44,8 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
         if not best_decision.passes:
             break
         host_by_name[best_decision.host].consume(flavor)
-    passing = [decision.host for decision in rounds[0] if decision.passes]
-    nova_weights, why_none = by_nova(args, passing, flavor, saved_s)
+    passing_hosts = [decision.host for decision in rounds[0] if decision.passes]
+    nova_weights, why_none = weigh_with_nova(args, passing_hosts, flavor, saved_s)
     if args.json:
         print(
             json.dumps(
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'hosts': [
                         to_data(decision, host_by_name[decision.host]) for decision in rounds[0]
                     ],
-                    'weighers': nova_weights and weights_to_data(nova_weights, passing),
+                    'weighers': nova_weights and weights_to_data(nova_weights, passing_hosts),
                 },
                 indent=2,
                 sort_keys=True,
@@ -65,16 +65,19 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
         )
     else:
         print(render(rounds, host_by_name))
-        print('\n' + (render_weighers(nova_weights, passing) if nova_weights else why_none))
+        print('\n' + (render_weighers(nova_weights, passing_hosts) if nova_weights else why_none))
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
 
 
-def by_nova(
-    args: argparse.Namespace, passing: list[str], flavor: saved_hosts.SavedFlavor, saved_s: float
+def weigh_with_nova(
+    args: argparse.Namespace,
+    passing_hosts: list[str],
+    flavor: saved_hosts.SavedFlavor,
+    saved_s: float,
 ) -> tuple[nova_weighers.NovaWeights | None, str]:
     """Weigh the hosts with all weighers that nova.conf configures, if Nova can be imported.
 
-    :param passing: names of the hosts that our filter passes
+    :param passing_hosts: names of the hosts that our filter passes
     :param saved_s: when the rows were saved [s since the epoch]
     :returns: (the weights, '') or (None, why the hosts cannot be weighed)
     :raises RowsError: the file of rows cannot be used
@@ -82,7 +85,7 @@ def by_nova(
     files = nova_conf.NovaConf(args.nova_conf).files
     if not files:
         return None, "Nova's other weighers are left out: specify nova.conf with --nova-conf"
-    if len(passing) < 2:
+    if len(passing_hosts) < 2:
         return None, "Nova's other weighers are left out: Nova skips them if only one host is left"
     with errors_name_file(args.hosts):
         row_by_host = {
@@ -93,7 +96,7 @@ def by_nova(
         # Imported by name, as the command has to work without Nova.
         nova_weighers = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
         return nova_weighers.weigh(
-            [row_by_host[name] for name in passing], flavor, files, saved_s
+            [row_by_host[name] for name in passing_hosts], flavor, files, saved_s
         ), ''
     except ImportError as error:
         return None, "Nova's other weighers are left out: %s: run with Nova's Python" % error
@@ -104,48 +107,52 @@ def by_nova(
         return None, "Nova's other weighers are left out: %s: %s" % (type(error).__name__, error)
 
 
-def weights_to_data(weighed: nova_weighers.NovaWeights, passing: list[str]) -> dict[str, Any]:
+def weights_to_data(
+    weights: nova_weighers.NovaWeights, passing_hosts: list[str]
+) -> dict[str, Any]:
     """Return the weights by all of Nova's weighers as plain data."""
     return {
-        'chosen': passing[_positions_by_weight(weighed, passing)[0]],
+        'chosen': passing_hosts[_positions_by_weight(weights, passing_hosts)[0]],
         'hosts': {
-            name: {'weight': weighed.weight(position)}
-            | {'shares': {weigher: shares[position] for weigher, shares in weighed.shares.items()}}
-            for position, name in enumerate(passing)
+            name: {'weight': weights.weight(position)}
+            | {'shares': {weigher: shares[position] for weigher, shares in weights.shares.items()}}
+            for position, name in enumerate(passing_hosts)
         },
-        'failed': weighed.failed,
+        'failed': weights.failed,
     }
 
 
-def render_weighers(weighed: nova_weighers.NovaWeights, passing: list[str]) -> str:
+def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]) -> str:
     """Return the weights as text, with a column for each weigher that distinguishes hosts."""
-    columns = [name for name, shares in weighed.shares.items() if len(set(shares)) > 1]
-    others = [name for name in weighed.shares if name not in columns]
-    order = _positions_by_weight(weighed, passing)
+    columns = [name for name, shares in weights.shares.items() if len(set(shares)) > 1]
+    others = [name for name in weights.shares if name not in columns]
+    order = _positions_by_weight(weights, passing_hosts)
     headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in columns)])
     rows = [
         (
-            tables.printable(passing[position]),
-            tables.number(weighed.weight(position), 3),
-            *(tables.number(weighed.shares[name][position], 3) for name in columns),
+            tables.printable(passing_hosts[position]),
+            tables.number(weights.weight(position), 3),
+            *(tables.number(weights.shares[name][position], 3) for name in columns),
         )
         for position in order[:_HOSTS_SHOWN]
     ]
-    lines = tables.text(tables.of_texts(headings, rows, (0,)))
+    lines = tables.text(tables.text_table(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
     if others:
         lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, others)))
     lines += [
-        'left out: %s' % tables.printable('%s: %s' % pair) for pair in weighed.failed.items()
+        'left out: %s' % tables.printable('%s: %s' % pair) for pair in weights.failed.items()
     ]
-    lines += ['', 'chosen by all weighers: ' + tables.printable(passing[order[0]])]
+    lines += ['', 'chosen by all weighers: ' + tables.printable(passing_hosts[order[0]])]
     return '\n'.join(lines)
 
 
-def _positions_by_weight(weighed: nova_weighers.NovaWeights, passing: list[str]) -> list[int]:
-    """Return the hosts' positions in ``passing``, the one of the highest weight first."""
-    return sorted(range(len(passing)), key=lambda position: -weighed.weight(position))
+def _positions_by_weight(
+    weights: nova_weighers.NovaWeights, passing_hosts: list[str]
+) -> list[int]:
+    """Return the hosts' positions in ``passing_hosts``, the one of the highest weight first."""
+    return sorted(range(len(passing_hosts)), key=lambda position: -weights.weight(position))
 
 
 def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
@@ -234,7 +241,7 @@ def render(
         )
         for number, decision in enumerate(decisions, 1)
     ]
-    lines = tables.text(tables.of_texts('order host share filter outcome', rows, (1, 3, 4)))
+    lines = tables.text(tables.text_table('order host share filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
@@ -255,7 +262,7 @@ def render(
             )
     lines += [
         '',
-        *tables.text(tables.of_texts('host node cpu bw link promised% vcpus rem%', rows, (0,))),
+        *tables.text(tables.text_table('host node cpu bw link promised% vcpus rem%', rows, (0,))),
     ]
     lines += ['', 'chosen: ' + _chosen_text(rounds)]
     return '\n'.join(lines)

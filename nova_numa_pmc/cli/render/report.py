@@ -137,11 +137,11 @@ def times_ratio(before: float | None, after: float | None) -> str:
 def to_data(
     recorded: summary.RecordedSeries,
     comparison: Iterable[WindowComparison] | None,
-    drawn: list[str],
+    plot_paths: list[str],
 ) -> dict[str, Any]:
     """Return the report as plain data.
 
-    :param drawn: paths of the plots
+    :param plot_paths: paths of the plots
     """
     data: dict[str, Any] = {
         'from_s': recorded.first_s,
@@ -150,7 +150,7 @@ def to_data(
         'left_out': recorded.repeated,
         'sources': recorded.sources,
         'problems': recorded.problems,
-        'plots': drawn,
+        'plots': plot_paths,
         'nodes': [
             dict(_spreads(series), id=node_id)
             for node_id, series in sorted(recorded.nodes.items())
@@ -297,11 +297,11 @@ def _spread_text(metric: str, spread: summary.Spread) -> str:
 
 
 def comparison_table(
-    what: str, rows: dict[str, tuple[float | None, float | None]]
+    title: str, rows: dict[str, tuple[float | None, float | None]]
 ) -> tables.Table:
     """Return a table with the values before and after, the change and the ratio of each metric.
 
-    :param what: title, and heading of the first column
+    :param title: the title, which is also the heading of the first column
     :param rows: {metric: (before, after)}
     """
     cells = [
@@ -320,9 +320,9 @@ def comparison_table(
         for metric, (before, after) in rows.items()
     ]
     return tables.Table(
-        what,
+        title,
         (
-            (tables.printable(what), True),
+            (tables.printable(title), True),
             ('before', False),
             ('after', False),
             ('change', False),

@@ -292,7 +292,7 @@ def _table(
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
 
-def of_texts(headings: str, rows: Iterable[Iterable[str]], left: Container[int] = ()) -> Table:
+def text_table(headings: str, rows: Iterable[Iterable[str]], left: Container[int] = ()) -> Table:
     """Return a table of plain texts.
 
     :param headings: the headings, separated by spaces

@@ -287,7 +287,7 @@ def _node_table(view: model.HostView) -> tables.Table:
         )
         for node in view.nodes
     ]
-    return tables.of_texts('node cores threads guests vcpus capacity promised left', rows)
+    return tables.text_table('node cores threads guests vcpus capacity promised left', rows)
 
 
 def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
@@ -307,7 +307,7 @@ def _place_table(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
     ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
-    return tables.of_texts('place CPUs memory pressure distance vcpus/core promised%', rows)
+    return tables.text_table('place CPUs memory pressure distance vcpus/core promised%', rows)
 
 
 def _maximum_text(value: float | list[float]) -> str:

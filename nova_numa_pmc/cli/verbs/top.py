@@ -172,31 +172,31 @@ class _View:
             display.draw(as_parts(self.sample, self.sort, screen.height()))
 
 
-def as_lines(shown: Sample, sort: str) -> list[str]:
+def as_lines(sample: Sample, sort: str) -> list[str]:
     """Return a sample as lines of plain text, without its problems."""
     lines: list[str] = []
-    for part in as_parts(shown._replace(problems=()), sort):
+    for part in as_parts(sample._replace(problems=()), sort):
         lines += [part] if isinstance(part, str) else tables.text(part)
     return lines
 
 
-def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
+def as_parts(sample: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
     """Return a sample as tables and lines, with only as many guests as the screen has room for.
 
     :param height: number of the screen's lines; None: all guests are shown
     """
-    problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
+    problems = ['problem: ' + tables.printable(problem) for problem in sample.problems]
     header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
-            intervals.clock_time(shown.taken_s, with_date=True),
-            shown.elapsed_s,
-            tables.printable(shown.source) or 'none',
-            len(shown.guests),
+            intervals.clock_time(sample.taken_s, with_date=True),
+            sample.elapsed_s,
+            tables.printable(sample.source) or 'none',
+            len(sample.guests),
             sort,
         )
     ]
-    nodes, guests = tables.node_table(shown), tables.guest_table(shown, sort)
+    nodes, guests = tables.node_table(sample), tables.guest_table(sample, sort)
     footer = [*tables.LEGEND, *problems]
     if height is not None:
         other_lines = len(header) + len(nodes.rows) + len(footer) + 6  # headings, blanks, note
