@@ -33,7 +33,7 @@ class Search:
             for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)
         ]
         for guest in self.guests:
-            self.host_loss.put(guest.effect, -1)
+            self.host_loss.add_effect(guest.effect, -1)
             for at, size in guest.promise.items():
                 self.host_model.promised[at] -= size
         self.options = [self._options(guest) for guest in self.guests]
@@ -46,10 +46,12 @@ class Search:
     def _options(self, guest):
         """List (effect, bytes, {position: promise}); as it is first."""
         found = [(guest.effect, 0, guest.promise)]
-        for n in self.host_model.running:
+        for n in self.host_model.positions_with_cpus:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(guest, place)
-            if self.host_model.may_have(guest, place) and (size or place.cpus != guest.at):
+            if self.host_model.may_have(guest, place) and (
+                size or place.cpus != guest.cpu_positions
+            ):
                 found.append(
                     (
                         self.host_model.effect(guest, place),
@@ -101,7 +103,7 @@ class Search:
 
     def _take(self, option):
         effect, _, promise = option
-        self.host_loss.put(effect)
+        self.host_loss.add_effect(effect)
         promised, fits = self.host_model.promised, True
         for n, amount in promise.items():
             promised[n] += amount
@@ -110,7 +112,7 @@ class Search:
 
     def _give_back(self, option):
         effect, _, promise = option
-        self.host_loss.put(effect, -1)
+        self.host_loss.add_effect(effect, -1)
         for n, amount in promise.items():
             self.host_model.promised[n] -= amount
 

@@ -109,7 +109,7 @@ def kind_of(proposal: Proposal) -> str:
     if len(proposal) > 1:
         return plan_records.SWAP
     ((guest, place),) = proposal
-    old_cpus, new_cpus = set(guest.at), set(place.cpus)
+    old_cpus, new_cpus = set(guest.cpu_positions), set(place.cpus)
     if old_cpus == new_cpus:
         return plan_records.FETCH
     return (
@@ -149,7 +149,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
     causes = 'waiting', 'distance', 'bandwidth', 'crowding', 'bursts'
     is_counted = all(guest.counted for guest, _ in candidate.proposal)
     from_and_to = (
-        ('from', host_model.node_ids(candidate.proposal[0][0].at)),
+        ('from', host_model.node_ids(candidate.proposal[0][0].cpu_positions)),
         ('to', host_model.node_ids(candidate.proposal[0][1].cpus)),
     )
     for cores, cause in sorted(zip(gains, causes), reverse=True):
@@ -165,7 +165,7 @@ def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) ->
         tuple(
             (
                 guest.load.uuid,
-                host_model.node_ids(guest.at),
+                host_model.node_ids(guest.cpu_positions),
                 tuple(
                     (host_model.ids[position][0], share) for position, share in guest.mem_shares
                 ),
@@ -192,9 +192,13 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
 
 def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
-    if set(guest.at) < set(place.cpus):
+    if set(guest.cpu_positions) < set(place.cpus):
         return gain + _pooled_gain(host_model, guest, place)
-    if set(place.cpus) < set(guest.at) and place.memory is None and place.cpus == guest.home:
+    if (
+        set(place.cpus) < set(guest.cpu_positions)
+        and place.memory is None
+        and place.cpus == guest.home
+    ):
         return _homecoming_gain(host_model, guest, place, gain)
     return gain
 
@@ -212,11 +216,11 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
         return 0.0
     nodes = place.cpus
     demand = host_loss.levelled_demand()
-    if len(guest.at) == 1:
-        demand[guest.at[0]] -= guest.demand
+    if len(guest.cpu_positions) == 1:
+        demand[guest.cpu_positions[0]] -= guest.demand
         losses.level_out(demand, host_loss.cores, nodes, guest.demand)
     apart_cores = sum(
-        host_loss.wait(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
+        host_loss.waiting_at(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
         for n in nodes
     )
     total_demand, total_cores = (
@@ -229,7 +233,7 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
     shared_demand = sum(
         spanning_demand
         for spanned_nodes, spanning_demand in host_loss.spanning.items()
-        if spanned_nodes != guest.at and len(set(spanned_nodes).intersection(nodes)) > 1
+        if spanned_nodes != guest.cpu_positions and len(set(spanned_nodes).intersection(nodes)) > 1
     )
     return max(
         0.0,
@@ -246,7 +250,9 @@ def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gai
     """
     host_loss = host_model.host_loss
     other_spanning = dict(host_loss.spanning)
-    other_spanning[guest.at] = other_spanning.get(guest.at, 0.0) - guest.demand
+    other_spanning[guest.cpu_positions] = (
+        other_spanning.get(guest.cpu_positions, 0.0) - guest.demand
+    )
     demand = host_loss.levelled_demand(spanning=other_spanning)
     for n in place.cpus:
         if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:

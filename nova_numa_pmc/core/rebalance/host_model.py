@@ -82,7 +82,7 @@ class HostModel(Layout):
         on average half of that memory has yet to be moved.
         """
         options, size_bytes = self.options, self.bytes_to_move(guest, place)
-        change_cost = options.change_core_sec if place.cpus != guest.at else 0.0
+        change_cost = options.change_core_sec if place.cpus != guest.cpu_positions else 0.0
         if not size_bytes:
             return change_cost
         target, latencies_ns = place.memory, self.latencies_ns[place.cpus[0]]
@@ -113,7 +113,9 @@ class HostModel(Layout):
             return False
         if sum(self.nodes[n].threads for n in place.cpus) < guest.load.vcpus:
             return False
-        if place.cpus != guest.at and not all(self.cpu_known[n] for n in place.cpus + guest.at):
+        if place.cpus != guest.cpu_positions and not all(
+            self.cpu_known[n] for n in place.cpus + guest.cpu_positions
+        ):
             return False
         if guest.load.young and not self._placement_agrees(guest, place.cpus):
             return False
@@ -126,7 +128,7 @@ class HostModel(Layout):
 
         See :mod:`placement_order`.
         """
-        if cpus == guest.home or set(cpus) >= set(guest.at):
+        if cpus == guest.home or set(cpus) >= set(guest.cpu_positions):
             return True  # the guest goes home, stays where it is, or is widened
         return self._order.prefers(guest, cpus[0])
 
@@ -173,13 +175,13 @@ class HostModel(Layout):
     def apply(self, parts: Parts) -> None:
         """Update the model as if a change had been made."""
         for guest, place in parts:
-            self.host_loss.put(guest.effect, -1)
+            self.host_loss.add_effect(guest.effect, -1)
             new_effect = self.effect(guest, place)
             if place.memory is not None:
                 self._move_memory(guest, place.memory)
             guest.cpu_shares = self._cpu_shares(guest, place.cpus)
-            guest.at, guest.effect, guest.effects = place.cpus, new_effect, {}
-            self.host_loss.put(new_effect)
+            guest.cpu_positions, guest.effect, guest.effects = place.cpus, new_effect, {}
+            self.host_loss.add_effect(new_effect)
 
     def effect_with_memory(
         self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: losses.Shares
@@ -229,4 +231,4 @@ class HostModel(Layout):
         """
         if len(cpus) == 1:
             return ((cpus[0], 1.0),)
-        return guest.cpu_shares if cpus == guest.at else self.by_cores(cpus)
+        return guest.cpu_shares if cpus == guest.cpu_positions else self.by_cores(cpus)

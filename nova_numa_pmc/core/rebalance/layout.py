@@ -34,7 +34,7 @@ NOISE_RATIO = 0.004
 class GuestModel:
     """One guest of the host model.
 
-    :ivar at: positions that its CPUs may use now, in ascending order
+    :ivar cpu_positions: positions that its CPUs may use now, in ascending order
     :ivar home: positions that it was promised, in ascending order
     :ivar cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs
     :ivar bytes: {position: bytes of its memory}; None if unknown
@@ -52,7 +52,7 @@ class GuestModel:
 
     __slots__ = (
         'load',
-        'at',
+        'cpu_positions',
         'home',
         'cpu_shares',
         'mem_shares',
@@ -77,7 +77,7 @@ class GuestModel:
         """
         self.load = load
         self.effects: dict[Place, losses.Effect] = {}
-        self.at = layout.positions(load.cpu_nodes)
+        self.cpu_positions = layout.positions(load.cpu_nodes)
         self.home = layout.positions(load.home_nodes or load.cpu_nodes)
         self.allowed = (
             None
@@ -87,7 +87,7 @@ class GuestModel:
         self.demand = max(0.0, demand)
         self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
         self.promise = layout.promise_by_position(load)
-        self.movable = not load.fixed and bool(self.at)
+        self.movable = not load.fixed and bool(self.cpu_positions)
         scale = 1.0
         if load.served_cores:
             scale = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))
@@ -100,11 +100,11 @@ class GuestModel:
         self.traffic = (load.bandwidth_bytes_per_sec or 0.0) * scale
         cores_by_position = layout.sum_by_position(load.cores_by_node)
         self.cpu_shares = shares_of(
-            {n: cores_by_position.get(n, 0.0) for n in self.at}
-        ) or layout.by_cores(self.at)
+            {n: cores_by_position.get(n, 0.0) for n in self.cpu_positions}
+        ) or layout.by_cores(self.cpu_positions)
         self.mem_shares = self._mem_shares(layout)
         self.effect = losses.effect(
-            self.at,
+            self.cpu_positions,
             self.demand,
             self.cpu_shares,
             self.mem_shares,
@@ -121,11 +121,11 @@ class GuestModel:
         shares = shares_of(bytes_by_position) or tuple(
             (layout.memory_at[n], share) for n, share in self.cpu_shares
         )
-        local_memory = layout.memory_at[self.at[0]]
+        local_memory = layout.memory_at[self.cpu_positions[0]]
         remote_bytes = {
             n: size for n, size in bytes_by_position.items() if n != local_memory and size > 0
         }
-        if remote_ratio is None or len(self.at) > 1 or not remote_bytes:
+        if remote_ratio is None or len(self.cpu_positions) > 1 or not remote_bytes:
             return shares
         remote_shares = tuple((n, remote_ratio * share) for n, share in shares_of(remote_bytes))
         return ((local_memory, 1 - remote_ratio), *remote_shares)
@@ -138,8 +138,8 @@ class Layout:
     :ivar nodes: by position, the view of the memory domain
     :ivar ids: by position, the ids of its nodes
     :ivar memory_ids: by position, the ids of its nodes with memory, or of all if none has any
-    :ivar position: {node id: position}
-    :ivar all, running: all positions, and those with CPUs
+    :ivar position_of_node: {node id: position}
+    :ivar all_positions, positions_with_cpus: all positions, and those with CPUs
     :ivar capacity, promised: by position, bytes that may be promised, and those that are
     :ivar free: {position: free bytes}
     :ivar memory_at: by position, the position of the memory of guests that run there
@@ -170,24 +170,24 @@ class Layout:
             or ids
             for group, ids in zip(members, self.ids)
         )
-        self.position = {
+        self.position_of_node = {
             node: position for position, group in enumerate(self.ids) for node in group
         }
-        self.all = tuple(range(len(merged.nodes)))
-        self.running = tuple(n for n in self.all if merged.nodes[n].cores)
+        self.all_positions = tuple(range(len(merged.nodes)))
+        self.positions_with_cpus = tuple(n for n in self.all_positions if merged.nodes[n].cores)
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
         self.capacity = [node.capacity_bytes for node in merged.nodes]
         self.promised = [node.promised_bytes or 0 for node in merged.nodes]
         self.free = self.sum_by_position(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
-        self.memory_at = [self._nearest_memory(n) for n in self.all]
+        self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
         self.guests: dict[str, GuestModel] = {}
         for load in situation.guests:
-            if load.demand_cores is not None and self.running:
+            if load.demand_cores is not None and self.positions_with_cpus:
                 self.guests[load.uuid] = GuestModel(self, load, load.demand_cores, situation.mlp)
         self.host_loss = self._host_loss(situation)
         for guest in self.guests.values():
-            self.host_loss.put(guest.effect)
+            self.host_loss.add_effect(guest.effect)
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of the positions with CPUs.
@@ -195,11 +195,11 @@ class Layout:
         These are all positions with CPUs if the host has none of these nodes.
         """
         positions = sorted(n for n in self.known_positions(ids) if self.nodes[n].cores)
-        return tuple(positions) or self.running
+        return tuple(positions) or self.positions_with_cpus
 
     def known_positions(self, ids: Iterable[int]) -> set[int]:
         """Return the positions of the node ids that the host has."""
-        return {self.position[node] for node in ids if node in self.position}
+        return {self.position_of_node[node] for node in ids if node in self.position_of_node}
 
     def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
@@ -216,14 +216,14 @@ class Layout:
         positions = sorted(self.known_positions(guest.mem_nodes))
         if len(positions) == 1:
             return {positions[0]: guest.memory_bytes}
-        weights = {n: self.capacity[n] or 0 for n in positions or self.all}
+        weights = {n: self.capacity[n] or 0 for n in positions or self.all_positions}
         return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
         """Lay out the load that is not the guests': what was measured, less their load."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
-        used_positions = [n for n in self.all if self.capacity[n] or nodes[n].cores]
+        used_positions = [n for n in self.all_positions if self.capacity[n] or nodes[n].cores]
         self.bandwidth_known = all(
             nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
             for n in used_positions
@@ -237,7 +237,7 @@ class Layout:
             losses.burst(demand[n], nodes[n].cores, waiting_by_position[n])
             if self.cpu_known[n] and n in waiting_by_position
             else 0.0
-            for n in self.all
+            for n in self.all_positions
         ]
         for guest in self.guests.values():
             for n, share in guest.cpu_shares:
@@ -251,15 +251,15 @@ class Layout:
     def _nearest_memory(self, n: int) -> int:
         if self.capacity[n] != 0:
             return n
-        memory_positions = [m for m in self.all if self.capacity[m] != 0]
+        memory_positions = [m for m in self.all_positions if self.capacity[m] != 0]
         return min(memory_positions, default=n, key=lambda m: self.latencies_ns[n][m])
 
     def sum_by_position(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""
         sums: dict[int, _Amount] = {}
         for node, amount in pairs:
-            if node in self.position:
-                position = self.position[node]
+            if node in self.position_of_node:
+                position = self.position_of_node[node]
                 sums[position] = sums.get(position, 0) + amount
         return sums
 

@@ -214,7 +214,7 @@ class HostLoss:
         # Loss to waiting and crowding now; None if not computed yet.
         self._waiting_now: float | None = None
 
-    def put(self, added: Effect, sign: int = 1) -> None:
+    def add_effect(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or subtract it if ``sign`` is −1."""
         self._waiting_now = None
         if len(added.cpus) == 1:
@@ -239,7 +239,7 @@ class HostLoss:
         changed = self._copy()
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
-                changed.put(effect, sign)
+                changed.add_effect(effect, sign)
         queueing = sum(
             changed._queueing_loss(m, changed.queueing[m], changed.traffic[m], changed.reaching[m])
             for m in range(len(changed.cores))
@@ -302,7 +302,7 @@ class HostLoss:
             level_out(demand, self.cores, nodes, max(0.0, spanning[nodes]))
         return demand
 
-    def wait(self, n: int, demand: Sequence[float]) -> float:
+    def waiting_at(self, n: int, demand: Sequence[float]) -> float:
         """Return the cores that wait at position ``n`` if D is ``demand``."""
         return waiting(demand[n], self.cores[n], self.bursts[n])
 

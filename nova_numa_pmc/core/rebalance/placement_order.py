@@ -54,10 +54,10 @@ class NodeOrder:
             traffic = guest.demand * (self._rate or 0.0)
         if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
             return False
-        if len(guest.at) > 1:
+        if len(guest.cpu_positions) > 1:
             return True  # a placement prefers a single node that has room
         new_key = self._key(guest, n, traffic, _NOISE)
-        return new_key < self._key(guest, guest.at[0], traffic, -_NOISE)
+        return new_key < self._key(guest, guest.cpu_positions[0], traffic, -_NOISE)
 
     def _key(
         self, guest: GuestModel, n: int, traffic: float, noise: float

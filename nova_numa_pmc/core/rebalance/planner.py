@@ -191,15 +191,15 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
     parts = []
     for uuid, cpu_nodes, mem_nodes in key:
         guest = host_model.guests.get(uuid)
-        nodes_exist = all(node in host_model.position for node in cpu_nodes + mem_nodes)
+        nodes_exist = all(node in host_model.position_of_node for node in cpu_nodes + mem_nodes)
         if guest is None or not nodes_exist:
             return None
         place = Place(
             host_model.positions(cpu_nodes),
-            host_model.position[mem_nodes[0]] if mem_nodes else None,
+            host_model.position_of_node[mem_nodes[0]] if mem_nodes else None,
         )
         if not host_model.may_have(guest, place) or (
-            place.cpus == guest.at and not host_model.bytes_to_move(guest, place)
+            place.cpus == guest.cpu_positions and not host_model.bytes_to_move(guest, place)
         ):
             return None
         parts.append((guest, place))
@@ -271,7 +271,9 @@ def _best_gain_by_place(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, 
     for candidate in candidates:
         if candidate.kind in (plan_records.MOVE, plan_records.SWAP):
             for guest, _ in candidate.proposal:
-                best_gains[guest.at] = max(candidate.gain, best_gains.get(guest.at, 0.0))
+                best_gains[guest.cpu_positions] = max(
+                    candidate.gain, best_gains.get(guest.cpu_positions, 0.0)
+                )
     return best_gains
 
 
@@ -296,7 +298,7 @@ def _is_superfluous(candidate: MoveCandidate, gains_soon: Mapping[tuple[int, ...
     if candidate.kind != plan_records.WIDEN:
         return False
     ((guest, _),) = candidate.proposal
-    return gains_soon.get(guest.at, 0.0) >= candidate.gain / 2
+    return gains_soon.get(guest.cpu_positions, 0.0) >= candidate.gain / 2
 
 
 def _exceeded_budget(
@@ -344,7 +346,7 @@ def _remarks(
         }[name]
         remarks.append(model.Reason('budget', (('of', name), ('used', used_amount))))
     unknown_nodes = host_model.node_ids(
-        n for n in host_model.running if not host_model.cpu_known[n]
+        n for n in host_model.positions_with_cpus if not host_model.cpu_known[n]
     )
     if unknown_nodes:
         remarks.append(model.Reason('demand_unknown', (('nodes', unknown_nodes),)))

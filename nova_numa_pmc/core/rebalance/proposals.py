@@ -53,7 +53,7 @@ def proposals(host_model: HostModel) -> list[Proposal]:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
     for guest in movable_guests:
         home = Place(guest.home, None)
-        if set(guest.home) < set(guest.at) and host_model.may_have(guest, home):
+        if set(guest.home) < set(guest.cpu_positions) and host_model.may_have(guest, home):
             # Memory that the guest leaves elsewhere is fetched later.
             all_proposals.append(((guest, home),))
     all_proposals.extend(
@@ -67,12 +67,12 @@ def proposals(host_model: HostModel) -> list[Proposal]:
 def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
     """List the places at a single position that a guest may have instead of its present place."""
     places = []
-    for n in host_model.running:
+    for n in host_model.positions_with_cpus:
         place = Place((n,), host_model.memory_at[n])
-        if guest.at == (n,):
+        if guest.cpu_positions == (n,):
             if guest.bytes and host_model.bytes_to_move(guest, place):
                 places.append(place)
-        elif guest.home == guest.at or guest.home != (n,):
+        elif guest.home == guest.cpu_positions or guest.home != (n,):
             places.append(place)
             if not guest.load.mem_nodes:
                 # Its memory was promised nowhere in particular, so that it may stay where it is.
@@ -87,7 +87,7 @@ def single_places(host_model: HostModel, guest: GuestModel) -> list[Place]:
 def _guests_by_place(guests: Iterable[GuestModel]) -> dict[tuple[int, ...], list[GuestModel]]:
     guests_by_place: dict[tuple[int, ...], list[GuestModel]] = {}
     for guest in guests:
-        guests_by_place.setdefault(guest.at, []).append(guest)
+        guests_by_place.setdefault(guest.cpu_positions, []).append(guest)
     return guests_by_place
 
 
@@ -168,7 +168,7 @@ class _SwapPartners:
         self.returning: dict[int, list[GuestModel]] = {}
         for guest in self.guests:
             for position, share in guest.mem_shares:
-                if share > 0.5 and position != guest.at[0]:
+                if share > 0.5 and position != guest.cpu_positions[0]:
                     self.returning.setdefault(position, []).append(guest)
 
     def partners(
@@ -179,7 +179,7 @@ class _SwapPartners:
         They are the guests whose demand is nearest to what would relieve the guest's node, those
         with the lowest rate of accesses, and those that have most of their memory on its node.
         """
-        host_loss, source = host_model.host_loss, guest.at[0]
+        host_loss, source = host_model.host_loss, guest.cpu_positions[0]
         missing_cores = host_loss.demand[source] - host_loss.cores[source]
         idle_cores = host_loss.cores[target] - host_loss.demand[target]
         wanted_demand = guest.demand - (
@@ -204,14 +204,16 @@ def _widening_proposals(
     # Because of bursts, cores may be idle at times even if demand exceeds capacity on average.
     idle_nodes = [
         n
-        for n in host_model.running
+        for n in host_model.positions_with_cpus
         if host_model.cpu_known[n]
-        and host_loss.wait(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain
+        and host_loss.waiting_at(n, demand) + host_loss.cores[n] - demand[n] > host_model.min_gain
     ]
     if not idle_nodes:
         return
     crowded_nodes = {
-        n for n in host_model.running if host_loss.wait(n, demand) > host_model.min_gain
+        n
+        for n in host_model.positions_with_cpus
+        if host_loss.waiting_at(n, demand) > host_model.min_gain
     }
     for cpus, guests in sorted(_guests_by_place(movable_guests).items()):
         if not crowded_nodes.intersection(cpus):

@@ -176,7 +176,7 @@ def _saved_loss(trial: Trial, host_model: HostModel) -> float | None:
     present_effects, former_effects = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.parts:
         guest = host_model.guests.get(uuid)
-        if guest is None or guest.at != host_model.positions(to_nodes):
+        if guest is None or guest.cpu_positions != host_model.positions(to_nodes):
             return None
         present_effects.append(guest.effect)
         former_effects.append(
@@ -184,9 +184,9 @@ def _saved_loss(trial: Trial, host_model: HostModel) -> float | None:
                 guest,
                 host_model.positions(from_nodes),
                 tuple(
-                    (host_model.position[node], share)
+                    (host_model.position_of_node[node], share)
                     for node, share in mem_shares
-                    if node in host_model.position
+                    if node in host_model.position_of_node
                 ),
             )
         )

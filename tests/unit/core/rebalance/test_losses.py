@@ -87,7 +87,7 @@ class BalanceTest(unittest.TestCase):
     def host(self, guests):
         host = losses.HostLoss(CORES, MAXIMA, [0.0] * 3, [0.0] * 3, [0.0] * 3)
         for guest in guests:
-            host.put(effect(guest))
+            host.add_effect(effect(guest))
         return host
 
     @settings(max_examples=150)
@@ -128,16 +128,16 @@ class BalanceTest(unittest.TestCase):
             effect((0, 1, 0.5, 9.0, 1e8, 64)),
             losses.effect((0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES),
         ):
-            host.put(each)
-            host.put(each, -1)
+            host.add_effect(each)
+            host.add_effect(each, -1)
         self.assertAlmostEqual(before, host.loss())
 
     def test_wide_guests_fill_idle_cores(self):
         host = losses.HostLoss((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
-        host.put(losses.Effect((0, 1), 2.0, ()))
+        host.add_effect(losses.Effect((0, 1), 2.0, ()))
         self.assertEqual([6.0, 3.0], host.levelled_demand())
         self.assertAlmostEqual(2.0, host.loss())
-        host.put(losses.Effect((0, 1), 2.0, ()))
+        host.add_effect(losses.Effect((0, 1), 2.0, ()))
         self.assertEqual([6.0, 5.0], host.levelled_demand())
 
     def test_demand_of_a_wide_guest_levels_three_nodes(self):
