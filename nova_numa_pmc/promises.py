@@ -122,7 +122,9 @@ def decide_promise(
     with host_promises:
         problems += reconcile(host_promises, host, options, root, guest)
         _drop(host_promises, guest.name, guest.uuid)
-        evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
+        evidence = _evidence(
+            pools.cpus_of(own_host), pools.avoids_floating_pool(guest, host), options, root
+        )
         others = _loading_promises(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
             guest, device_nodes, own_host, others, options.limits, evidence, host_promises.rotation
@@ -184,7 +186,7 @@ def _narrow_to_l3(
     if (
         placed.cpus is None
         or placed.reasons[0].code != 'one_node'
-        or not pools.has_l3s(host, placed.nodes)
+        or not pools.has_several_l3s(host, placed.nodes)
     ):
         return placed, ()
     from nova_numa_pmc.core.placement import l3  # few hosts have several L3 caches on a node
@@ -314,9 +316,9 @@ def _loading_promises(
 ) -> Collection[model.Promise]:
     """Return the promises with the vCPUs by which they load the CPUs of a guest's pool.
 
-    Guests in the floating pool load no CPUs of a pool that is apart from it.
+    Guests in the floating pool load no CPUs of the pool of a guest that avoids it.
     """
-    if not pools.is_apart(guest, host):
+    if not pools.avoids_floating_pool(guest, host):
         return promises
     return [promise._replace(vcpus=0) for promise in promises]
 
@@ -369,7 +371,7 @@ def _follow(
 
 
 def _evidence(
-    cpus: frozenset[int], cpus_are_apart: bool, options: HostOptions, root: str
+    cpus: frozenset[int], avoids_floating_pool: bool, options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence for the CPUs that a guest may use."""
     return pool_loads.evidence(
@@ -377,7 +379,7 @@ def _evidence(
         files.read_boot_id(root),
         files.boottime_ns(),
         cpus,
-        cpus_are_apart,
+        avoids_floating_pool,
     )
 
 

@@ -129,7 +129,7 @@ class Sampler:
         counts = (
             counts
             or resctrl_counts
-            or build_sample.counts_of_guests(
+            or build_sample.guest_rates_by_node(
                 guests, ladder_sample.evidence, [node.id for node in host.nodes]
             )
         )

@@ -95,7 +95,7 @@ class Reassertion:
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
-            cpus = pools.cpus_at(nodes, promise, tick.host, guest)
+            cpus = pools.cpus_given_on(nodes, promise, tick.host, guest)
             if not cpus:
                 continue
             failed.add(guest.uuid)

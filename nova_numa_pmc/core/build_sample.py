@@ -168,7 +168,7 @@ def _node_sample(
     )
 
 
-def counts_of_guests(
+def guest_rates_by_node(
     guests: Sequence[RunningGuest], evidence: Mapping[str, Evidence], nodes: Sequence[int]
 ) -> dict[int, CpuRates]:
     """Return the rates of counted guests on each node, divided by where the guests ran.
@@ -255,7 +255,7 @@ def guest_sample(
     """
     guest, cores = running.guest, running.cores
     measured = evidence or _NO_EVIDENCE
-    source, basis = (measured.source, measured.basis) if measured.of_memory else ('', '')
+    source, basis = (measured.source, measured.basis) if measured.covers_memory else ('', '')
     busy_ratio = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
         measured.cycles_per_sec, measured.instructions_per_sec, busy_ratio

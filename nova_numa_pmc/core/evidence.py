@@ -46,7 +46,7 @@ class Evidence(Record):
     stalled_cycles_per_sec: float | None = None
 
     @property
-    def of_memory(self) -> bool:
+    def covers_memory(self) -> bool:
         """Return whether the evidence covers memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
 

@@ -24,7 +24,7 @@ def windows(start: int, end: int, step_bytes: int) -> Iterator[tuple[int, int]]:
         start = window_end
 
 
-def away(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
+def misplaced_pages(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
     """Return the positions of the pages that are on nodes other than ``homes``.
 
     :param homes: node ids

@@ -146,7 +146,7 @@ def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) 
     return l3_cpus if l3_cpus and len(l3_cpus) >= guest.vcpus_limit else node_cpus
 
 
-def cpus_at(
+def cpus_given_on(
     nodes: tuple[int, ...], promise: model.Promise, host: model.Topology, guest: model.Guest
 ) -> frozenset[int]:
     """Return the CPUs that a guest is given on some nodes.
@@ -160,12 +160,12 @@ def cpus_at(
     return cpus_on(nodes, host, guest)
 
 
-def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
+def has_several_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
     """Return whether the nodes with these ids together have several L3 caches."""
     return sum(len(l3s) for node, l3s in zip(host.nodes, host.l3s) if node.id in nodes) > 1
 
 
-def is_apart(guest: model.Guest, host: model.Topology) -> bool:
+def avoids_floating_pool(guest: model.Guest, host: model.Topology) -> bool:
     """Return whether a guest may use no CPU of the floating pool, so that it loads other CPUs.
 
     This is so if it is pinned to CPUs outside of the floating pool, if it has CPUs of its own, or
@@ -188,7 +188,7 @@ def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
 
     vCPUs that are pinned to CPUs outside of it, or that have a CPU of their own, do not count.
     """
-    if is_apart(guest, host):
+    if avoids_floating_pool(guest, host):
         return 0
     shared_cpus = cpus_of(host) - dedicated_cpus(guest)
     return max(

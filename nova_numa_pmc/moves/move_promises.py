@@ -140,7 +140,7 @@ class MovePromises:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != plan_records.FETCH and plan_part.to_nodes:
-            cpus = pools.cpus_at(tuple(plan_part.to_nodes), after, host, guest)
+            cpus = pools.cpus_given_on(tuple(plan_part.to_nodes), after, host, guest)
             if not cpus:
                 raise MoveRefused(
                     'guest %s: none of the CPUs that it may use is on these nodes any more'

@@ -99,7 +99,7 @@ def narrow_to_l3(
 
     :param others: the host's other promises
     """
-    if not pools.has_l3s(host, after.cpu_nodes):
+    if not pools.has_several_l3s(host, after.cpu_nodes):
         return after._replace(cpus=())
     own = pools.with_guest_pool(guest, host)
     view = host_view.view(own, others, limits)

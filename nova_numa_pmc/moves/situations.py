@@ -81,7 +81,9 @@ def _in_pool(
     guest_samples, pool_samples = [], []
     for guest_sample in sample.guests:
         guest = running.get(guest_sample.uuid)
-        if guest and (not eligibility.is_in_pool(guest, host) or pools.is_apart(guest, host)):
+        if guest and (
+            not eligibility.is_in_pool(guest, host) or pools.avoids_floating_pool(guest, host)
+        ):
             guest_samples.append(guest_sample._replace(cores=None, waiting_cores=None))
         else:
             guest_samples.append(guest_sample)

@@ -91,7 +91,7 @@ def evidence(
     boot_id: str,
     now_ns: int,
     own_cpus: frozenset[int] | None = None,
-    own_cpus_are_apart: bool = False,
+    avoids_floating_pool: bool = False,
 ) -> PlacementEvidence:
     """Return the evidence for the start of a guest, without loads if the file cannot be used.
 
@@ -99,7 +99,7 @@ def evidence(
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: CPUs of the guest's own pool, if it has one; if that pool is not published,
         the floating pool is used
-    :param own_cpus_are_apart: whether ``own_cpus`` has none of the floating pool's CPUs, so that
+    :param avoids_floating_pool: whether ``own_cpus`` has none of the floating pool's CPUs, so that
         its load does not apply
     """
     try:
@@ -115,7 +115,7 @@ def evidence(
         return PlacementEvidence('promises: the publication is from another boot')
     if age_s > stale_after_s(loads.interval_s):
         return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
-    pool = None if own_cpus_are_apart else loads.pools[0]
+    pool = None if avoids_floating_pool else loads.pools[0]
     for own_pool in loads.pools[1:] if own_cpus else ():
         if own_pool.cpus == own_cpus:
             pool = own_pool

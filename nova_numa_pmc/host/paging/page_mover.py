@@ -70,19 +70,19 @@ class PageMover:
         """
         addresses = array('Q', range(start, end, PAGE_BYTES))
         statuses = self._locate(addresses, presence)
-        away = page_choice.away(statuses, self._homes)
-        if not away:
+        misplaced = page_choice.misplaced_pages(statuses, self._homes)
+        if not misplaced:
             return MovedPages()
         shared = mapping.shared and self._may_share
         huge_positions = self._move_huge(addresses, statuses, target, shared)
         refused = self._move(
-            [addresses[position] for position in away if position not in huge_positions],
+            [addresses[position] for position in misplaced if position not in huge_positions],
             target,
             shared,
         )
         refused_pages = sum(refused.values())
         return MovedPages(
-            (len(away) - refused_pages) * PAGE_BYTES,
+            (len(misplaced) - refused_pages) * PAGE_BYTES,
             tuple(sorted(refused.items())),
             refused_pages * PAGE_BYTES,
         )

@@ -133,7 +133,7 @@ class Ladder:
                 guest_evidence = sampled.get(uuid)
                 if guest_evidence is None:
                     continue
-                if guest_evidence.of_memory:
+                if guest_evidence.covers_memory:
                     evidence[uuid] = _with_execution(guest_evidence, partial.get(uuid))
                     best = best or source.name
                 else:

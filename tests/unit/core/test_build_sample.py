@@ -74,21 +74,20 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic[0]])
 
 
-class CountsOfGuestsTest(unittest.TestCase):
-    def counts(self, *guests, **evidence):
+class GuestRatesByNodeTest(unittest.TestCase):
+    def rates(self, *guests, **evidence):
         return {
-            node: tuple(counts[:2])
-            for node, counts in build_sample.counts_of_guests(guests, evidence, (0, 1)).items()
+            node: tuple(rates[:2])
+            for node, rates in build_sample.guest_rates_by_node(guests, evidence, (0, 1)).items()
         }
 
-    def test_counts_of_guests_go_to_the_nodes_where_they_ran(self):
+    def test_rates_of_guests_go_to_the_nodes_where_they_ran(self):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
         self.assertEqual(
-            {0: (225.0, 75.0), 1: (375.0, 125.0)},
-            self.counts(GUEST, other, u=EVIDENCE, v=EVIDENCE),
+            {0: (225.0, 75.0), 1: (375.0, 125.0)}, self.rates(GUEST, other, u=EVIDENCE, v=EVIDENCE)
         )
         idle = other._replace(cores=0.0, cores_by_node={1: 0.0})
-        self.assertEqual({0: (225.0, 75.0), 1: (75.0, 25.0)}, self.counts(GUEST, idle, u=EVIDENCE))
+        self.assertEqual({0: (225.0, 75.0), 1: (75.0, 25.0)}, self.rates(GUEST, idle, u=EVIDENCE))
 
     def test_a_guest_that_was_not_counted_hides_its_nodes(self):
         other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
@@ -97,10 +96,10 @@ class CountsOfGuestsTest(unittest.TestCase):
             {'v': EVIDENCE._replace(basis=INFERRED)},
             {'v': EVIDENCE._replace(local_per_sec=None)},
         ):
-            self.assertEqual({0: (225.0, 75.0)}, self.counts(GUEST, other, u=EVIDENCE, **told))
+            self.assertEqual({0: (225.0, 75.0)}, self.rates(GUEST, other, u=EVIDENCE, **told))
         lost = other._replace(cores_by_node={})
-        self.assertEqual({}, self.counts(GUEST, lost, u=EVIDENCE, v=EVIDENCE))
-        self.assertEqual({}, self.counts())
+        self.assertEqual({}, self.rates(GUEST, lost, u=EVIDENCE, v=EVIDENCE))
+        self.assertEqual({}, self.rates())
 
 
 class GuestSampleTest(unittest.TestCase):

@@ -24,12 +24,12 @@ class WindowsTest(unittest.TestCase):
             self.assertTrue(b % step == 0 or b == start + size)
 
 
-class AwayTest(unittest.TestCase):
+class MisplacedPagesTest(unittest.TestCase):
     @given(st.lists(st.integers(-20, 4)), st.sets(st.integers(0, 4), min_size=1))
-    def test_away_are_present_pages_off_the_home_nodes(self, statuses, homes):
+    def test_misplaced_pages_are_present_pages_off_the_home_nodes(self, statuses, homes):
         self.assertEqual(
             [i for i, node in enumerate(statuses) if node >= 0 and node not in homes],
-            page_choice.away(array('i', statuses), homes),
+            page_choice.misplaced_pages(array('i', statuses), homes),
         )
 
 

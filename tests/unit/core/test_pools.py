@@ -154,8 +154,8 @@ class GuestsPoolTest(unittest.TestCase):
         self.assertEqual(list(NODES), [node.cpus for node in found.nodes])
         self.assertEqual(found, pools.with_floating_pool(host(), None))
 
-    def test_a_guest_that_loads_none_of_the_floating_pool_is_apart(self):
-        for one, apart in (
+    def test_a_guest_that_loads_none_of_the_floating_pool_avoids_it(self):
+        for one, avoids in (
             (guest(), False),
             (guest(allowed=(1, 2)), False),
             (guest(allowed=(4, 5)), True),
@@ -165,7 +165,7 @@ class GuestsPoolTest(unittest.TestCase):
             (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False),
         ):
             with self.subTest(one=one):
-                self.assertEqual(apart, pools.is_apart(one, self.host))
+                self.assertEqual(avoids, pools.avoids_floating_pool(one, self.host))
 
     def test_loading_vcpus_are_those_that_may_run_in_the_pool(self):
         mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))

@@ -132,7 +132,7 @@ class GuestCountersTest(Counting):
         source.sample(self.tick(0, self.child.pid))
         self.child.run()
         [told] = source.sample(self.tick(1, self.child.pid)).values()
-        self.assertFalse(told.of_memory)
+        self.assertFalse(told.covers_memory)
         self.assertLess(0, told.cycles_per_sec)
         self.assertIn('not on this CPU', source.problems[0])
 
@@ -159,7 +159,7 @@ class GuestCountersTest(Counting):
         for at_s in (0, 1, 2):
             found = source.sample(self.tick(at_s, self.child.pid))
             self.assertEqual(1, len(source.problems))
-        self.assertFalse(found['u%d' % self.child.pid].of_memory)
+        self.assertFalse(found['u%d' % self.child.pid].covers_memory)
 
     def test_without_events_the_source_is_unavailable(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
