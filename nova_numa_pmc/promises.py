@@ -168,7 +168,7 @@ def _view_and_request(
     request = host_view.request(
         guest, limits, device_nodes, placement.with_traffic_rate(evidence.history, view)
     )
-    return host_view.charge_since(view, dict(evidence.vcpus), evidence.history), request
+    return host_view.with_later_guests(view, dict(evidence.vcpus), evidence.history), request
 
 
 def _narrow_to_l3(

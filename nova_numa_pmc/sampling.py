@@ -303,7 +303,7 @@ class Sampler:
         options = self._options
         return build_sample.NodeCapacities(
             [
-                host_view.less_stolen(cores, stolen[node.id])
+                host_view.capacity_without_stolen(cores, stolen[node.id])
                 for node, cores in zip(host.nodes, host_view.capacity_cores(host, options.limits))
             ],
             _by_position(host, options.bandwidth_max),

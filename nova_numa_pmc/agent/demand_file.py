@@ -62,7 +62,7 @@ class DemandFile:
             {guest.uuid: guest for guest in tick.guests},
             tick.host_promises.promises,
         )
-        self.histories.feed(tick.sample, guests, promises)
+        self.histories.add_sample(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
         demand = lasting_demand.LastingDemand(

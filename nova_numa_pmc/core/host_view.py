@@ -78,7 +78,9 @@ def view(
     for position, node in enumerate(nodes):
         load = (loads or {}).get(node.id) or _UNMEASURED
         demand_cores = load.demand_cores
-        cores[position] = less_stolen(cores[position], _hundredths(load.stolen_cores or 0.0))
+        cores[position] = capacity_without_stolen(
+            cores[position], _hundredths(load.stolen_cores or 0.0)
+        )
         if demand_cores is not None:
             demand_cores += PRIOR_CORES_PER_VCPU * young_vcpus[position]
         views.append(
@@ -154,7 +156,7 @@ def _megabytes(value: float | None) -> float | None:
     return None if value is None else round(value / MB) * MB
 
 
-def charge_since(
+def with_later_guests(
     host_view: model.HostView,
     counted: Mapping[int, float],
     history: model.DemandHistory | None = None,
@@ -337,7 +339,7 @@ def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list
     return cores
 
 
-def less_stolen(cores: float, stolen_cores: float | None) -> float:
+def capacity_without_stolen(cores: float, stolen_cores: float | None) -> float:
     """Return a capacity less stolen cores, but at least :data:`_CAPACITY_MIN_RATIO` of it.
 
     :param stolen_cores: CPU time that went to other guests of the host's own hypervisor; None if

@@ -42,11 +42,13 @@ def bytes_per_line(
     return sum(bandwidths) / lines if lines and len(bandwidths) == len(nodes) else None
 
 
-def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
+def traffic_by_guest(
+    samples: Sequence[GuestSample], nodes: Sequence[NodeSample]
+) -> dict[str, float]:
     """Return {uuid: DRAM traffic [bytes/s]} of the guests whose traffic is known."""
     line_bytes = bytes_per_line(samples, nodes)
-    traffic_by_guest = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
-    return {uuid: traffic for uuid, traffic in traffic_by_guest.items() if traffic is not None}
+    rates = {sample.uuid: bytes_per_sec(sample, line_bytes) for sample in samples}
+    return {uuid: rate for uuid, rate in rates.items() if rate is not None}
 
 
 def bytes_per_sec(sample: GuestSample, line_bytes: float | None) -> float | None:

@@ -94,7 +94,7 @@ class BurstingHost:
         self.longer = load.demand_cores / CORES
 
     def _measure(self, seconds):
-        """Let an interval pass and feed it; return the cores each guest wanted."""
+        """Let an interval pass and add it; return the cores each guest wanted."""
         wanted = [guest.run(seconds) for guest in self.guests]
         self._sample = Sample(
             0.0,
@@ -106,7 +106,7 @@ class BurstingHost:
                 for name, cores in zip(_NAMES, wanted)
             ),
         )
-        self._histories.feed(self._sample, _GUESTS, _PROMISES)
+        self._histories.add_sample(self._sample, _GUESTS, _PROMISES)
         return wanted
 
 

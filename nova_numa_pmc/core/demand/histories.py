@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
-from nova_numa_pmc.core.traffic import traffic_of
+from nova_numa_pmc.core.traffic import traffic_by_guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,7 +175,7 @@ class Histories:
             (clock_s, {}, {})
         ]
 
-    def feed(
+    def add_sample(
         self,
         sample: Sample,
         guests: Mapping[str, model.Guest],
@@ -191,9 +191,9 @@ class Histories:
             return
         self.clock_s += seconds
         weights = self.minutes.advance(seconds), self.day.advance(seconds)
-        traffic = traffic_of(sample.guests, sample.nodes)
+        traffic = traffic_by_guest(sample.guests, sample.nodes)
         for guest_sample in sample.guests:
-            self._feed_guest(
+            self._add_guest_sample(
                 guest_sample,
                 guests.get(guest_sample.uuid),
                 promises.get(guest_sample.uuid),
@@ -201,7 +201,7 @@ class Histories:
                 weights,
                 seconds,
             )
-        for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
+        for node, cores, bytes_per_sec in loads_of_others(sample, promises, traffic):
             history = self.others.setdefault(node, UsageHistory())
             if cores is not None:
                 history.demand.add(cores, weights)
@@ -232,7 +232,7 @@ class Histories:
             _minimum([traffic.get(node) for _, _, traffic in self.recent[1:]]),
         )
 
-    def _feed_guest(
+    def _add_guest_sample(
         self,
         sample: GuestSample,
         guest: model.Guest | None,
@@ -307,7 +307,7 @@ def loads_floating_pool(promise: model.Promise | None) -> bool:
     return promise is None or promise.vcpus > 0
 
 
-def others_of(
+def loads_of_others(
     sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
     """Return the load on each node that was not the guests' in an interval.

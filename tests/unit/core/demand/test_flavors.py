@@ -13,10 +13,10 @@ def running(number, vcpus=4, flavor='m1'):
 
 
 class FlavorTest(unittest.TestCase):
-    def fed(self, *guests, promises=None):
+    def histories_of(self, *guests, promises=None):
         histories = Histories()
         for number, (cores, elapsed_s, fields) in enumerate(guests, 1):
-            histories.feed(
+            histories.add_sample(
                 samples.sample(
                     elapsed_s=elapsed_s,
                     nodes=(samples.node(0, demand_cores=6.0),),
@@ -32,7 +32,7 @@ class FlavorTest(unittest.TestCase):
         return histories
 
     def test_demand_is_expected_by_guests_of_the_flavor_or_of_all(self):
-        histories = self.fed(
+        histories = self.histories_of(
             (2.0, 600.0, {}), (4.0, 600.0, {'flavor': 'm2'}), (3.0, 600.0, {'flavor': None})
         )
         self.assertEqual((1, 0.5), subject.of_flavor(histories, 'm1')[:2])
@@ -41,7 +41,7 @@ class FlavorTest(unittest.TestCase):
         self.assertEqual(model.DemandHistory(3, 2.25), subject.of_all_guests(histories))
 
     def test_a_booting_guest_tells_nothing_of_its_flavor(self):
-        histories = self.fed((4.0, 299.0, {}))
+        histories = self.histories_of((4.0, 299.0, {}))
         self.assertEqual(
             model.DemandHistory(),
             subject.of_flavor(histories, 'm1')._replace(bytes_per_core_sec=None),
@@ -53,18 +53,20 @@ class FlavorTest(unittest.TestCase):
         apart = {uuid: model.Promise(uuid, 'g1', (0,), (0,), 0, 1 << 30, started=True)}
         self.assertEqual(
             model.DemandHistory(),
-            subject.of_all_guests(self.fed((4.0, 600.0, {}), promises=apart)),
+            subject.of_all_guests(self.histories_of((4.0, 600.0, {}), promises=apart)),
         )
 
     def test_traffic_expected_of_guests_is_that_per_core_of_the_host(self):
         def rate(cores):  # of a node that serves 8 GB/s
-            return subject.of_flavor(self.fed((cores, 600.0, {})), None).bytes_per_core_sec
+            return subject.of_flavor(
+                self.histories_of((cores, 600.0, {})), None
+            ).bytes_per_core_sec
 
         self.assertAlmostEqual(4e9, rate(2.0))
         self.assertIsNone(rate(0.4))
 
     def test_forgotten_guests_count_for_their_flavor(self):
-        histories = self.fed((2.0, 600.0, {}))
+        histories = self.histories_of((2.0, 600.0, {}))
         histories.flavors.update({'m1': (2.5, 1.0), None: (2.5, 1.0)})
         self.assertEqual((3.5, 1.5), subject.of_flavor(histories, 'm1')[:2])
 

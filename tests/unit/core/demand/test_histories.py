@@ -58,56 +58,56 @@ def interval(*guests, elapsed_s=5.0, nodes=None):
     )
 
 
-class FeedTest(unittest.TestCase):
+class AddSampleTest(unittest.TestCase):
     def setUp(self):
         self.histories = subject.Histories()
 
-    def feed(self, *guests, known=None, promises=None, **fields):
-        self.histories.feed(interval(*guests, **fields), known or running(), promises or {})
+    def add(self, *guests, known=None, promises=None, **fields):
+        self.histories.add_sample(interval(*guests, **fields), known or running(), promises or {})
         return self.histories.guests.get(GUEST)
 
     def test_demand_is_what_ran_and_what_waited(self):
-        found = self.feed(one(2.0, waiting_cores=0.5))
+        found = self.add(one(2.0, waiting_cores=0.5))
         self.assertEqual((2.5, 2.5), (found.demand.minutes.mean, found.demand.day.mean))
 
     def test_an_interval_of_a_stopped_agent_counts_for_ten_minutes_at_most(self):
-        self.feed(one(1.0), elapsed_s=600.0)
-        self.feed(one(3.0), elapsed_s=9e9)
+        self.add(one(1.0), elapsed_s=600.0)
+        self.add(one(3.0), elapsed_s=9e9)
         self.assertEqual(1200.0, self.histories.clock_s)
         self.assertAlmostEqual(2.0, self.histories.guests[GUEST].demand.day.mean, places=2)
 
     def test_a_paused_guest_keeps_what_is_known_of_it(self):
-        self.feed(one(2.0))
+        self.add(one(2.0))
         for _ in range(100):
-            found = self.feed(one(0.0), known=running(state='paused'), elapsed_s=600.0)
+            found = self.add(one(0.0), known=running(state='paused'), elapsed_s=600.0)
         self.assertEqual((2.0, 2.0), (found.demand.minutes.mean, found.demand.day.mean))
         self.assertEqual(self.histories.clock_s, found.seen_s)
 
     def test_unknown_is_not_idle(self):
-        self.feed(one(2.0))
-        found = self.feed(one(None))
+        self.add(one(2.0))
+        found = self.add(one(None))
         self.assertEqual(2.0, found.demand.minutes.mean)
 
     def test_a_first_sample_has_no_rates(self):
-        self.feed(one(None), elapsed_s=0.0)
+        self.add(one(None), elapsed_s=0.0)
         self.assertEqual({}, self.histories.guests)
 
     def test_traffic_by_counted_accesses_or_bytes(self):
         # Both nodes together serve 16e9 bytes/s, of which the guest has all counted accesses.
-        self.assertEqual(16e9, self.feed(one(2.0)).traffic.day.mean)
-        found = self.feed(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
+        self.assertEqual(16e9, self.add(one(2.0)).traffic.day.mean)
+        found = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
         self.assertAlmostEqual(1e9, found.traffic.minutes.mean, delta=0.3e9)
 
     def test_where_a_guest_ran_is_forgotten_when_its_place_changes(self):
-        self.feed(one(2.0), promises=promised())
-        self.feed(one(2.0, node=1), promises=promised())
+        self.add(one(2.0), promises=promised())
+        self.add(one(2.0, node=1), promises=promised())
         self.assertEqual({0, 1}, set(self.histories.guests[GUEST].ran))
         moved = promised(cpu_nodes=(1,))
-        self.assertEqual({}, self.feed(one(2.0), promises=moved).ran)  # a part of it there
-        self.assertEqual([1], list(self.feed(one(2.0, node=1), promises=moved).ran))
+        self.assertEqual({}, self.add(one(2.0), promises=moved).ran)  # a part of it there
+        self.assertEqual([1], list(self.add(one(2.0, node=1), promises=moved).ran))
 
     def test_demand_of_others_is_what_guests_leave_of_the_nodes(self):
-        self.feed(
+        self.add(
             one(2.0, waiting_cores=0.5, bandwidth_bytes_per_sec=1e9),
             one(1.0, 2, bandwidth_bytes_per_sec=2e9),
         )
@@ -121,44 +121,44 @@ class FeedTest(unittest.TestCase):
         )
 
     def test_demand_on_cpus_of_a_guests_own_is_not_taken_off_that_of_others(self):
-        self.feed(one(2.0), promises=promised(vcpus=0))
+        self.add(one(2.0), promises=promised(vcpus=0))
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 
     def test_demand_of_others_is_unknown_until_it_is_known_where_guests_ran(self):
-        self.feed(samples.guest(cores=2.0, cores_by_node=()))
+        self.add(samples.guest(cores=2.0, cores_by_node=()))
         self.assertIsNone(self.histories.others[0].demand.day.mean)
-        self.feed(one(None))  # as when it has just come
+        self.add(one(None))  # as when it has just come
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 
     def test_years_of_intervals_keep_mean_and_variance(self):
         for at in range(3000):
-            found = self.feed(one(1.0 + at % 2), elapsed_s=600.0)
+            found = self.add(one(1.0 + at % 2), elapsed_s=600.0)
         self.assertLess(self.histories.minutes.scale, 1e200)
         self.assertAlmostEqual(1.5, found.demand.day.mean, places=2)
         self.assertAlmostEqual(0.25, found.demand.day.variance, places=2)
 
 
 class ForgetTest(unittest.TestCase):
-    def feed(self, histories, number, cores, elapsed_s=600.0, **known):
+    def add(self, histories, number, cores, elapsed_s=600.0, **known):
         histories.clock_s -= known.pop('back_s', 0.0)
-        histories.feed(
+        histories.add_sample(
             interval(one(cores, number), elapsed_s=elapsed_s), running(number, **known), {}
         )
 
     def test_a_guest_that_is_gone_is_remembered_for_a_day(self):
         histories = subject.Histories()
-        self.feed(histories, 1, 2.0)
+        self.add(histories, 1, 2.0)
         for _ in range(144):
-            self.feed(histories, 2, 0.5)
+            self.add(histories, 2, 0.5)
         self.assertIn(uuid(1), histories.guests)
-        self.feed(histories, 2, 0.5)
+        self.add(histories, 2, 0.5)
         self.assertNotIn(uuid(1), histories.guests)
         self.assertEqual((1, 0.5), histories.flavors['m1'])
 
     def test_guests_beyond_the_bound_are_kept_in_their_flavors(self):
         histories = subject.Histories()
         for number in range(1, subject.GUESTS_MAX + 201):
-            self.feed(histories, number, 2.0, flavor='f%d' % (number % 2), back_s=599.0)
+            self.add(histories, number, 2.0, flavor='f%d' % (number % 2), back_s=599.0)
         self.assertEqual(subject.GUESTS_MAX, len(histories.guests))
         self.assertEqual({'f0', 'f1', None}, histories.flavors.keys())
         for count, total in histories.flavors.values():
@@ -167,17 +167,17 @@ class ForgetTest(unittest.TestCase):
 
     def test_a_guest_never_measured_teaches_its_flavor_nothing(self):
         histories = subject.Histories()
-        self.feed(histories, 1, None, flavor='unmeasured')
+        self.add(histories, 1, None, flavor='unmeasured')
         self.assertIn(uuid(1), histories.guests)
         for _ in range(146):
-            self.feed(histories, 2, 0.5)
+            self.add(histories, 2, 0.5)
         self.assertNotIn(uuid(1), histories.guests)
         self.assertEqual({}, histories.flavors)
 
     def test_the_number_of_flavors_is_bounded(self):
         histories = subject.Histories()
         for number in range(1, subject.GUESTS_MAX + subject.FLAVORS_MAX + 101):
-            self.feed(histories, number, 2.0, flavor='f%d' % number, back_s=599.0)
+            self.add(histories, number, 2.0, flavor='f%d' % number, back_s=599.0)
         self.assertEqual(subject.FLAVORS_MAX, len(histories.flavors))
         self.assertIn(None, histories.flavors)
 
@@ -198,7 +198,7 @@ class FormatTest(unittest.TestCase):
     def test_histories_are_read_as_they_were_written(self, intervals):
         histories = subject.Histories()
         for elapsed_s, guests in intervals:
-            histories.feed(
+            histories.add_sample(
                 interval(
                     *(one(cores, number, node=node) for number, cores, node in guests),
                     elapsed_s=elapsed_s,
@@ -226,7 +226,7 @@ class FormatTest(unittest.TestCase):
 
     def whole(self):
         histories = subject.Histories()
-        histories.feed(interval(one(2.0), elapsed_s=600.0), running(), {})
+        histories.add_sample(interval(one(2.0), elapsed_s=600.0), running(), {})
         histories.flavors['m9'] = (3, 1.5)
         return history_format.to_data(histories)
 
@@ -238,9 +238,11 @@ class FormatTest(unittest.TestCase):
     def test_a_guest_that_is_paused_for_weeks_is_written_and_read(self):
         for days in (7, 8, 10, 20):
             histories = subject.Histories()
-            histories.feed(interval(one(2.0), elapsed_s=600.0), running(), {})
+            histories.add_sample(interval(one(2.0), elapsed_s=600.0), running(), {})
             for _ in range(days * 144):
-                histories.feed(interval(one(0.0), elapsed_s=600.0), running(state='paused'), {})
+                histories.add_sample(
+                    interval(one(0.0), elapsed_s=600.0), running(state='paused'), {}
+                )
             again = history_format.from_data(history_format.to_data(histories)).guests[GUEST]
             with self.subTest(days=days):
                 self.assertAlmostEqual(2.0, again.demand.day.mean)
@@ -292,7 +294,7 @@ class FormatTest(unittest.TestCase):
         histories = subject.Histories()
         for at in range(64):
             # As many bins as there are, of each guest of a host.
-            histories.feed(
+            histories.add_sample(
                 interval(
                     *(one(0.01 * 1.2222**at, number) for number in range(1, 201)), elapsed_s=600.0
                 ),

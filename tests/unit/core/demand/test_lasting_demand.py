@@ -95,7 +95,7 @@ class Here:
                 ),
                 tuple(found),
             )
-            self.histories.feed(self.sample, self.known, self.promises)
+            self.histories.add_sample(self.sample, self.known, self.promises)
 
     def loads(self):
         return self.lasting_demand().node_loads()
@@ -365,7 +365,7 @@ class HorizonTest(TestCase):
         here.others = [8.0, 1.0]
         here.run(5.0)
         nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
-        here.histories.feed(here.sample._replace(nodes=nodes), {}, {})
+        here.histories.add_sample(here.sample._replace(nodes=nodes), {}, {})
         self.assertEqual((None, 0.0), here.histories.sustained_demand(0))
         self.assertEqual((None, None), here.histories.sustained_demand(9))
 
