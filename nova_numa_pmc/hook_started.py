@@ -48,7 +48,7 @@ def hold(call: HookCall, xml: bytes) -> None:
             early_cpus = promises.promised_cpus(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        by_node, huge_by_node = all_and_huge_by_node(guest, groups, call.root)
+        by_node, huge_by_node = read_memory_by_node(guest, groups, call.root)
         decision = decide_beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
@@ -88,7 +88,7 @@ def _record_left_alone(call: HookCall, decision: promises.Decision, logged: bool
         call.log_decision(decision)
 
 
-def all_and_huge_by_node(
+def read_memory_by_node(
     guest: model.Guest, groups: cgroups.GuestGroups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies, {node id: bytes}: all of it, and its huge pages alone.
@@ -118,7 +118,7 @@ def decide_beside_memory(
 
     It has to stay if it cannot be moved, or exceeds the option ``follow_memory_over_mib``.
 
-    :param by_node: {node id: bytes}, as :func:`all_and_huge_by_node` returns it
+    :param by_node: {node id: bytes}, as :func:`read_memory_by_node` returns it
     :returns: the new decision, or ``decision`` itself if the memory can follow it
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """

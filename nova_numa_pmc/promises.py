@@ -278,7 +278,7 @@ def reconcile(
         the promise of an unknown guest
     """
     problems = [host_promises.problem] if host_promises.problem else []
-    host_promises.promises, unknown_names = remaining(
+    host_promises.promises, unknown_names = without_gone_guests(
         host_promises.promises, options, root, files.boottime_ns() if now_ns is None else now_ns
     )
     if starting:
@@ -297,7 +297,7 @@ def reconcile(
     return problems
 
 
-def remaining(
+def without_gone_guests(
     promises: Mapping[str, model.Promise], options: HostOptions, root: str, now_ns: int
 ) -> tuple[dict[str, model.Promise], frozenset[str]]:
     """Return the promises of guests that are not gone, and the names of guests without a promise.

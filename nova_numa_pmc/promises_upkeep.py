@@ -78,7 +78,7 @@ class PromisesUpkeep:
         self._log_changes(before, locked_promises.promises)
         return locked_promises.with_promises({}), problems
 
-    def follow(
+    def update_changed_guests(
         self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
     ) -> HostPromises:
         """Update the promises of guests whose vCPUs or memory were plugged in or unplugged.
@@ -161,14 +161,14 @@ class PromisesUpkeep:
 
     def _holds(self, host_promises: HostPromises, now_ns: int) -> bool:
         """Return whether the promises are exactly those of the running guests."""
-        remaining, names_without = promises.remaining(
+        present, names_without = promises.without_gone_guests(
             host_promises.promises, self.options, self._root, now_ns
         )
         was_tried = (
             names_without == self._unreadable_names
             and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         )
-        return len(remaining) == len(host_promises.promises) and (not names_without or was_tried)
+        return len(present) == len(host_promises.promises) and (not names_without or was_tried)
 
     def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

@@ -126,8 +126,8 @@ class Agent:
         self._last_tick = tick._replace(sample=None)
         return tick._replace(
             totals=self._executor.totals,
-            failing=self._problem_log.failing,
-            taken_over=self._late_starts.taken_over,
+            failing_count=self._problem_log.failing_count,
+            starts_taken_over=self._late_starts.starts_taken_over,
         )
 
     def handle_events(self, now: Moment | None = None) -> float | None:
@@ -178,7 +178,7 @@ class Agent:
         if may_move and not self._executor.busy:
             with self._problem_log.stage('updating changed guests'):
                 tick = tick._replace(
-                    host_promises=self._promises_upkeep.follow(
+                    host_promises=self._promises_upkeep.update_changed_guests(
                         tick.host_promises, tick.guests, tick.host
                     )
                 )
@@ -194,7 +194,7 @@ class Agent:
         if may_move and tick.host_promises and not (self._executor.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._executor.begin(
-                    self._late_starts.fetches(tick, self.options.rebalance_options),
+                    self._late_starts.plan_fetches(tick, self.options.rebalance_options),
                     tick.host_promises.promises,
                 )
         return tick
@@ -233,7 +233,7 @@ class Agent:
         with self._problem_log.stage('measuring'):
             sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
             tick = tick._replace(sample=sample)
-            self._problem_log.problems(sample.problems)
+            self._problem_log.log_problems(sample.problems)
         with self._problem_log.stage('reading the host'):
             self._log_pool(self._executor.pool, self._sampler.pool)
             self._executor.pool = self._sampler.pool
@@ -258,7 +258,7 @@ class Agent:
         running, _ = self._guest_events.guests.read()
         # If they cannot be read, no guest is held or moved, as that might violate an override.
         guests, problems = overrides.with_overrides(running, self._root)
-        self._problem_log.problems(problems)
+        self._problem_log.log_problems(problems)
         return guests
 
     def _with_promises(self, tick: Tick) -> Tick:
@@ -268,7 +268,7 @@ class Agent:
                     tick.host, tick.now.boottime_ns
                 )
                 tick = tick._replace(host_promises=host_promises)
-                self._problem_log.problems(problems)
+                self._problem_log.log_problems(problems)
         return tick
 
     def _publication(self, tick: Tick) -> Publication | None:

@@ -34,7 +34,7 @@ PATIENCE_NS = 2 * 10**9
 class LateStarts:
     """Finishes the starts of guests that the hook has left unfinished.
 
-    :ivar taken_over: number of starts finished since the agent was started
+    :ivar starts_taken_over: number of starts finished since the agent was started
     """
 
     def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
@@ -43,7 +43,7 @@ class LateStarts:
         self._first_seen_ns: dict[model.Life, int] = {}
         #: Guests whose memory was fetched, or needed no fetching.
         self._fetched: set[model.Life] = set()
-        self.taken_over = 0
+        self.starts_taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
         """Finish the starts that the hook could not finish.
@@ -100,7 +100,7 @@ class LateStarts:
             decision = hook_started.decide_beside_memory(
                 guest,
                 decision,
-                hook_started.all_and_huge_by_node(guest, groups, self._root)[0],
+                hook_started.read_memory_by_node(guest, groups, self._root)[0],
                 self.options,
                 self._root,
                 LOCK_TIMEOUT_S,
@@ -120,7 +120,7 @@ class LateStarts:
         return started_promise
 
     def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
-        self.taken_over += 1
+        self.starts_taken_over += 1
         self._log.warning(
             'guest %s: not placed by the hook at its start (see journalctl -t nova-numa-pmc), now '
             'placed on %s: %s',
@@ -129,7 +129,7 @@ class LateStarts:
             why,
         )
 
-    def fetches(
+    def plan_fetches(
         self, tick: Tick, rebalance_options: plan_records.RebalanceOptions
     ) -> plan_records.Plan:
         """Plan to fetch memory that guests had on other nodes at their start, once for each guest.

@@ -73,7 +73,7 @@ class AgentLoop:
         began_s = self._clock()
         tick = self._agent.tick()
         self._exporter.show(tick, self._clock() - began_s)
-        self._notify_manager('STATUS=' + status(tick.publication, tick.paused))
+        self._notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
 
     def _interval_s(self) -> float:
         return self._agent.options.counting.interval_s
@@ -124,14 +124,14 @@ class AgentLoop:
         self._agent.abandon()
 
 
-def status(publication: Publication | None, paused: Paused | None = None) -> str:
+def status_line(publication: Publication | None, paused: Paused | None = None) -> str:
     """Return the line that ``systemctl status`` shows.
 
     :param publication: the last publication; None: nothing was measured
     :param paused: since when, and why, the agent has been paused; None: it is not paused
     """
     if paused:
-        return '%s; %s' % (paused, status(publication))
+        return '%s; %s' % (paused, status_line(publication))
     if publication is None:
         return 'nothing measured yet, or nothing to measure: see the journal'
     guests = sum(node.guests for node in publication.view.nodes)

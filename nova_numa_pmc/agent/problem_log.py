@@ -49,7 +49,7 @@ class ProblemLog:
                 self._log.info('%s works again', name)
 
     @property
-    def failing(self) -> int:
+    def failing_count(self) -> int:
         """Return the number of stages that currently fail."""
         return len(self._failing)
 
@@ -57,7 +57,7 @@ class ProblemLog:
         """Drop a stage that will not run again."""
         self._failing.pop(name, None)
 
-    def problems(self, texts: Iterable[str]) -> None:
+    def log_problems(self, texts: Iterable[str]) -> None:
         """Log a warning for each problem that was not logged within :data:`REPEAT_S`."""
         now_s = self._clock()
         for text in texts:

@@ -166,7 +166,7 @@ class Reassertion:
             if now_s - written_s < _RESETS_WINDOW_S
         ]
         if len(recent_s) >= _RESETS_MAX:
-            self._problem_log.problems(
+            self._problem_log.log_problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes and is now left as '
                     'it is: find the process that writes it, or run nova-numa-rebalance ignore'

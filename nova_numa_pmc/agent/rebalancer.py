@@ -80,7 +80,7 @@ class Rebalancer:
             return plan
         self._save(memory)
         self._memory = memory  # a move that cannot be saved is neither made nor counted
-        self._problem_log.problems(
+        self._problem_log.log_problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons
             if reason.code == 'budget'

@@ -45,10 +45,10 @@ class Tick(Record):
     :param guests: the running guests
     :param publication: the publication; None: there is none in this tick
     :param totals: the counts of moves at the end of the tick
-    :param failing: number of stages that currently fail
+    :param failing_count: number of stages that currently fail
     :param paused: since when, and why, the agent has been paused; None: it is not paused
     :param source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
-    :param taken_over: number of starts that the agent has finished for the hook
+    :param starts_taken_over: number of starts that the agent has finished for the hook
     """
 
     now: Moment
@@ -58,10 +58,10 @@ class Tick(Record):
     guests: tuple[model.Guest, ...] = ()
     publication: Publication | None = None
     totals: executor.MoveTotals = executor.MoveTotals()
-    failing: int = 0
+    failing_count: int = 0
     paused: pause.Paused | None = None
     source: str = ''
-    taken_over: int = 0
+    starts_taken_over: int = 0
 
     def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
         """Return the tick with {uuid: promise} in place of these guests' earlier promises."""

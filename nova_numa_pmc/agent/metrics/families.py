@@ -216,7 +216,9 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         tick.now.realtime_s,
     )
     yield _gauge(
-        'agent_troubles', 'Stages of a tick and guests that are currently failing', tick.failing
+        'agent_troubles',
+        'Stages of a tick and guests that are currently failing',
+        tick.failing_count,
     )
     yield _gauge(
         'agent_paused',
@@ -238,7 +240,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
     yield core.CounterMetricFamily(
         PREFIX + 'starts_taken_over',
         'Guest starts finished by the agent in place of the hook',
-        tick.taken_over,
+        tick.starts_taken_over,
     )
 
 

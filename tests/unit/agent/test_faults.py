@@ -108,7 +108,7 @@ class VanishingTest(AgentCase):
             (made._sampler, 'sample'),
             (made._guest_events.guests, 'read'),
             (made._promises_upkeep, 'read'),
-            (made._promises_upkeep, 'follow'),
+            (made._promises_upkeep, 'update_changed_guests'),
             (made._reassertion, 'hold'),
             (made._rebalancer, 'consider'),
         )

@@ -49,7 +49,7 @@ class PlaceTest(AgentCase):
             [self.placed(number) for number in (1, 2)],
         )
         self.assertEqual(['0-3', '4-7'], [tree.held() for tree in trees])
-        self.assertEqual(2, last.taken_over)
+        self.assertEqual(2, last.starts_taken_over)
         self.assertEqual(2, sum('now placed on node' in text for text in logs.output))
 
     def test_a_guest_whose_hook_was_killed_is_placed_within_two_ticks(self):
@@ -58,10 +58,10 @@ class PlaceTest(AgentCase):
         self.promise(1, 1, started=False, since_ns=START_NS)
         self.tick(made, 0)
         self.assertEqual('', tree.held())
-        self.assertEqual(1, self.tick(made, 5).taken_over)
+        self.assertEqual(1, self.tick(made, 5).starts_taken_over)
         self.assertEqual('4-7', tree.held())
         self.assertEqual(('placed', (1,), True, False), self.placed(1))
-        self.assertEqual(1, self.tick(made, 10).taken_over)
+        self.assertEqual(1, self.tick(made, 10).starts_taken_over)
 
     def test_a_guest_that_libvirt_is_still_starting_is_not_placed(self):
         made = self.open()
@@ -90,7 +90,7 @@ class PlaceTest(AgentCase):
                 self.began(1, after)
                 for at_s in (0, 5, 10):
                     self.tick(made, at_s)
-                self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).taken_over))
+                self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).starts_taken_over))
                 with promises.locked(made.options.shared, self.root, 1.0) as record:
                     record.drop(host.uuid_of(1))
 

@@ -209,7 +209,7 @@ class StopTest(RebalancingCase):
         self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
 
 
-class StatusTest(unittest.TestCase):
+class StatusLineTest(unittest.TestCase):
     def test_the_status_line_has_guests_source_and_demand(self):
         nodes = (
             model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
@@ -217,11 +217,11 @@ class StatusTest(unittest.TestCase):
         )
         self.assertEqual(
             '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
-            loop.status(
+            loop.status_line(
                 publication.Publication(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
             ),
         )
-        self.assertIn('see the journal', loop.status(None))
+        self.assertIn('see the journal', loop.status_line(None))
         self.assertTrue(
-            loop.status(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
+            loop.status_line(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
         )

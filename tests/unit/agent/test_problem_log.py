@@ -41,11 +41,11 @@ class ProblemLogTest(unittest.TestCase):
     def test_a_lasting_problem_is_told_again_after_an_hour(self):
         with self.assertLogs(LOG) as logs:
             for self.now_s in (0.0, 5.0, 3599.0, 3600.0, 3605.0):
-                self.problem_log.problems(['p', 'p'])
+                self.problem_log.log_problems(['p', 'p'])
         self.assertEqual(2, len(logs.output))
 
     def test_many_problems_are_not_kept_for_ever(self):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
-        self.problem_log.problems(str(number) for number in range(5000))
+        self.problem_log.log_problems(str(number) for number in range(5000))
         self.assertLessEqual(len(self.problem_log._logged_s), 1000)
