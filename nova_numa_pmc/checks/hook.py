@@ -76,7 +76,7 @@ def status(root: str, libvirt_version: tuple[int, ...] | None = None) -> HookSta
         )
     findings += _check_files(installed)
     if installed.executable:
-        if is_own(root) and os.geteuid() == 0:
+        if is_own_root(root) and os.geteuid() == 0:
             trial = try_as_daemon(root, daemon, installed.path)
             findings += check_trial(trial)
         findings += _check_wiring(root, libvirt_version, installed, daemon, promises)
@@ -208,7 +208,7 @@ def reads_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
 
 def _installed_version(root: str) -> tuple[int, ...] | None:
     """Return the version of the installed libvirt; None: unknown, and assumed to be recent."""
-    if not is_own(root):
+    if not is_own_root(root):
         return None
     for command in ('libvirtd', 'virtqemud', 'virsh'):
         paths = ('/usr/sbin/' + command, '/usr/bin/' + command)
@@ -230,6 +230,6 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split('.')[:3])
 
 
-def is_own(root: str) -> bool:
+def is_own_root(root: str) -> bool:
     """Return whether a root is that of this process, and not that of another system."""
     return os.path.samefile(root, '/')

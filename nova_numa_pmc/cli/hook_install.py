@@ -59,7 +59,7 @@ def install(
                 'chown it to root and chmod go-w, or install with --force',
             )
         )
-    if hook_checks.is_own(root):
+    if hook_checks.is_own_root(root):
         notes += _compile(site)
         probe = hook_files.put_probe(root, expected)
         try:
@@ -78,7 +78,7 @@ def install(
     changes = hook_files.install(
         root, expected, hook_checks.reads_directory(root, libvirt_version)
     )
-    if hook_checks.is_own(root):
+    if hook_checks.is_own_root(root):
         notes += _relabel()
         notes += _reload(daemon, reload)
     return InstallResult(tuple(changes) or ('nothing to change',), tuple(notes))
@@ -137,5 +137,5 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
 
 def _require_root(root: str) -> None:
     # CommandContext.require_root() cannot be used: its module imports what a bare wheel lacks.
-    if hook_checks.is_own(root) and os.geteuid() != 0:
+    if hook_checks.is_own_root(root) and os.geteuid() != 0:
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')

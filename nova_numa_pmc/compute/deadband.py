@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MEMORY_RATIO = 0.005
 
 
-def within(sent: Publication, now: Publication, deadband: float) -> bool:
+def may_reuse(sent: Publication, now: Publication, deadband: float) -> bool:
     """Return whether decisions may still be based on the publication that was sent.
 
     The number of guests on each node and the total of promised memory must be the same. Remote

@@ -220,7 +220,7 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
         tolerance > 0
         and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
         and now._replace(publication=sent.publication) == sent
-        and deadband.within(sent.publication, now.publication, tolerance)
+        and deadband.may_reuse(sent.publication, now.publication, tolerance)
     )
 
 

@@ -23,14 +23,14 @@ class WithinTest(unittest.TestCase):
     def setUp(self):
         self.sent = state(0.3, 0.6, history=model.DemandHistory(20, 8.0))
 
-    def within(self, now):
-        return deadband.within(self.sent, now, DEADBAND)
+    def may_reuse(self, now):
+        return deadband.may_reuse(self.sent, now, DEADBAND)
 
     def test_a_later_measurement_of_the_same_load_is_not_sent(self):
         later = self.sent._replace(
             taken_s=self.sent.taken_s + 60, interval_s=61.2, remote_ratios=(0.9, None)
         )
-        self.assertTrue(self.within(later))
+        self.assertTrue(self.may_reuse(later))
 
     def test_measured_figures_may_differ_a_little(self):
         for name, little, much in (
@@ -40,8 +40,8 @@ class WithinTest(unittest.TestCase):
             ('bandwidth_max_bytes_per_sec', 1.02e11, 1.03e11),
         ):
             with self.subTest(name):
-                self.assertTrue(self.within(changed(self.sent, **{name: little})))
-                self.assertFalse(self.within(changed(self.sent, **{name: much})))
+                self.assertTrue(self.may_reuse(changed(self.sent, **{name: little})))
+                self.assertFalse(self.may_reuse(changed(self.sent, **{name: much})))
 
     def test_memory_that_the_kernel_holds_may_differ(self):
         nodes = self.sent.view.nodes
@@ -50,14 +50,14 @@ class WithinTest(unittest.TestCase):
             capacity_bytes=nodes[0].capacity_bytes - (90 << 20),
             promised_bytes=nodes[0].promised_bytes - (40 << 20),
         )
-        self.assertFalse(self.within(now))  # 40 MiB less are promised
+        self.assertFalse(self.may_reuse(now))  # 40 MiB less are promised
         moved = changed(now, at=1, promised_bytes=nodes[1].promised_bytes + (40 << 20))
-        self.assertTrue(self.within(moved))  # floating guests are divided otherwise
+        self.assertTrue(self.may_reuse(moved))  # floating guests are divided otherwise
 
     def test_traffic_beside_an_unknown_maximum_makes_no_pressure(self):
         self.sent = changed(self.sent, bandwidth_max_bytes_per_sec=None)
-        self.assertTrue(self.within(changed(self.sent, bandwidth_bytes_per_sec=9e9)))
-        self.assertFalse(self.within(changed(self.sent, bandwidth_bytes_per_sec=None)))
+        self.assertTrue(self.may_reuse(changed(self.sent, bandwidth_bytes_per_sec=9e9)))
+        self.assertFalse(self.may_reuse(changed(self.sent, bandwidth_bytes_per_sec=None)))
 
     def test_a_figure_that_becomes_known_or_unknown_is_sent(self):
         for name, value in (
@@ -67,7 +67,7 @@ class WithinTest(unittest.TestCase):
             ('link_ratio', 0.0),
         ):
             with self.subTest(name):
-                self.assertFalse(self.within(changed(self.sent, at=1, **{name: value})))
+                self.assertFalse(self.may_reuse(changed(self.sent, at=1, **{name: value})))
 
     def test_guests_promises_and_the_host_itself_must_be_the_same(self):
         node = self.sent.view.nodes[0]
@@ -81,7 +81,7 @@ class WithinTest(unittest.TestCase):
             ('id', 7),
         ):
             with self.subTest(name):
-                self.assertFalse(self.within(changed(self.sent, **{name: value})))
+                self.assertFalse(self.may_reuse(changed(self.sent, **{name: value})))
         for field, value in (
             ('rotation', 1),
             ('distances', ((10, 32), (32, 10))),
@@ -90,9 +90,9 @@ class WithinTest(unittest.TestCase):
         ):
             with self.subTest(field):
                 view = self.sent.view._replace(**{field: value})
-                self.assertFalse(self.within(self.sent._replace(view=view)))
+                self.assertFalse(self.may_reuse(self.sent._replace(view=view)))
         limits = self.sent.limits._replace(pressure_floor=0.5)
-        self.assertFalse(self.within(self.sent._replace(limits=limits)))
+        self.assertFalse(self.may_reuse(self.sent._replace(limits=limits)))
 
     def test_demand_expected_of_new_guests_may_drift(self):
         for history, expected in (
@@ -103,13 +103,13 @@ class WithinTest(unittest.TestCase):
             (model.DemandHistory(), False),
         ):
             with self.subTest(history):
-                self.assertEqual(expected, self.within(self.sent._replace(history=history)))
+                self.assertEqual(expected, self.may_reuse(self.sent._replace(history=history)))
 
     @given(st.lists(st.tuples(PRESSURES, PRESSURES), min_size=1, max_size=4), PRESSURES)
     def test_no_pressure_is_off_by_more_than_the_deadband(self, pairs, allowed):
         sent, now = (state(*column, cores=CORES) for column in zip(*pairs))
         off = max(abs(a - b) for a, b in pairs)
-        if deadband.within(sent, now, allowed):
+        if deadband.may_reuse(sent, now, allowed):
             self.assertLessEqual(off, allowed + 1e-9)
         else:
             self.assertGreater(off, allowed - 1e-9)
