@@ -15,13 +15,13 @@ class Finding(Record):
 
     :param code: stable identifier for the guide's table and for scripts ('monitor-not-enabled')
     :param severity: one of :data:`SEVERITIES`
-    :param what: the finding in one sentence, without a full stop
+    :param message: the finding in one sentence, without a full stop
     :param remedy: what to do about it
     :param file: the file to look at; empty if there is none
     """
 
     code: str
     severity: str
-    what: str
+    message: str
     remedy: str
     file: str = ''

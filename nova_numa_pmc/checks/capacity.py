@@ -83,18 +83,18 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
     withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20
     withheld_ids = [node.id for node, _ in withheld]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
-    what = _withheld_text(withheld)
+    message = _withheld_text(withheld)
     remedy = 'if guests may use it, set [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(withheld_ids),
         host_options.PATH,
     )
     if reserved_mib >= withheld_mib:
-        yield Finding('memory-kept', finding.NOTE, what, remedy, path)
+        yield Finding('memory-kept', finding.NOTE, message, remedy, path)
         return
     yield Finding(
         'memory-kept',
         finding.WARNING,
-        "%s, but Nova offers this memory: Nova's %s is %d" % (what, name, reserved_mib),
+        "%s, but Nova offers this memory: Nova's %s is %d" % (message, name, reserved_mib),
         'set %s = %d or more in nova.conf; systemctl set-property machine.slice '
         'AllowedMemoryNodes=%s keeps guests with full nodes off this memory (cgroup v2); %s'
         % (

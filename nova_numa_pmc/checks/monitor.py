@@ -210,12 +210,14 @@ def check_restarted(
 def _shim_missing(modules: InterpreterModules, installed: str | None, pip: str) -> Finding:
     directories = ', '.join(modules.monitors) or 'nowhere'
     if installed is None:
-        what = 'the module numa_pmc is missing from %s' % directories
+        message = 'the module numa_pmc is missing from %s' % directories
         remedy = pip + '; an editable install (pip install -e) does not put it there'
     else:
-        what = 'the module numa_pmc was installed as %s, but Nova loads its monitors from %s' % (
-            installed,
-            directories,
+        message = (
+            'the module numa_pmc was installed as %s, but Nova loads its monitors from %s'
+            % (installed, directories)
         )
         remedy = 'cp %s %s/ and restart nova-compute' % (installed, directories)
-    return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or directories)
+    return Finding(
+        'monitor-shim-missing', finding.ERROR, message, remedy, installed or directories
+    )

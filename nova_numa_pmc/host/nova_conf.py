@@ -166,8 +166,8 @@ class NovaConf:
             path,
         )
 
-    def _add(self, code: str, severity: str, what: str, remedy: str, file: str) -> None:
-        self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
+    def _add(self, code: str, severity: str, message: str, remedy: str, file: str) -> None:
+        self.findings.append(Finding(code, severity, ' '.join(message.split()), remedy, file))
 
 
 def _parse(files: list[str]) -> cfg.ConfigOpts:

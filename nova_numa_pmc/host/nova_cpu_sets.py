@@ -97,7 +97,7 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
         except DomainError as error:
             problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.first_file, error))
             sets.append(None)
-    problems += ['%s: %s' % (finding.what, finding.remedy) for finding in conf.findings]
+    problems += ['%s: %s' % (finding.message, finding.remedy) for finding in conf.findings]
     shared, dedicated = sets
     return NovaCpuSets(shared, dedicated, tuple(conf.files)), tuple(problems)
 

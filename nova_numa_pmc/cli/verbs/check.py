@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(
             json.dumps(
-                {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]},
+                {'roles': list(roles), 'findings': [_to_data(finding) for finding in findings]},
                 indent=2,
                 sort_keys=True,
             )
@@ -135,13 +135,20 @@ def collect(
     return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
+def _to_data(finding: Finding) -> dict[str, str]:
+    """Return the members of a finding in JSON, where scripts know its message as ``what``."""
+    data = finding._asdict()
+    data['what'] = data.pop('message')
+    return data
+
+
 def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
     """Return the findings as text, each with its remedy."""
     lines = []
     for finding in findings:
-        lines.append('%s: %s [%s]' % (finding.severity, finding.what, finding.code))
+        lines.append('%s: %s [%s]' % (finding.severity, finding.message, finding.code))
         lines.append('  remedy: %s' % finding.remedy)
-        if finding.file and finding.file not in finding.what:
+        if finding.file and finding.file not in finding.message:
             lines.append('  file: %s' % finding.file)
     counts = [
         '%d %s%s' % (count, severity, '' if count == 1 else 's')

@@ -86,7 +86,7 @@ def to_data(result: hook_checks.HookStatus | hook_install.InstallResult) -> dict
         'changes': [],
         'notes': [],
         'problems': [
-            {'code': finding.code, 'problem': finding.what, 'remedy': finding.remedy}
+            {'code': finding.code, 'problem': finding.message, 'remedy': finding.remedy}
             for finding in result.findings
         ],
     }
@@ -108,7 +108,7 @@ def _print(result: hook_checks.HookStatus | hook_install.InstallResult) -> None:
     else:
         _print_status(result)
     for finding in result.findings:
-        print('problem: %s\n  remedy: %s' % (finding.what, finding.remedy), file=sys.stderr)
+        print('problem: %s\n  remedy: %s' % (finding.message, finding.remedy), file=sys.stderr)
 
 
 def _print_status(status: hook_checks.HookStatus) -> None:

@@ -28,7 +28,7 @@ class CapacityTest(unittest.TestCase):
         self.assertEqual([], codes(capacity.check_options(self.root)))
         sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
         (found,) = capacity.check_options(self.root)
-        self.assertIn('timeout_s', found.what)
+        self.assertIn('timeout_s', found.message)
 
     def test_a_ram_ratio_unlike_novas_is_found(self):
         for ours, nova, expected in (
@@ -53,7 +53,7 @@ class CapacityTest(unittest.TestCase):
         (found,) = capacity.check_ram_ratio(
             self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
         )
-        self.assertIn('may not fit', found.what)
+        self.assertIn('may not fit', found.message)
         self.assertIn('ram_allocation_ratio = 1.5', found.remedy)
 
     def test_memory_that_guests_get_none_of_is_found(self):
@@ -63,7 +63,7 @@ class CapacityTest(unittest.TestCase):
         (found,) = capacity.check_withheld_memory(self.root, self.conf())
         self.assertEqual(('memory-kept', 'warning'), (found.code, found.severity))
         self.assertIn(
-            "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.what
+            "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.message
         )
         self.assertIn('reserved_host_memory_mb = 98816 or more', found.remedy)
         self.assertIn('AllowedMemoryNodes=0-1 ', found.remedy)

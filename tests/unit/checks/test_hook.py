@@ -60,4 +60,4 @@ class TrialTest(unittest.TestCase):
                 self.assertEqual(len(expected), len(findings))
                 for (code, severity, words), found in zip(expected, findings):
                     self.assertEqual((code, severity), (found.code, found.severity))
-                    self.assertIn(words, found.what)
+                    self.assertIn(words, found.message)

@@ -33,7 +33,7 @@ class KernelTest(unittest.TestCase):
         self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
         (found,) = kernel.check_nodes(self.root)
         self.assertEqual('node-cpus', found.code)
-        self.assertIn('CPUs 3 are also on another node', found.what)
+        self.assertIn('CPUs 3 are also on another node', found.message)
 
     def test_a_running_numad_is_found(self):
         self.assert_codes([], kernel.check_numad)
@@ -107,4 +107,4 @@ class KernelTest(unittest.TestCase):
                 'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'powersave\n'
             )
         (found,) = kernel.check_governor(self.root)
-        self.assertIn('CPUs 0,2-3 is powersave', found.what)
+        self.assertIn('CPUs 0,2-3 is powersave', found.message)

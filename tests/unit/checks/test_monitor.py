@@ -134,8 +134,8 @@ class LoadableTest(unittest.TestCase):
     def test_a_shim_in_another_prefix_is_found(self):
         where = '/usr/local/lib/python3/nova/compute/monitors/cpu/numa_pmc.py'
         (found,) = monitor.check_loadable(SEEN._replace(shim=None), where)
-        self.assertIn(where, found.what)
-        self.assertIn(SEEN.monitors[0], found.what)
+        self.assertIn(where, found.message)
+        self.assertIn(SEEN.monitors[0], found.message)
 
 
 class InterpreterTest(unittest.TestCase):

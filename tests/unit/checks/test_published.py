@@ -60,7 +60,7 @@ class PublishedTest(unittest.TestCase):
             self.publish(0, guests_by=guests_by)
             self.assertEqual(expected, self.codes())
         [found] = published.check_published(self.state, NOW_S)
-        self.assertIn('libvirt does not answer', found.what)
+        self.assertIn('libvirt does not answer', found.message)
 
     def test_a_paused_agent_is_found_with_its_reason(self):
         self.assertEqual([], list(published.check_paused(self.state)))
@@ -68,7 +68,7 @@ class PublishedTest(unittest.TestCase):
         pause.begin(self.state, 'firmware')
         [found] = published.check_paused(self.state)
         self.assertEqual('agent-paused', found.code)
-        self.assertIn('firmware', found.what)
+        self.assertIn('firmware', found.message)
 
     def test_cpu_sets_that_the_agent_does_not_know_are_found(self):
         for text, source, codes in (

@@ -74,7 +74,7 @@ class SchedulerTest(unittest.TestCase):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes))))
         (found,) = scheduler.check_weigher(self.conf(classes + 'weight_multiplier = 5'))
-        self.assertIn('the penalty of a saturated host, which is 2.5', found.what)
+        self.assertIn('the penalty of a saturated host, which is 2.5', found.message)
         self.assertEqual('set it above 8', found.remedy)
         told = 'weight_multiplier = 8.1'
         self.assertEqual([], codes(scheduler.check_weigher(self.conf(classes + told))))
@@ -116,7 +116,7 @@ class SchedulerTest(unittest.TestCase):
         off = self.conf('', 'placement', 'placement.conf')
         (found,) = scheduler.check_candidates(conf, off)
         self.assertEqual('candidates-not-random', found.code)
-        self.assertIn('at most 500', found.what)
+        self.assertIn('at most 500', found.message)
         on = self.conf('randomize_allocation_candidates = True', 'placement', 'on.conf')
         self.assertEqual([], codes(scheduler.check_candidates(conf, on)))
         self.assertEqual([], codes(scheduler.check_candidates(conf, None)))

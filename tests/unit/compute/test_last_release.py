@@ -119,7 +119,7 @@ class OptionsTest(unittest.TestCase):
             kept = {name: conf.numa_pmc[name] for name in before if name not in GONE}
             self.assertEqual({**before, **kept}, before)
             told = [
-                found.what
+                found.message
                 for found in scheduler.check_weigher(nova_conf.NovaConf([path]))
                 if found.code == 'former-option'
             ]

@@ -56,7 +56,7 @@ class NovaConfTest(unittest.TestCase):
         conf = self.read('[filter_scheduler]\nhost_subset_size = many\n')
         self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
         self.assertEqual(['nova-conf-value'], [f.code for f in conf.findings])
-        self.assertNotIn('\n', conf.findings[0].what)
+        self.assertNotIn('\n', conf.findings[0].message)
 
     def test_a_value_that_names_itself_is_a_finding_and_the_default(self):
         conf = self.read(
@@ -120,7 +120,7 @@ class NovaConfTest(unittest.TestCase):
                 conf.get(option.name, group)
                 conf.file_of(option.name, group)
         for found in conf.findings:
-            self.assertNotIn('\n', found.what)
+            self.assertNotIn('\n', found.message)
 
     def test_files_that_cannot_be_used_are_findings(self):
         os.mkfifo(os.path.join(self.root, 'fifo'))

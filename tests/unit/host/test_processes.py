@@ -108,6 +108,6 @@ class LayoutTest(unittest.TestCase):
                 add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
                 (found,) = deployment.check_libvirt(root)
                 self.assertEqual('hook-not-in-container', found.code)
-                self.assertIn(deployed_by, found.what)
+                self.assertIn(deployed_by, found.message)
                 write(root, 'image/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n')
                 self.assertEqual([], list(deployment.check_libvirt(root)))

@@ -177,8 +177,8 @@ class HookCommandTest(unittest.TestCase):
 class MembersTest(unittest.TestCase):
     """Scripts read these members: they stay."""
 
-    FINDING = finding.Finding('code', finding.NOTE, 'what', 'remedy', 'file')
-    PROBLEM = {'code': 'code', 'problem': 'what', 'remedy': 'remedy'}
+    FINDING = finding.Finding('code', finding.NOTE, 'message', 'remedy', 'file')
+    PROBLEM = {'code': 'code', 'problem': 'message', 'remedy': 'remedy'}
 
     def to_json(self, result):
         return json.loads(json.dumps(hook.to_data(result)))
