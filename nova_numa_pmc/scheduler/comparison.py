@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what a guest would meet on several hosts.
+"""Compare hosts by the loss that a guest would cause there.
 
-Each host's own hook decides which of its nodes a guest gets, from that host's figures alone. To
-compare hosts, one estimate of the guest is used for all: its demand from the median demand per
-vCPU, its cache lines from the median traffic per core. Medians keep a host with odd values from
-deciding for the others, where most are sound. A utilisation that a host does not know is assumed
-to be the upper quartile of the request's hosts that do (:mod:`nova_numa_pmc.core.missing`), unless
-these are few.
+Each host's own hook decides which of its nodes a guest gets, using only that host's figures. To
+compare hosts, a single estimate of the guest is used for all of them: its demand follows from the
+median demand per vCPU, and its cache lines from the median traffic per core. With medians, a host
+with odd values cannot decide for the others as long as most hosts are sound. If a host does not
+know a utilisation, the upper quartile of the request's hosts that know it is assumed
+(:mod:`nova_numa_pmc.core.missing`), unless only few do.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     _Place = tuple[Aggregates, Outcome]
 
-#: A utilisation that a smaller share of the hosts knows is not assumed of the others.
+#: A utilisation is assumed for other hosts only if at least this share of the hosts knows it.
 _KNOWN_MIN_RATIO = 1 / 8
 _NO_HISTORY = 0, 0.0
-#: Parts that an assumed host counts as knowing: CPU, by Nova's counts; not bandwidth and link.
+#: Whether an assumed host counts as knowing CPU (from Nova's counts), bandwidth and link.
 _ASSUMED_HOST_KNOWS = True, False, False
-#: What a guest would meet on a host without a CPU that guests may use.
+#: The added loss on a host without a CPU that guests may use.
 _NO_CPU = AddedLoss(math.inf, 0.0, 0.0, 1.0)
 _PLACEMENT_OPTIONS = model.PlacementOptions()
 
@@ -45,69 +45,74 @@ _PLACEMENT_OPTIONS = model.PlacementOptions()
 def compare(
     host_states: Sequence[HostStateLike], estimates: Sequence[HostEstimate], guest: ExpectedGuest
 ) -> list[AddedLoss]:
-    """Return what the guest would meet on each host.
+    """Return the guest's added loss on each host.
 
-    A host whose estimate is unknown counts as :mod:`assumed_host` has it.
+    The figures of a host whose estimate is unknown come from :mod:`assumed_host`.
     """
-    measured = [_place(estimate) for estimate in estimates]
-    guest = _with_expected_demand(guest, estimates, measured)
-    lines_per_core_sec = _expected_lines(guest, measured)
+    known_places = [_known_place(estimate) for estimate in estimates]
+    guest = _with_expected_demand(guest, estimates, known_places)
+    lines_per_core_sec = _expected_lines(guest, known_places)
     places = [
         place or _assumed_place(host_state, estimate, guest)
-        for host_state, estimate, place in zip(host_states, estimates, measured)
+        for host_state, estimate, place in zip(host_states, estimates, known_places)
     ]
     losses = [
         added_loss(*place, guest, lines_per_core_sec) if place else _NO_CPU for place in places
     ]
-    known = [place and _knows(place[0]) for place in measured]
-    if len(set(known)) > 1:
-        quartiles = _quartiles(known, losses)
-        for position, (place, knows) in enumerate(zip(places, known)):
+    known_parts = [place and _parts_known(place[0]) for place in known_places]
+    if len(set(known_parts)) > 1:
+        quartiles = _quartiles(known_parts, losses)
+        for position, (place, host_parts) in enumerate(zip(places, known_parts)):
             assumed = [
                 0.0 if is_known else quartile
-                for quartile, is_known in zip(quartiles, knows or _ASSUMED_HOST_KNOWS)
+                for quartile, is_known in zip(quartiles, host_parts or _ASSUMED_HOST_KNOWS)
             ]
             if place and any(assumed):
                 losses[position] = _worst_loss(*place, guest, lines_per_core_sec, assumed)
     return losses
 
 
-def _place(estimate: HostEstimate) -> _Place | None:
-    """Return a host and where the guest would go there; None: unknown, or no CPU for guests."""
-    found, host = estimate[0], estimate[-1]  # by position: names cost as much as all else here
-    if found is None or host is None or found[1][0] >= ranking.PRESSURE_MAX:
+def _known_place(estimate: HostEstimate) -> _Place | None:
+    """Return a host and where the guest would go; None if unknown, or without a CPU for guests."""
+    host_outcome, host = estimate[0], estimate[-1]  # access by name takes as long as the rest
+    if host_outcome is None or host is None or host_outcome[1][0] >= ranking.PRESSURE_MAX:
         return None
-    return host, found
+    return host, host_outcome
 
 
 def _with_expected_demand(
-    guest: ExpectedGuest, estimates: Sequence[HostEstimate], places: Sequence[_Place | None]
+    guest: ExpectedGuest, estimates: Sequence[HostEstimate], known_places: Sequence[_Place | None]
 ) -> ExpectedGuest:
     histories = [
-        estimate.history or _NO_HISTORY for estimate, place in zip(estimates, places) if place
+        estimate.history or _NO_HISTORY
+        for estimate, place in zip(estimates, known_places)
+        if place
     ]
     if any(guests for guests, _ in histories):
         return with_cores_per_vcpu(guest, expected_demand(histories))
     return guest
 
 
-def _expected_lines(guest: ExpectedGuest, places: Sequence[_Place | None]) -> float:
-    """Return the cache lines that the guest is expected to take [per core-second].
+def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None]) -> float:
+    """Return the cache lines that the guest is expected to transfer per core-second.
 
-    A host without traffic has guests that have not begun to work, which tell nothing of others.
+    Hosts without traffic do not count: their guests have not begun to work, which says nothing
+    about other guests.
     """
-    rates = [place[0].rate for place in places if place and place[0].rate]
+    rates = [place[0].rate for place in known_places if place and place[0].rate]
     return guest.intensity * (_median(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
 
 
 def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
-    """Return the expected demand per vCPU of any guest, by the hosts' histories [cores].
+    """Return the expected demand per vCPU of any guest, from the hosts' histories [cores].
 
-    :param histories: (guests, sum of their cores per vCPU) of each host, not empty
+    :param histories: for each host, (number of guests, sum of their cores per vCPU); not empty
     """
-    means = [total / guests if guests else PRIOR_CORES_PER_VCPU for guests, total in histories]
+    host_means = [
+        total / guests if guests else PRIOR_CORES_PER_VCPU for guests, total in histories
+    ]
     guests = sum(guests for guests, _ in histories)
-    return expected_per_vcpu(guests, guests * _median(means))
+    return expected_per_vcpu(guests, guests * _median(host_means))
 
 
 def _median(values: list[float]) -> float:
@@ -118,7 +123,7 @@ def _median(values: list[float]) -> float:
 def _assumed_place(
     host_state: HostStateLike, estimate: HostEstimate, guest: ExpectedGuest
 ) -> _Place | None:
-    """Return an unknown host as assumed, and where the guest would go there; None: it is known."""
+    """Return the assumed aggregates of an unknown host and where the guest would go; else None."""
     if estimate.outcome is not None:
         return None
     host = assumed_host.aggregates(host_state)
@@ -127,25 +132,33 @@ def _assumed_place(
 
 def _worst_loss(
     host: Aggregates,
-    found: Outcome,
+    host_outcome: Outcome,
     guest: ExpectedGuest,
     lines_per_core_sec: float,
     assumed: Sequence[float],
 ) -> AddedLoss:
-    """Return the loss on a host some of whose utilisations are assumed.
+    """Return the added loss on a host for which some utilisations are assumed.
 
-    As it is unknown which of its nodes is worst, the most loaded one counts.
+    It is unknown which of its nodes is the worst, so the most loaded one counts.
     """
-    outcomes = [found]
-    if len(found.at) == 1:
-        nodes = ((at,) for at, cores in enumerate(host.cores) if cores)
-        outcomes = [found._replace(at=at, cpus=at, mems=at if found.mems else ()) for at in nodes]
-    losses = [added_loss(host, each, guest, lines_per_core_sec, assumed) for each in outcomes]
+    outcomes = [host_outcome]
+    if len(host_outcome.at) == 1:
+        nodes = ((position,) for position, cores in enumerate(host.cores) if cores)
+        outcomes = [
+            host_outcome._replace(
+                at=positions, cpus=positions, mems=positions if host_outcome.mems else ()
+            )
+            for positions in nodes
+        ]
+    losses = [
+        added_loss(host, node_outcome, guest, lines_per_core_sec, assumed)
+        for node_outcome in outcomes
+    ]
     return AddedLoss(*map(max, zip(*losses)))
 
 
-def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
-    """Return whether a host knows each part, CPU, bandwidth, link, of any of its domains."""
+def _parts_known(host: Aggregates) -> tuple[bool, bool, bool]:
+    """Return whether a host knows CPU, bandwidth and link, each for at least one domain."""
     if host.uniform:
         return (
             host.demand is not None,
@@ -167,21 +180,21 @@ def _any_known(column: Sequence[float | None] | None) -> bool:
 
 
 def _quartiles(
-    known: Sequence[tuple[bool, bool, bool] | None], losses: Sequence[AddedLoss]
+    known_parts: Sequence[tuple[bool, bool, bool] | None], losses: Sequence[AddedLoss]
 ) -> list[float]:
-    """Return the upper quartile of each utilisation over the hosts that know it."""
+    """Return each utilisation's upper quartile over the hosts that know it; 0.0 if too few do."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
-    for knows, loss in zip(known, losses):
-        if knows is None:
+    for host_parts, loss in zip(known_parts, losses):
+        if host_parts is None:
             continue
         hosts += 1
-        for part, is_known in enumerate(knows):
+        for part, is_known in enumerate(host_parts):
             if is_known:
                 values[part].append(loss[part])
     return [
-        missing.upper_quartile(listed)
-        if listed and len(listed) >= _KNOWN_MIN_RATIO * hosts
+        missing.upper_quartile(utilisations)
+        if utilisations and len(utilisations) >= _KNOWN_MIN_RATIO * hosts
         else 0.0
-        for listed in values
+        for utilisations in values
     ]

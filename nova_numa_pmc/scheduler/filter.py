@@ -24,15 +24,15 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
-#: Problems logged so far; each is logged once, as the same flavor is requested again and again.
+#: Problems logged so far. Each is logged once, because the same flavor is requested repeatedly.
 _WARNED: set[str] = set()
 _WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
-    """Passes hosts that take the guest within the pressure ceiling, and on one node if required.
+    """Passes hosts where the guest stays below the pressure ceiling, and on one node if required.
 
-    A rebuild stays on its host and changes nothing that is counted here.
+    A rebuild passes, because its guest stays on its host and changes nothing that counts here.
     """
 
     RUN_ON_REBUILD = False
@@ -40,7 +40,7 @@ class NUMAPressureFilter(filters.BaseHostFilter):
     def filter_all(
         self, filter_obj_list: Iterable[HostState], spec_obj: RequestSpec
     ) -> list[HostState]:
-        """Return the hosts that pass; the request is read once for all."""
+        """Return the hosts that pass; the request is read only once."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
         return _passing_hosts(list(filter_obj_list), spec_obj)
@@ -51,9 +51,9 @@ class NUMAPressureFilter(filters.BaseHostFilter):
 
 
 def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[HostState]:
-    """Return the hosts that pass; never raise: that would fail the boot.
+    """Return the hosts that pass; never raise, as that would fail the boot.
 
-    All pass where an option cannot be read (from the file, the environment or an interpolation).
+    All hosts pass if an option cannot be read from the file, the environment or an interpolation.
     """
     try:
         request_filter = _RequestFilter(spec)
@@ -64,14 +64,14 @@ def _passing_hosts(host_states: list[HostState], spec: RequestSpec) -> list[Host
 
 
 def _warn_once(log: Callable[..., None], message: str, problem: str) -> None:
-    """Log a problem that would come again with each request."""
+    """Log a problem, unless it has been logged before."""
     if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
         _WARNED.add(problem)
         log(message, problem)
 
 
 class _RequestFilter:
-    """A request, and the options by which hosts are filtered for it."""
+    """A request, with the options by which hosts are filtered for it."""
 
     def __init__(self, spec: RequestSpec) -> None:
         self.guest_request = request.read(spec)
@@ -91,13 +91,13 @@ class _RequestFilter:
         estimate = host_estimate.estimate(
             host_state, self.guest_request, self.estimate_options, self.now_s
         )
-        why = objections.objection(estimate, self.filter_options)
-        if why:
+        objection = objections.objection(estimate, self.filter_options)
+        if objection:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
-                why,
+                objection,
                 host_estimate.describe(estimate),
             )
-        return not why
+        return not objection

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate the pressure that a guest would leave on a host, from Nova's HostState.
 
-Imports nothing of Nova: its arguments have the same attributes, from Nova or from a file.
+This module imports nothing from Nova. The objects that it takes have the attributes of Nova's,
+whether they come from Nova or from a file.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.request import GuestRequest
 
-    #: What an estimate depends on besides the metrics: vCPUs and MiB that came since, whether
-    #: the guest is there, the guest.
-    _Size = tuple[float, int]  # vCPUs, MiB
+    #: vCPUs and memory [MiB].
+    _Size = tuple[float, int]
+    #: What an estimate depends on besides the metrics: vCPUs and MiB of guests that have arrived
+    #: since, the guest's size if it is on the host already, and the guest.
     _Key = tuple[float, float, _Size | None, ExpectedGuest]
 
-#: More CPU than this many times a host's CPUs and its guests' vCPUs cannot be wanted there.
+#: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible.
 PLAUSIBLE_MAX_RATIO = 2.0
-#: Attribute in which a HostState keeps its decoded metrics and the last estimate. Nova creates new
-#: HostStates for each request, so the cache does not outlive it.
-_KEPT = '_numa_pmc_estimate'
+#: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
+#: HostStates for each request, so the cache does not outlive the request.
+_CACHE_ATTRIBUTE = '_numa_pmc_estimate'
 
 
 class HostStateLike(Protocol):
-    """Fields read of a HostState."""
+    """The fields of a HostState that are read."""
 
     @property
     def host(self) -> str:
-        """Return its name."""
+        """Return the host's name."""
 
     @property
     def metrics(self) -> object:
@@ -49,15 +51,15 @@ class HostStateLike(Protocol):
 
     @property
     def instances(self) -> Mapping[str, Any]:
-        """Return its guests by uuid: Nova's instances."""
+        """Return the host's guests, as Nova's instances by uuid."""
 
     @property
     def vcpus_used(self) -> float:
-        """Return the vCPUs of its guests."""
+        """Return the number of its guests' vCPUs."""
 
     @property
     def vcpus_total(self) -> float:
-        """Return its CPUs that guests may use; 0: not known."""
+        """Return the number of its CPUs that guests may use; 0 if it is not known."""
 
     @property
     def total_usable_ram_mb(self) -> float:
@@ -65,44 +67,44 @@ class HostStateLike(Protocol):
 
     @property
     def free_ram_mb(self) -> float:
-        """Return its memory that guests do not use [MiB]."""
+        """Return its memory that is not used by guests [MiB]."""
 
     @property
     def updated(self) -> datetime | None:
-        """Return when Nova saved this, with its zone; None: not known."""
+        """Return when Nova saved this state, with a time zone; None if it is not known."""
 
     @property
     def stats(self) -> Mapping[str, Any]:
-        """Return Nova's counts of its instances by their state."""
+        """Return Nova's counts of its instances by state."""
 
     @property
     def numa_topology(self) -> Any:
-        """Return Nova's NUMATopology, None: not known."""
+        """Return Nova's NUMATopology; None if it is not known."""
 
 
 class EstimateOptions(Record):
-    """Which of a host's metrics count in an estimate; see ``conf/scheduler.py``."""
+    """Options that determine how metrics are used for an estimate; see ``conf/scheduler.py``."""
 
     stale_after: float = 5.0
     charge_new_guests: bool = True
 
 
 def estimate_options(conf: Mapping[str, Any]) -> EstimateOptions:
-    """Return the options of the group ``[numa_pmc]``."""
+    """Return the options for estimates from the group ``[numa_pmc]``."""
     return EstimateOptions(conf['stale_after'], conf['charge_new_guests'])
 
 
 class HostEstimate(Record):
     """Pressures that a guest would leave on a host, as far as its metrics show.
 
-    :param outcome: what the guest would leave, None: not known
-    :param unknown: why the outcome is unknown; None: it is known
-    :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
-    :param measured: the CPU wanted on the host's nodes is measured, not estimated
-    :param members: node ids of each position in ``outcome.at``
-    :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
-        None: nothing is known
-    :param host: the aggregates that it was estimated with; None: unknown
+    :param outcome: the pressures and the guest's place; None if they are unknown
+    :param unknown: why the outcome is unknown; None if it is known
+    :param charged_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
+    :param measured: whether the CPU demand on the host's nodes is measured, not assumed
+    :param members: by position, the ids of a domain's nodes; ``outcome.at`` has such positions
+    :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
+        demand of new guests; None if it is unknown
+    :param host: the aggregates on which the outcome is based; None if it is unknown
     """
 
     outcome: Outcome | None
@@ -117,10 +119,10 @@ class HostEstimate(Record):
 def estimate(
     host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
-    """Return the estimate of a host with the guest; never raise: that would fail the boot.
+    """Return the estimate of a host with the guest; never raise, as that would fail the boot.
 
-    A second estimate of the same host, by the weigher after the filter or for the next instance
-    of one request, costs a look-up unless the host has changed.
+    A second estimate of the same host, by the weigher after the filter or for the next instance of
+    the same request, takes only a look-up unless the host has changed.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     """
@@ -138,8 +140,8 @@ def estimates(
 ) -> list[HostEstimate]:
     """Return the estimate of each host.
 
-    :param conf: option → value, of the group ``[numa_pmc]``
-    :param now_s: as :func:`estimate`
+    :param conf: {option: value} of the group ``[numa_pmc]``
+    :param now_s: CLOCK_REALTIME [s since the epoch]
     """
     options = estimate_options(conf)
     return [estimate(host_state, guest_request, options, now_s) for host_state in host_states]
@@ -148,23 +150,23 @@ def estimates(
 def _estimate_cached(
     host_state: HostStateLike, guest_request: GuestRequest, options: EstimateOptions, now_s: float
 ) -> HostEstimate:
-    """Return the estimate kept on the HostState; make it where what it depends on has changed."""
+    """Return the estimate kept on the HostState, or a new one if its input has changed."""
     reported = host_state.metrics
-    kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
-    if kept is None or kept.reported is not reported:
-        kept = _KeptEstimate(reported)
-        setattr(host_state, _KEPT, kept)
-    decoded = kept.decoded
+    cached: _CachedEstimate | None = host_state.__dict__.get(_CACHE_ATTRIBUTE)
+    if cached is None or cached.reported is not reported:
+        cached = _CachedEstimate(reported)
+        setattr(host_state, _CACHE_ATTRIBUTE, cached)
+    decoded = cached.decoded
     if decoded is None:
         return HostEstimate(None, 'no metrics from nova-numa-pmc')
     guest = guest_request.guest
     if guest is None:
         return HostEstimate(None, guest_request.neutral)
     age_s = now_s - decoded.taken_s
-    # A clock that is ahead is as wrong as one that is behind.
+    # A clock that is ahead is as wrong as a clock that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:
-        when = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
-        return HostEstimate(None, 'metrics are ' + when % abs(age_s))
+        age_text = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
+        return HostEstimate(None, 'metrics are ' + age_text % abs(age_s))
     if not _is_plausible(decoded.aggregates, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
@@ -172,53 +174,61 @@ def _estimate_cached(
     if options.charge_new_guests:
         vcpus, memory_mb = _arrivals(decoded, host_state)
     key = (vcpus, memory_mb, _present_size(host_state, guest_request.instance_uuid, guest), guest)
-    current = kept.estimate
-    if current is None or kept.key != key:
-        current = kept.estimate = _estimate(decoded, *key)
-        kept.key = key
-    return current
+    host_estimate = cached.estimate
+    if host_estimate is None or cached.key != key:
+        host_estimate = cached.estimate = _estimate(decoded, *key)
+        cached.key = key
+    return host_estimate
 
 
 def age_s(host_state: HostStateLike, now_s: float) -> float | None:
-    """Return the age of the metrics that :func:`estimate` has read [s], None: there are none."""
-    kept: _KeptEstimate | None = host_state.__dict__.get(_KEPT)
-    return now_s - kept.decoded.taken_s if kept is not None and kept.decoded is not None else None
+    """Return the age of the metrics that :func:`estimate` has read [s]; None if there are none."""
+    cached: _CachedEstimate | None = host_state.__dict__.get(_CACHE_ATTRIBUTE)
+    return (
+        now_s - cached.decoded.taken_s
+        if cached is not None and cached.decoded is not None
+        else None
+    )
 
 
 def _arrivals(decoded: host_metrics.HostMetrics, host_state: HostStateLike) -> tuple[float, float]:
-    """Return vCPUs and MiB of the guests that have come since the metrics were sent.
+    """Return the vCPUs and MiB of the guests that have arrived since the metrics were sent.
 
-    Nova's counts are arrivals less departures. A departed guest is still measured, so departures
-    are added back, each with the mean size of the counted guests. CPUs that are
-    dedicated to a guest are not among the shared ones.
+    Nova's counts have grown by the arrivals minus the departures. Departed guests are still part
+    of the measurement, so they are added back, each with the mean size of the counted guests. CPUs
+    that are dedicated to a guest do not count, because they are not among the shared ones.
 
-    :returns: 0 or below where none came
+    :returns: 0 or negative amounts if none have arrived
     """
     vcpus = host_state.vcpus_used - decoded.vcpus_used
     memory_mb = _memory_mb_used(host_state) - decoded.memory_mb_used
     if decoded.sent_s is None:  # metrics of an older release
         return vcpus, memory_mb
-    left = 0.0  # of what was counted
-    saved = host_state.updated
-    if saved is not None and saved.timestamp() > decoded.sent_s:
-        gone, counted = decoded.count_departed(host_state.instances)
-        left = max(0, gone - _count_unlisted(host_state)) / max(1, counted)
-    if vcpus <= 0 and not left:
+    departed_share = 0.0  # of the counted guests
+    saved_at = host_state.updated
+    if saved_at is not None and saved_at.timestamp() > decoded.sent_s:
+        departed, counted = decoded.count_departed(host_state.instances)
+        departed_share = max(0, departed - _count_unlisted(host_state)) / max(1, counted)
+    if vcpus <= 0 and not departed_share:
         return vcpus, memory_mb
-    shared = decoded.vcpus_used
+    shared_vcpus = decoded.vcpus_used
     topology = host_state.numa_topology
     if topology is not None:
         vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - decoded.pinned_cpus
-        shared -= decoded.pinned_cpus
-    return vcpus + left * shared, memory_mb + left * decoded.memory_mb_used
+        shared_vcpus -= decoded.pinned_cpus
+    return (
+        vcpus + departed_share * shared_vcpus,
+        memory_mb + departed_share * decoded.memory_mb_used,
+    )
 
 
 def _count_unlisted(host_state: HostStateLike) -> int:
     """Return the number of instances that Nova counts on the host but does not list.
 
-    Those being built may be missing there. The list is sent by nova-compute or read from the
-    cell's database, the counts are of the compute node: after a message that was lost, and while
-    an instance leaves, they differ. What the same request has put there is in neither.
+    Instances that are being built may be missing from the list, so they are left out. The list is
+    sent by nova-compute or read from the cell's database, whereas the counts belong to the compute
+    node. They differ after a lost message and while an instance leaves. Neither of them includes
+    what the same request has put on the host.
     """
     building = int(host_state.stats.get('num_vm_building') or 0)
     counted = int(host_state.stats.get('num_instances') or 0)
@@ -228,25 +238,25 @@ def _count_unlisted(host_state: HostStateLike) -> int:
 def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
     """Return whether the reported demand on a host is plausible.
 
-    A vCPU wants one CPU at most, its guest's other threads hardly more than that again, and the
-    demand of everything but guests is what it ran.
+    A vCPU wants at most one CPU, and the other threads of its guest hardly more than that again.
+    The demand of everything else is the CPU time that it used.
     """
     demand, cpus = host.demand, host_state.vcpus_total
     if not demand or cpus <= 0:
         return True
-    wanted = sum(filter(None, demand))
-    return wanted <= PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
+    demand_cores = sum(filter(None, demand))
+    return demand_cores <= PLAUSIBLE_MAX_RATIO * (cpus + max(0, host_state.vcpus_used))
 
 
 def _present_size(
     host_state: HostStateLike, uuid: str | None, guest: ExpectedGuest
 ) -> _Size | None:
-    """Return the guest's size on a host that has it already, None: it is not there.
+    """Return the guest's size on a host that it is already on; None if it is not there.
 
-    Before a resize that is not the requested size. The scheduler may know no more than the guest's
-    uuid: its flavor is then read from the database, once a request. After a resize that was
-    reverted it may know the size that was given up. Guests that Nova pins are compared by the
-    requested size only.
+    Before a resize, it differs from the requested size. If the scheduler knows only the guest's
+    uuid, the flavor is read from the database, once per request. After a resize that was reverted,
+    the scheduler may know the size that was given up. For guests that Nova pins, the requested
+    size is returned.
     """
     if uuid is None or uuid not in host_state.instances:
         return None
@@ -258,8 +268,8 @@ def _present_size(
     return size if all(size) and guest.memory_mib else (guest.vcpus, guest.memory_mib)
 
 
-class _KeptEstimate:
-    """A host's metrics, decoded, and the last estimate."""
+class _CachedEstimate:
+    """A host's decoded metrics, and the last estimate that was made from them."""
 
     __slots__ = ('reported', 'decoded', 'key', 'estimate')
 
@@ -274,7 +284,7 @@ def _estimate(
     decoded: host_metrics.HostMetrics,
     vcpus: float,
     memory_mb: float,
-    present: _Size | None,
+    present_size: _Size | None,
     guest: ExpectedGuest,
 ) -> HostEstimate:
     host, limits = decoded.aggregates, decoded.limits
@@ -282,12 +292,14 @@ def _estimate(
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)
         guest = with_cores_per_vcpu(guest, cores_per_vcpu)
-    if present is not None:
-        size = expected_guest(*present, guest.policy, guest.intensity, cores_per_vcpu)
-        host = subtract_guest(host, size)
+    if present_size is not None:
+        present_guest = expected_guest(
+            *present_size, guest.policy, guest.intensity, cores_per_vcpu
+        )
+        host = subtract_guest(host, present_guest)
     if vcpus > 0 or memory_mb > 0:
         host = add_new_guests(host, vcpus, memory_mb, guest, limits, cores_per_vcpu)
-    # As in outcome(): without the record's own check of its arguments.
+    # As in outcome(), the record's check of its arguments would take too long.
     return tuple.__new__(
         HostEstimate,
         (
@@ -309,21 +321,21 @@ def _memory_mb_used(host_state: HostStateLike) -> float:
 
 def describe(estimate: HostEstimate) -> str:
     """Return an estimate as one line of text."""
-    estimated = estimate.outcome
-    if estimated is None:
+    host_outcome = estimate.outcome
+    if host_outcome is None:
         return 'unknown: %s' % estimate.unknown
-    if estimated.used[0] >= PRESSURE_MAX:
+    if host_outcome.used[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
-    nodes = tuple(node for at in estimated.at for node in estimate.members[at])
-    since = ''
+    nodes = tuple(node for position in host_outcome.at for node in estimate.members[position])
+    arrivals = ''
     if estimate.charged_vcpus:
-        since = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus
+        arrivals = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus
     return '%s: pressure %s there, %s elsewhere (%s)%s' % (
         name_nodes(nodes),
-        _join_pressures(estimated.used),
-        _join_pressures(estimated.rest) or 'none',
-        estimated.code,
-        since,
+        _join_pressures(host_outcome.used),
+        _join_pressures(host_outcome.rest) or 'none',
+        host_outcome.code,
+        arrivals,
     )
 
 

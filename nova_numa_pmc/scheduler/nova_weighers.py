@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh saved hosts with the weighers that nova.conf names, by Nova's own code.
+"""Weigh saved hosts with the weighers that nova.conf names, using Nova's own code.
 
-For commands on a machine with Nova, whose configuration this process adopts. Columns missing in
-a row of compute_nodes are 0, as in a HostState that Nova has not filled yet.
+This is for commands on a machine with Nova; their process adopts Nova's configuration. Columns
+that are missing from a row of compute_nodes are 0, as in a HostState that Nova has not filled yet.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.saved_hosts import SavedFlavor
 
 CONF = nova.conf.CONF
-#: Their fields are created at run time, by register_all().
+#: Nova's objects, whose classes register_all() adds at run time.
 objects: Any = nova_objects
 
-#: Of no instance and of no host: Nova requires one.
+#: Nova requires a uuid; this one belongs to no instance and no host.
 _NO_UUID = '00000000-0000-0000-0000-000000000000'
-#: Columns that are copied; the others are derived from these or keep their defaults.
+#: Columns that are copied. Others are derived from these, or keep their defaults.
 _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used'
 
 
 class NovaWeights(Record):
     """The weights that Nova's weighers give to the hosts of a request.
 
-    :param shares: weigher → what it adds to each host's weight, in the order of nova.conf
-    :param failed: weigher → why it failed
+    :param shares: {weigher: what it adds to the weight of each host}, in the order of nova.conf
+    :param failed: {weigher: why it failed}
     """
 
     shares: dict[str, list[float]]
     failed: dict[str, str]
 
     def weight(self, at: int) -> float:
-        """Return the weight of a host, by its position."""
-        return sum(listed[at] for listed in self.shares.values())
+        """Return the weight of the host at a position."""
+        return sum(weigher_shares[at] for weigher_shares in self.shares.values())
 
 
 def weigh(
@@ -55,14 +55,14 @@ def weigh(
 ) -> NovaWeights:
     """Weigh hosts with each configured weigher.
 
-    Our jitter is left out, as the instance's uuid is not known.
+    Our jitter is left out, because the instance's uuid is not known.
 
-    :param rows: of compute_nodes, two at least: Nova weighs no single host
-    :param files: nova.conf and others, the last overriding
+    :param rows: at least two rows of compute_nodes, because Nova does not weigh a single host
+    :param files: nova.conf and others; a later file overrides earlier ones
     :param now_s: the time of the decision [s since the epoch]
     :raises cfg.Error: an option cannot be used
-    :raises ImportError: a class that is named there is not installed
-    :raises Exception: of any kind, where a row is not one of Nova's
+    :raises ImportError: a class that an option names is not installed
+    :raises Exception: of any kind, if a row is not one of Nova's
     """
     _configure(files)
     handler = weights.HostWeightHandler()
@@ -82,13 +82,13 @@ def weigh(
             shares[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
         except cfg.Error:
             raise
-        except Exception as error:  # of any weigher, which may want what rows do not have
+        except Exception as error:  # any weigher may need something that rows lack
             failed[weigher_class.__name__] = ('%s: %s' % (type(error).__name__, error))[:200]
     return NovaWeights(shares, failed)
 
 
 def _configure(files: Sequence[str]) -> None:
-    # As host/nova_conf.py: no other source that a file names is fetched.
+    # As in host/nova_conf.py, other sources that a file names are not fetched.
     CONF._load_alternative_sources = lambda: None  # type: ignore[method-assign]
     CONF(
         [], project='nova', default_config_files=list(files), default_config_dirs=[], use_env=False
@@ -99,7 +99,7 @@ def _configure(files: Sequence[str]) -> None:
 
 
 def _spec(flavor: SavedFlavor) -> nova_objects.RequestSpec:
-    """Make the request for one server with no server group, image properties or devices."""
+    """Return the request for a server without server group, image properties or devices."""
     spec: nova_objects.RequestSpec = objects.RequestSpec(
         instance_uuid=_NO_UUID,
         num_instances=1,
@@ -125,7 +125,7 @@ def _spec(flavor: SavedFlavor) -> nova_objects.RequestSpec:
 
 
 def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
-    """Make the HostState that the scheduler would make of a row."""
+    """Return the HostState that the scheduler would create from a row."""
     name = row.get('host') or row['hypervisor_hostname']
     amounts = {key: int(row.get(key) or 0) for key in _INTS}
     reported = row.get('metrics') or '[]'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide whether the filter refuses a host.
 
-Imports nothing of Nova, so that commands decide as the filter does.
+This module imports nothing from Nova, so that commands can decide as the filter does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class FilterOptions(Record):
-    """When a host is refused; see ``conf/scheduler.py``.
+    """Options that determine when a host is refused; see ``conf/scheduler.py``.
 
-    :param ceiling: highest pressure on the nodes that the guest would use, 0: none
+    :param ceiling: the highest pressure allowed on the nodes that the guest would use; 0 means no
+        ceiling
     """
 
     one_node: bool = False
@@ -31,11 +32,12 @@ class FilterOptions(Record):
 
 
 def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
-    """Return the operator's options with what the flavor's extra specs change of them.
+    """Return the operator's options, as changed by the flavor's extra specs.
 
-    No ceiling applies to a guest that has to leave its host: a saturated host is better than none.
+    There is no ceiling for a guest that has to leave its host: a saturated host is better than
+    none.
 
-    :param conf: option → value, of the group ``[numa_pmc]``
+    :param conf: {option: value} of the group ``[numa_pmc]``
     """
     flavor_specs = guest_request.flavor_specs
     ceiling = (
@@ -49,7 +51,10 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
 
 
 def objection(estimate: HostEstimate, options: FilterOptions) -> str:
-    """Return why a host is refused; empty: it passes, as unknown ones do by default."""
+    """Return why a host is refused; empty if it passes.
+
+    A host whose pressure is unknown passes unless ``refuse_unknown`` is set.
+    """
     if estimate.outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
     if options.one_node and estimate.outcome.code != 'one_node':

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read Nova's RequestSpec.
 
-Imports nothing of Nova: its argument has the same attributes, from Nova or from a file.
+This module imports nothing from Nova. The request that it takes has the attributes of Nova's,
+whether it comes from Nova or from a file.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from nova_numa_pmc.record import Record
 
 
 class FlavorLike(Protocol):
-    """Fields read of a flavor; ``extra_specs`` where it is set."""
+    """The fields of a flavor that are read, besides ``extra_specs`` if it is set."""
 
     @property
     def vcpus(self) -> int:
-        """Return its number of vCPUs."""
+        """Return the number of vCPUs."""
 
     @property
     def memory_mb(self) -> int:
-        """Return its memory [MiB]."""
+        """Return the memory [MiB]."""
 
 
 class RequestSpecLike(Protocol):
-    """Fields read of a RequestSpec, with those of :func:`_read_optional` where they are set."""
+    """The fields of a RequestSpec that are read, besides the optional ones."""
 
     @property
     def flavor(self) -> FlavorLike:
@@ -37,15 +38,15 @@ class RequestSpecLike(Protocol):
 class GuestRequest(Record):
     """A request for one guest, as far as it matters here.
 
-    :param guest: the requested guest; None: the request was not understood
-    :param instance_uuid: of the guest that is to move, be resized…
-    :param neutral: why hosts are not compared for it, None: they are
-    :param pinned: the extra specs by which Nova itself pins it; None: it does not. As the nodes
-        that Nova will choose are unknown here, the guest is assumed to use all, and refusing hosts
-        is left to NUMATopologyFilter
-    :param is_soft: it belongs to a server group with soft affinity or soft anti-affinity
-    :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
-        has to find another
+    :param guest: the requested guest; None if the request was not understood
+    :param instance_uuid: the guest's uuid, by which a guest that is resized is found on its host
+    :param neutral: why hosts are not compared for the guest; None if they are
+    :param pinned: the extra specs or properties because of which Nova itself pins the guest; None
+        if it does not. The nodes that Nova will choose are unknown here, so the guest is assumed
+        to use all of them, and refusing hosts is left to NUMATopologyFilter
+    :param is_move: whether the guest has to leave a host and find another one, as in an evacuation
+        or for the maintenance of its host
+    :param is_soft: whether it belongs to a server group with soft affinity or soft anti-affinity
     """
 
     guest: ExpectedGuest | None = None
@@ -58,7 +59,7 @@ class GuestRequest(Record):
 
 
 def read(spec: RequestSpecLike) -> GuestRequest:
-    """Read a RequestSpec; one that cannot be understood is neutral."""
+    """Read a RequestSpec; the result is neutral if it cannot be understood."""
     try:
         flavor = spec.flavor
         specs = _read_optional(flavor, 'extra_specs') or {}
@@ -76,11 +77,11 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             INTENSITY[flavor_specs.memory_intensity],
         )
         if pinned:
-            # Its memory may be huge pages, which are not counted in what is promised.
+            # Its memory may be huge pages, which promised memory does not include.
             guest = guest._replace(memory_mib=0, policy=model.SPREAD)
-            if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
+            if specs.get('hw:cpu_policy') == 'dedicated':  # takes none of the shared CPUs
                 guest = guest._replace(vcpus=0, demand_cores=0.0)
-        # Nova names the host to leave in each of its moves, and none for a new server.
+        # For each of its moves, Nova names the host to leave; for a new server, it names none.
         is_move = bool(_read_optional(spec, 'ignore_hosts'))
         group = _read_optional(spec, 'instance_group')
         policy = group and _read_optional(group, 'policy')
@@ -94,13 +95,13 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             is_move,
             is_soft,
         )
-    except Exception as error:  # nothing in a request may end in an error of ours
+    except Exception as error:  # no request may make the scheduler fail
         return GuestRequest(neutral='request not understood: %.200r' % error)
 
 
-def _read_optional(versioned: object, name: str) -> Any:
-    """Read a field of a versioned object that may be unset, where reading would raise."""
-    is_set = getattr(versioned, 'obj_attr_is_set', None)
+def _read_optional(versioned_object: object, name: str) -> Any:
+    """Return a field of a versioned object; None if it is unset, when reading it would raise."""
+    is_set = getattr(versioned_object, 'obj_attr_is_set', None)
     if is_set is not None and not is_set(name):
         return None
-    return getattr(versioned, name, None)
+    return getattr(versioned_object, name, None)

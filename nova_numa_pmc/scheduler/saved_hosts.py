@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeat the scheduler's decision on saved rows of Nova's compute_nodes, without Nova.
 
-It runs the filter's and the weigher's own functions on hosts and a request that look like Nova's.
-Nova's other filters and weighers have no part in it.
+The functions of our filter and our weigher run on hosts and a request that look like Nova's.
+Nova's other filters and weighers are left out.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 
-_D = TypeVar('_D', int, None)
-_T = TypeVar('_T')
+_Default = TypeVar('_Default', int, None)
+_Parsed = TypeVar('_Parsed')
 
-#: Ten thousand hosts' rows with metrics of a few kilobytes each.
+#: Limits on the input. Ten thousand hosts have rows with a few kilobytes of metrics each.
 SIZE_MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
 _AMOUNT_MAX = 1 << 50
-#: Nova's defaults of ``initial_…_allocation_ratio``, for rows that have none.
+#: Nova's defaults of ``initial_…_allocation_ratio``, for rows without a ratio.
 INITIAL_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
 
 
@@ -39,11 +39,11 @@ class RowsError(NumaPmcError):
 
 
 class SavedHost:
-    """A saved host with the attributes of Nova's HostState that are read.
+    """A saved host, with the attributes of Nova's HostState that are read.
 
-    :ivar host: its name
-    :ivar metrics: a list of dicts, as in the column; what is not one is left for decoding to
-        refuse
+    :ivar host: the host's name
+    :ivar metrics: a list of dicts, as in the column; anything else is refused only when it is
+        decoded
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class SavedHost:
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = memory_mb, memory_mb - memory_mb_used
         self.instances: Mapping[str, Any] = {}
-        # Rows do not show which instances there are: departures are not added back.
+        # Rows do not list the host's instances, so departures are not added back.
         self.updated, self.numa_topology = None, None
         self.stats = dict[str, Any]()
 
     def consume(self, flavor: SavedFlavor) -> None:
-        """Count a guest, as Nova's ``consume_from_request()`` does between instances."""
+        """Count a guest, as Nova's ``consume_from_request()`` does for each instance."""
         self.vcpus_used += flavor.vcpus
         self.free_ram_mb -= flavor.memory_mb
 
 
 class SavedFlavor(Record):
-    """A flavor with the attributes of Nova's that are read."""
+    """A flavor, with the attributes of Nova's that are read."""
 
     vcpus: int
     memory_mb: int
@@ -78,7 +78,7 @@ class SavedFlavor(Record):
 
 
 class SavedRequest(Record):
-    """A request with the attributes of Nova's RequestSpec that are read."""
+    """A request, with the attributes of Nova's RequestSpec that are read."""
 
     flavor: SavedFlavor
     instance_uuid: str | None = None
@@ -86,16 +86,17 @@ class SavedRequest(Record):
 
 
 class HostDecision(Record):
-    """What filter and weigher decide on one host.
+    """Decision of the filter and the weigher about one host.
 
-    :param host: its name
-    :param why: why the filter refuses it; empty: it passes
-    :param pressure: highest utilisation of the nodes that the guest would use, None: unknown,
-        refused, or no CPU there that guests may use
-    :param loss: what guests would lose there because of it, as a share of the CPU that it wants;
-        assumed where the pressure is unknown, None: refused, or the request was not understood
-    :param penalty: 0 to 1; 0 where refused, or where hosts are not compared for the request
-    :param share: what Nova adds to the host's weight, 0 or below; None: refused
+    :param host: the host's name
+    :param why: why the filter refuses the host; empty if it passes
+    :param pressure: the highest utilisation of the nodes that the guest would use; None if it is
+        unknown, if the host is refused, or if guests may use none of its CPUs
+    :param loss: what guests would lose there because of the new one, as a share of the CPU time
+        that it wants, assumed if the pressure is unknown; None if the host is refused or the
+        request was not understood
+    :param penalty: 0 to 1; 0 if the host is refused or hosts are not compared for the request
+    :param share: what Nova adds to the host's weight, at most 0; None if the host is refused
     """
 
     host: str
@@ -108,16 +109,16 @@ class HostDecision(Record):
 
     @property
     def passes(self) -> bool:
-        """Return whether the filter passes the host."""
+        """Return whether the host passes the filter."""
         return not self.why
 
 
 def read(text: str) -> tuple[list[SavedHost], float]:
-    """Read saved rows: a JSON array of objects, or one object a line.
+    """Read saved rows, from a JSON array of objects or from one object per line.
 
-    :returns: (hosts, when they were saved [s since the epoch]: the latest ``saved_at`` of the
-        rows, without one the latest measurement)
-    :raises RowsError: says which row is wrong, and how
+    :returns: (hosts, the time at which they were saved [s since the epoch]). The time is the
+        latest ``saved_at`` of the rows, or else that of the latest measurement, or 0
+    :raises RowsError: a row cannot be used; the message says which one and why
     """
     names: set[str] = set()
 
@@ -131,19 +132,19 @@ def read(text: str) -> tuple[list[SavedHost], float]:
         return host, amount(row, 'saved_at', None)
 
     rows = parse_each(text, 'row', parse)
-    taken_s = [saved_s for _, saved_s in rows if saved_s is not None] or [
+    times_s = [saved_s for _, saved_s in rows if saved_s is not None] or [
         decoded.taken_s
         for decoded in (host_metrics.decode(host.metrics) for host, _ in rows)
         if decoded
     ]
-    return [host for host, _ in rows], max(taken_s, default=0)
+    return [host for host, _ in rows], max(times_s, default=0)
 
 
-def parse_each(text: str, noun: str, parse: Callable[[Any], _T]) -> list[_T]:
-    """Parse each row of a JSON array of objects, or of lines of them.
+def parse_each(text: str, noun: str, parse: Callable[[Any], _Parsed]) -> list[_Parsed]:
+    """Parse each row of a JSON array of objects, or of one object per line.
 
-    :param noun: what an error calls a row
-    :raises RowsError: says which row is wrong, and how; or there are none
+    :param noun: the word for a row in error messages
+    :raises RowsError: there is no row, or one cannot be used; the message says which one and why
     """
     parsed = []
     for number, row in enumerate(parse_rows(text), 1):
@@ -159,12 +160,12 @@ def parse_each(text: str, noun: str, parse: Callable[[Any], _T]) -> list[_T]:
 def rank(
     hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
 ) -> list[HostDecision]:
-    """Filter and weigh hosts, and put them in order.
+    """Filter and weigh hosts, and sort them.
 
-    :param conf: option → value, of the group ``[numa_pmc]``
+    :param conf: {option: value} of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
-    :returns: as Nova would try them: the best first, equals in their
-        order, then those that are filtered out
+    :returns: the decisions in the order in which Nova would try the hosts: the best host first,
+        equal hosts in the given order, refused hosts last
     """
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
@@ -180,11 +181,11 @@ def decide(
     conf: Mapping[str, Any],
     now_s: float,
 ) -> list[HostDecision]:
-    """Filter and weigh hosts, in their order.
+    """Filter and weigh hosts, and return the decisions in the order of the hosts.
 
-    Without jitter: the uuid of an instance that is yet to come is not known.
+    Jitter is left out, because the uuid of a future instance is not known.
 
-    :param conf: option → value, of the group ``[numa_pmc]``
+    :param conf: {option: value} of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     """
     filter_options = objections.filter_options(guest_request, conf)
@@ -196,21 +197,23 @@ def decide(
         )
         for host, estimate in zip(hosts, estimates)
     ]
-    passing = [at for at, decision in enumerate(decisions) if decision.passes]
+    passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if guest_request.guest is None:
-        for at in passing:
-            decisions[at] = decisions[at]._replace(share=0.0)
+        for position in passing:
+            decisions[position] = decisions[position]._replace(share=0.0)
         return decisions
     losses = comparison.compare(
-        [hosts[at] for at in passing], [estimates[at] for at in passing], guest_request.guest
+        [hosts[position] for position in passing],
+        [estimates[position] for position in passing],
+        guest_request.guest,
     )
     options = penalty.PenaltyOptions(conf['penalty_floor'], 0.0)
-    for at, loss in zip(passing, losses):
+    for position, loss in zip(passing, losses):
         host_penalty = (
-            0.0 if guest_request.neutral else penalty.penalty(loss, options, hosts[at].host)
+            0.0 if guest_request.neutral else penalty.penalty(loss, options, hosts[position].host)
         )
-        decisions[at] = decisions[at]._replace(
-            pressure=loss.pressure if _is_known(estimates[at], loss) else None,
+        decisions[position] = decisions[position]._replace(
+            pressure=loss.pressure if _is_known(estimates[position], loss) else None,
             loss=loss.loss_ratio,
             penalty=host_penalty,
             share=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
@@ -226,16 +229,17 @@ def defaults() -> dict[str, Any]:
     """Return the options of ``[numa_pmc]`` with their defaults."""
     return {
         option.name: option.default
-        for _, listed in scheduler_conf.list_opts()
-        for option in listed
+        for _, options in scheduler_conf.list_opts()
+        for option in options
     }
 
 
 def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
-    """Return the metrics of each node, without guests that came since.
+    """Return the metrics of each node, without guests that have arrived since.
 
-    :returns: of each node the utilisations that make up pressure, what is promised, and the
-        remote share; None: unknown. Empty: no metrics of ours
+    :returns: for each node, the utilisations that make up pressure, what is promised, and the
+        share of remote accesses, each None if it is unknown; an empty list if the host has no
+        metrics of ours
     """
     decoded = host_metrics.decode(host.metrics)
     if decoded is None:
@@ -250,16 +254,16 @@ def node_metrics(host: SavedHost) -> list[dict[str, int | float | None]]:
             'link_ratio': node.link_ratio,
             'promised_ratio': rates.ratio(node.promised_bytes, node.capacity_bytes),
             'vcpus': node.vcpus,
-            'remote_ratio': remote,
+            'remote_ratio': remote_ratio,
         }
-        for node, remote in zip(decoded.view.nodes, decoded.remote_ratios)
+        for node, remote_ratio in zip(decoded.view.nodes, decoded.remote_ratios)
     ]
 
 
 def parse_rows(text: str) -> Iterator[Any]:
-    """Yield the rows of an array, or of lines.
+    """Yield the rows of a JSON array, or of lines of JSON.
 
-    :raises RowsError: it is neither
+    :raises RowsError: the text is neither
     """
     start = text.lstrip()[:1]
     try:
@@ -274,9 +278,9 @@ def parse_rows(text: str) -> Iterator[Any]:
 
 
 def parse_host(row: Any) -> SavedHost:
-    """Return a host from its row.
+    """Return the host that a row describes.
 
-    :raises ValueError, TypeError, KeyError, AttributeError: it cannot be used
+    :raises ValueError, TypeError, KeyError, AttributeError: the row cannot be used
     """
     name = row.get('host') or row.get('hypervisor_hostname')
     if type(name) is not str or not name.isprintable():
@@ -294,8 +298,8 @@ def parse_host(row: Any) -> SavedHost:
     )
 
 
-def amount(row: Any, name: str, default: _D) -> float | _D:
-    """Return an amount of a row, the default where it has none.
+def amount(row: Any, name: str, default: _Default) -> float | _Default:
+    """Return an amount from a row, or the default if the row does not have it.
 
     :raises ValueError: it is not a number, or out of range
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line of JSON for each decision in shadow mode: what the weigher would have changed.
+"""Describe each decision in shadow mode in a line of JSON: what the weigher would have changed.
 
-A line is shorter than 1 KB. :mod:`shadow_log` sums a log of them up.
+A line is shorter than 1 KB. :mod:`shadow_log` summarises a log of such lines.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 #: Precedes the JSON in a line of the log.
 MARK = 'numa_pmc decision: '
 VERSION = 1
-#: Hosts that a line names besides the chosen ones; characters of a name.
+#: Number of hosts that a line names besides the chosen one, and of characters of a name.
 _TOP, _NAME_MAX = 3, 64
 
 
 class ShadowHost(Record):
     """A host of a decision.
 
-    :param others: weight that Nova's weighers before ours have given it
-    :param share: weight that ours would add, 0 or below; ``counted``: weight that it does add
-    :param loss: what the guest would meet there, assumed where the estimate is unknown
-    :param age_s: of its metrics, None: it has none
+    :param others: weight that the weighers before ours have given to the host
+    :param share: weight that our weigher would add, at most 0
+    :param counted: weight that our weigher does add
+    :param loss: the guest's added loss there, assumed if the estimate is unknown
+    :param age_s: age of the host's metrics; None if it has none
     """
 
     host: str
@@ -46,11 +47,11 @@ class ShadowHost(Record):
 def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: float) -> str:
     """Return the line about a decision.
 
-    Of equals the first counts, as with ``host_subset_size = 1``: a larger one draws among the
-    first few.
+    Of equal hosts, the first one counts, as with ``host_subset_size = 1``; with a larger value,
+    Nova draws one of the first few.
     """
     guest = guest_request.guest
-    would = sorted(candidates, key=lambda candidate: -(candidate.others + candidate.share))
+    by_preference = sorted(candidates, key=lambda candidate: -(candidate.others + candidate.share))
     chosen = max(candidates, key=lambda candidate: candidate.others + candidate.counted)
     data = {
         'version': VERSION,
@@ -60,9 +61,9 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
         'memory_mb': guest and guest.memory_mib,
         'hosts': len(candidates),
         'unknown': sum(candidate.estimate.outcome is None for candidate in candidates),
-        'changed': would[0].host != chosen.host,
+        'changed': by_preference[0].host != chosen.host,
         'chosen': _host_data(chosen),
-        'top': [_host_data(candidate) for candidate in would[:_TOP]],
+        'top': [_host_data(candidate) for candidate in by_preference[:_TOP]],
     }
     return MARK + json.dumps(data, separators=(',', ':'))
 
@@ -74,7 +75,7 @@ def _host_data(candidate: ShadowHost) -> dict[str, Any]:
         'host': candidate.host[:_NAME_MAX],
         'others': round(candidate.others, 3),
         'share': round(candidate.share, 3),
-        # JSON has no infinity: no CPU there that guests may use.
+        # It is infinite if guests may use none of the host's CPUs; JSON has no infinity.
         'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
         'loss': round(loss.loss_ratio, 4),
         'age_s': None if age_s is None else round(age_s),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up the lines that shadow mode logged: what would have changed, and how hosts fared later."""
+"""Summarise the log of shadow mode: what would have changed, and how the hosts fared later."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from nova_numa_pmc.scheduler import shadow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: How long after a decision its hosts are looked at again [s].
+#: Times after a decision at which the pressures of its hosts are looked up again [s].
 LATER_S = 3600, 86400
-#: A later line counts for a host within this part of that time.
+#: A line is used for such a time if it is later by no more than this part of that time.
 _LATER_TOLERANCE_RATIO = 0.5
 _LINE_MAX, _SECONDS_MAX = 65536, 1e11
 
 
 class ShadowDecision(Record):
-    """A decision: its time [s since the epoch], its host, and the one that our weigher preferred.
+    """A decision, as a line describes it.
 
-    :param pressures: {host: the pressure that the guest would leave there}, of those that the
+    :param taken_s: the time of the decision [s since the epoch]
+    :param chosen: the host that Nova chose
+    :param preferred: the host that our weigher preferred
+    :param pressures: {host: the pressure that the guest would leave there}, for the hosts that the
         line names and whose pressure is known
-    :param losses: what guests would lose on the two hosts because of the new one, as a share of
-        what it wants; None: the line does not say
+    :param losses: what guests would lose on the chosen and on the preferred host because of the
+        new one, as a share of the CPU time that it wants; None if the line does not say
     """
 
     taken_s: float
@@ -40,12 +43,12 @@ class ShadowDecision(Record):
 
     @property
     def changed(self) -> bool:
-        """Return whether another host would have been chosen."""
+        """Return whether our weigher would have had another host chosen."""
         return self.chosen != self.preferred
 
 
 class PairedMeans(Record):
-    """Means of the chosen and the preferred host over this many decisions."""
+    """Means over a number of decisions, of the chosen and of the preferred hosts."""
 
     decisions: int
     chosen: float
@@ -55,10 +58,12 @@ class PairedMeans(Record):
 class ShadowSummary(Record):
     """Summary of a log.
 
-    :param then: pressures, of the decisions that would have changed
-    :param loss: losses, likewise
-    :param later: {seconds: of those of them whose hosts a line that much later shows}
-    :param broken: lines that could not be read
+    :param then: mean pressures at the time of the decisions that would have changed; None if there
+        are none
+    :param loss: mean losses of the same decisions; None if there are none
+    :param later: {seconds: mean pressures that much later}, over those of the same decisions whose
+        hosts a line at about that time names
+    :param broken: number of lines that could not be read
     """
 
     decisions: int
@@ -72,7 +77,7 @@ class ShadowSummary(Record):
 
 
 def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
-    """Yield the decisions among the lines of a log; None for one that cannot be read."""
+    """Yield the decisions in the lines of a log; None for a decision that cannot be read."""
     for line in lines:
         _, mark, text = line.partition(shadow.MARK)
         if mark:
@@ -113,36 +118,36 @@ def _name(data: Any) -> str:
 
 
 def sum_up(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
-    """Sum decisions up."""
-    known, broken = [], 0
+    """Return a summary of decisions; None stands for one that could not be read."""
+    readable, broken = [], 0
     for decision in logged:
         if decision is None:
             broken += 1
         else:
-            known.append(decision)
-    known.sort(key=lambda decision: decision.taken_s)
-    seen: dict[str, tuple[list[float], list[float]]] = {}
-    for decision in known:
+            readable.append(decision)
+    readable.sort(key=lambda decision: decision.taken_s)
+    history: dict[str, tuple[list[float], list[float]]] = {}
+    for decision in readable:
         for host, pressure in decision.pressures.items():
-            times, pressures = seen.setdefault(host, ([], []))
+            times, pressures = history.setdefault(host, ([], []))
             times.append(decision.taken_s)
             pressures.append(pressure)
-    changed = [decision for decision in known if decision.changed]
+    changed = [decision for decision in readable if decision.changed]
     later = {
         seconds: _means(
             (
-                _later_pressure(seen, decision.chosen, decision.taken_s, seconds),
-                _later_pressure(seen, decision.preferred, decision.taken_s, seconds),
+                _later_pressure(history, decision.chosen, decision.taken_s, seconds),
+                _later_pressure(history, decision.preferred, decision.taken_s, seconds),
             )
             for decision in changed
         )
         for seconds in LATER_S
     }
     return ShadowSummary(
-        len(known),
+        len(readable),
         len(changed),
-        known[0].taken_s if known else 0.0,
-        known[-1].taken_s if known else 0.0,
+        readable[0].taken_s if readable else 0.0,
+        readable[-1].taken_s if readable else 0.0,
         _means(
             (decision.pressures.get(decision.chosen), decision.pressures.get(decision.preferred))
             for decision in changed
@@ -154,27 +159,30 @@ def sum_up(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
 
 
 def _later_pressure(
-    seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
+    history: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
 ) -> float | None:
-    """Return a host's pressure in the first line this much later, None: there is none."""
-    times, pressures = seen.get(host, ([], []))
-    at = bisect.bisect_left(times, taken_s + seconds)
-    if at == len(times) or times[at] > taken_s + (1 + _LATER_TOLERANCE_RATIO) * seconds:
+    """Return a host's pressure in the first line this much later; None if there is none."""
+    times, pressures = history.get(host, ([], []))
+    position = bisect.bisect_left(times, taken_s + seconds)
+    if (
+        position == len(times)
+        or times[position] > taken_s + (1 + _LATER_TOLERANCE_RATIO) * seconds
+    ):
         return None
-    return pressures[at]
+    return pressures[position]
 
 
 def _means(pairs: Iterable[tuple[float | None, float | None]]) -> PairedMeans | None:
-    known = [
+    known_pairs = [
         (chosen, preferred)
         for chosen, preferred in pairs
         if chosen is not None and preferred is not None
     ]
-    if not known:
+    if not known_pairs:
         return None
-    count = len(known)
+    count = len(known_pairs)
     return PairedMeans(
         count,
-        sum(chosen for chosen, _ in known) / count,
-        sum(preferred for _, preferred in known) / count,
+        sum(chosen for chosen, _ in known_pairs) / count,
+        sum(preferred for _, preferred in known_pairs) / count,
     )

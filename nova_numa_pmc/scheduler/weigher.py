@@ -31,29 +31,30 @@ scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
-    """Takes off each host's weight what guests would lose there because of the new one."""
+    """Lowers each host's weight by what guests would lose there because of the new one."""
 
-    #: Fixed bounds keep Nova from normalising the weights to their range: otherwise a small
-    #: difference between two hosts would count as much as saturation.
+    #: Fixed bounds keep Nova from normalising the weights to their range, which would make a small
+    #: difference between two hosts count as much as saturation.
     minval, maxval = 0.0, 1.0
-    #: The time of the decision [s since the epoch]; another where one is replayed.
+    #: Returns the time of the decision [s since the epoch]; replaced when a decision is replayed.
     clock = staticmethod(time.time)
 
     def weight_multiplier(self, host_state: HostState) -> float:
-        """Return a host's multiplier, as its aggregates may set it, negated for a penalty.
+        """Return a host's multiplier, which its aggregates may set, negated for a penalty.
 
-        A negative one, NaN or infinity would attract guests to where most is lost, or spoil all
-        weights: it counts as 0. So does one that cannot be read, which weigh_objects() has logged.
+        A negative multiplier, NaN or infinity counts as 0: it would attract guests to where most
+        is lost, or spoil all weights. A multiplier that cannot be read counts as 0, too;
+        weigh_objects() has logged the error.
         """
         try:
             return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
-        except Exception:  # of the file, the environment, or a reference in either
+        except Exception:  # in the file, the environment, or a reference in either
             return 0.0
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
     ) -> list[float]:
-        """Return the hosts' penalties, 0 to 1; never raise: that would fail the boot."""
+        """Return the hosts' penalties, from 0 to 1; never raise, as that would fail the boot."""
         try:
             return _penalties(weighed_obj_list, weight_properties, self.clock())
         except Exception:
@@ -61,19 +62,19 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
             return [0.0] * len(weighed_obj_list)
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
-        raise NotImplementedError  # all hosts at once: the request is read once
+        raise NotImplementedError  # weigh_objects() reads the request once for all hosts
 
 
 def _multiplier(host_state: HostState, default: float) -> float:
-    """Return the multiplier of a host, with that of its aggregates."""
-    value = default
+    """Return the multiplier of a host, which its aggregates may set; 0 if it is invalid."""
+    multiplier = default
     if host_state.aggregates:
-        value = utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
-    return value if math.isfinite(value) and value > 0 else 0.0
+        multiplier = utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
+    return multiplier if math.isfinite(multiplier) and multiplier > 0 else 0.0
 
 
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
-    """Return the hosts' penalties, 0.0 where they do not count."""
+    """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
     host_states = [candidate.obj for candidate in weighed]
     default_mode = str(CONF.numa_pmc.mode)
     modes = [_mode(host_state, default_mode) for host_state in host_states]
@@ -88,7 +89,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     default = conf.weight_multiplier
     estimates = host_estimate.estimates(host_states, guest_request, conf, now_s)
     losses = comparison.compare(host_states, estimates, guest_request.guest)
-    # Jitter would outweigh Nova's weighers of soft server groups.
+    # Jitter would outweigh Nova's weighers for soft server groups.
     jitter = 0.0 if guest_request.is_soft else conf.penalty_jitter
     options = penalty.PenaltyOptions(conf.penalty_floor, jitter)
     penalties = [
@@ -151,7 +152,7 @@ def _shadow_host(
 
 
 def _mode(host_state: HostState, default: str) -> str:
-    """Return whether a host's penalty counts; of several aggregates the most cautious."""
+    """Return the mode of a host; of its aggregates' modes, the most cautious one counts."""
     if host_state.aggregates:
         values = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
         for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):

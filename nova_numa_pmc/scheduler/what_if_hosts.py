@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay an operator's own requests on saved rows of compute_nodes, with the weigher and without.
+"""Replay an operator's own requests on saved rows of compute_nodes, with and without the weigher.
 
-Each side fills its own copy of the hosts. Of Nova's filters only the check for room is simulated,
-and of its weighers the four that tell hosts apart without server groups and PCI devices: free
-vCPUs, RAM and disk, and instances being built (nova/scheduler/weights/{cpu,ram,disk,io_ops}.py).
+Each of the two runs fills its own copy of the hosts. Of Nova's filters, only the check for room is
+simulated; of its weighers, only the four that distinguish hosts without server groups and PCI
+devices: free vCPUs, RAM and disk, and instances being built
+(nova/scheduler/weights/{cpu,ram,disk,io_ops}.py).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ class WhatIfRequest(Record):
 
 
 class WhatIfHost:
-    """A host that replayed requests fill up.
+    """A host that is filled by replayed requests.
 
-    :ivar saved: as the weigher reads it
-    :ivar vcpus, memory_mb, disk_gb: what may be promised, with Nova's ratios
+    :ivar saved: the host as the weigher reads it
+    :ivar vcpus, memory_mb, disk_gb: amounts that may be promised, by Nova's allocation ratios
     """
 
     def __init__(self, row: Any) -> None:
-        """Take a row.
+        """Read a row.
 
-        :raises ValueError, TypeError, KeyError: it cannot be used
+        :raises ValueError, TypeError, KeyError: the row cannot be used
         """
         self.saved = saved_hosts.parse_host(row)
 
@@ -60,7 +61,7 @@ class WhatIfHost:
         return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create: WhatIfRequest) -> bool:
-        """Return whether Placement would let one instance go there."""
+        """Return whether Placement would allow one more instance on the host."""
         return (
             self.saved.vcpus_used + create.flavor.vcpus <= self.vcpus
             and self.memory_mb_used + create.flavor.memory_mb <= self.memory_mb
@@ -73,19 +74,21 @@ class WhatIfHost:
         return self._ram_mb - self.memory_mb_used
 
     def consume(self, create: WhatIfRequest) -> None:
-        """Count an instance."""
+        """Count one instance of a request."""
         self.saved.consume(create.flavor)
         self.memory_mb_used += create.flavor.memory_mb
         self.disk_used_gb += create.disk_gb
 
 
 class WhatIfChoice(Record):
-    """Which host would get an instance, with the weigher and without; None: none has room.
+    """Hosts that an instance would get with and without the weigher.
 
-    :param pressure, pressure_without: highest utilisation of the nodes that it would use, None:
-        unknown, or no CPU there that guests may use
-    :param loss, loss_without: what guests would lose there because of it, as a share of the CPU
-        that it wants
+    :param request: the number of the request, from 1
+    :param host, without: the host with the weigher and without it; None if no host has room
+    :param pressure, pressure_without: the highest utilisation of the nodes that the instance would
+        use there; None if it is unknown, or if guests may use none of the host's CPUs
+    :param loss, loss_without: what guests would lose there because of the instance, as a share of
+        the CPU time that it wants
     """
 
     request: int
@@ -98,22 +101,24 @@ class WhatIfChoice(Record):
 
     @property
     def changed(self) -> bool:
-        """Return whether another host gets it."""
+        """Return whether the instance gets another host with the weigher."""
         return self.host != self.without
 
 
 def read_hosts(text: str) -> list[WhatIfHost]:
-    """Read rows as :func:`saved_hosts.read`.
+    """Read rows as :func:`saved_hosts.read` does.
 
-    :raises RowsError: says which row is wrong, and how
+    :raises RowsError: a row cannot be used; the message says which one and why
     """
     return saved_hosts.parse_each(text, 'row', WhatIfHost)
 
 
 def read_requests(text: str) -> list[WhatIfRequest]:
-    """Read requests: objects with vcpus, memory_mb, and disk_gb, count, extra_specs if any.
+    """Read requests, which are objects with ``vcpus``, ``memory_mb`` and optional members.
 
-    :raises RowsError: says which request is wrong, and how
+    The optional members are ``disk_gb``, ``count`` and ``extra_specs``.
+
+    :raises RowsError: a request cannot be used; the message says which one and why
     """
     return saved_hosts.parse_each(text, 'request', _parse_request)
 
@@ -134,65 +139,72 @@ def _parse_request(row: Any) -> WhatIfRequest:
 def choices(
     text: str, creates: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
 ) -> list[WhatIfChoice]:
-    """Return the host that would get each instance.
+    """Return the hosts that each instance would get.
 
-    :param text: of :func:`read_hosts`
-    :param conf: option → value, of the group ``[numa_pmc]``
+    :param text: rows, as :func:`read_hosts` takes them
+    :param conf: {option: value} of the group ``[numa_pmc]``
     :param now_s: the time of the decisions [s since the epoch]
     """
-    ours, others = read_hosts(text), read_hosts(text)
-    neutral = {**conf, 'weight_multiplier': 0.0}
-    chosen = []
+    weighed_hosts, stock_hosts = read_hosts(text), read_hosts(text)
+    stock_conf = {**conf, 'weight_multiplier': 0.0}
+    host_choices = []
     for request_number, create in enumerate(creates, 1):
         for _ in range(create.instances):
-            mine = _place(ours, create, conf, now_s)
-            without = _place(others, create, neutral, now_s)
-            chosen.append(
+            weighed = _place_instance(weighed_hosts, create, conf, now_s)
+            stock = _place_instance(stock_hosts, create, stock_conf, now_s)
+            host_choices.append(
                 WhatIfChoice(
                     request_number,
-                    mine and mine.host,
-                    without and without.host,
-                    mine and mine.pressure,
-                    without and without.pressure,
-                    mine and mine.loss,
-                    without and without.loss,
+                    weighed and weighed.host,
+                    stock and stock.host,
+                    weighed and weighed.pressure,
+                    stock and stock.pressure,
+                    weighed and weighed.loss,
+                    stock and stock.loss,
                 )
             )
-    return chosen
+    return host_choices
 
 
-def _place(
+def _place_instance(
     hosts: Sequence[WhatIfHost], create: WhatIfRequest, conf: Mapping[str, Any], now_s: float
 ) -> saved_hosts.HostDecision | None:
-    """Give an instance its host; return the decision on it, None: none has room."""
-    roomy = [host for host in hosts if host.has_room(create)]
+    """Place an instance; return the decision about its host, or None if no host passes."""
+    roomy_hosts = [host for host in hosts if host.has_room(create)]
     guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
-    decisions = saved_hosts.decide([host.saved for host in roomy], guest_request, conf, now_s)
-    passing = [at for at, decision in enumerate(decisions) if decision.passes]
+    decisions = saved_hosts.decide(
+        [host.saved for host in roomy_hosts], guest_request, conf, now_s
+    )
+    passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:
         return None
-    roomy, decisions = [roomy[at] for at in passing], [decisions[at] for at in passing]
+    roomy_hosts, decisions = (
+        [roomy_hosts[position] for position in passing],
+        [decisions[position] for position in passing],
+    )
     multiplier = conf['weight_multiplier']
     weights = [
-        stock - multiplier * decision.penalty
-        for stock, decision in zip(_stock_weights(roomy), decisions)
+        stock_weight - multiplier * decision.penalty
+        for stock_weight, decision in zip(_stock_weights(roomy_hosts), decisions)
     ]
-    best = max(range(len(roomy)), key=weights.__getitem__)
-    roomy[best].consume(create)
+    best = max(range(len(roomy_hosts)), key=weights.__getitem__)
+    roomy_hosts[best].consume(create)
     return decisions[best]
 
 
 def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
-    """Return the sum of Nova's own weights, with the default multipliers, of each host."""
+    """Return the sum of each host's weights by Nova's weighers, with default multipliers."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
         (1.0, [max(0.0, host.free_mb) for host in hosts]),
         (1.0, [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts]),
         (-1.0, [host.io_ops for host in hosts]),
     )
-    total = [0.0] * len(hosts)
+    weights = [0.0] * len(hosts)
     for multiplier, column in columns:
-        most = max(column)
-        if most:
-            total = [sum_ + multiplier * value / most for sum_, value in zip(total, column)]
-    return total
+        maximum = max(column)
+        if maximum:
+            weights = [
+                weight + multiplier * value / maximum for weight, value in zip(weights, column)
+            ]
+    return weights

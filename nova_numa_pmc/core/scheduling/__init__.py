@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate the pressures that a guest would leave on a host, from what the scheduler knows."""
+"""Estimate the pressure and loss that a guest would cause, from what the scheduler knows."""

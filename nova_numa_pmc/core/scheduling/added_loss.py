@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate what the guests of a host would lose because of one more guest.
 
-It is the loss of :mod:`nova_numa_pmc.core.pressure` before it occurs: CPU demand that has to wait
-on the nodes that the guest would use, and cache lines that take longer because they come from
-another node or from busy memory. It is 0 where nothing waits, no memory is busy and the guest
-fits on one node.
+This is the loss of :mod:`nova_numa_pmc.core.pressure`, estimated before it occurs: CPU demand that
+has to wait on the nodes that the guest would use, and cache lines that take longer because they
+come from another node or from busy memory. It is 0 where nothing waits, no memory is busy and the
+guest fits on one node.
 """
 
 from __future__ import annotations
@@ -35,29 +35,31 @@ if TYPE_CHECKING:
     _Column = Sequence[float]
 
 
-#: The weight of the host's demand and traffic, spread evenly over its nodes, in what counts as
-#: the others' on a node; the node's own have the rest. At its start a guest meets the demand of
-#: its nodes; later, once its host has moved guests and others have come, that of the host. In
-#: ``make arena``, 0.4 to 1 make less difference than seeds do.
+#: The demand and traffic of other guests on a node are a weighted mean of the node's own figures
+#: and the host's, spread evenly over its nodes. This is the weight of the host's. When a guest
+#: starts, it meets the demand on its nodes; later, once the agent has moved guests and others have
+#: arrived, it meets that of the host. In ``make arena``, values from 0.4 to 1 differ less than
+#: seeds do.
 HOST_SHARE = 0.8
-#: Variance of a node's demand, relative to its mean [cores]: that of guests of six vCPUs that
-#: want a fifth of them, in bursts that their vCPUs have in common (assumed).
+#: Variance of a node's demand, relative to its mean [cores]: that of guests with six vCPUs which
+#: want a fifth of them, in bursts that a guest's vCPUs have in common (assumed).
 VARIANCE_RATIO = 2.0
-#: What waits because of a guest is divided by what it wants, but at least by this [cores].
+#: The demand that waits because of a guest is divided by the guest's demand, but at least by this
+#: [cores].
 DEMAND_MIN_CORES = 0.25
-#: Cache lines that a guest takes in a core-second, where no host has measured any (assumed):
+#: Cache lines that a guest is assumed to transfer per core-second if no host has measured any:
 #: 0.64 GB.
 LINES_PER_CORE_SEC = 1e7
 _SQRT_2, _SQRT_2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
 
 class AddedLoss(Record):
-    """What a guest would meet on a host.
+    """Utilisations that a guest would meet on a host, and the loss that it would cause there.
 
-    :param cpu_ratio, bandwidth_ratio, link_ratio: highest utilisations of the nodes that it would
-        use, with it
-    :param loss_ratio: what the host's guests, it included, would lose because of it, as a share of
-        the CPU that it wants; 0 to 1
+    :param cpu_ratio, bandwidth_ratio, link_ratio: the highest utilisation of any node that the
+        guest would use, with the guest on it
+    :param loss_ratio: what the host's guests, including the new one, would lose because of it, as
+        a share of the CPU time that it wants; 0 to 1
     """
 
     cpu_ratio: float
@@ -78,28 +80,30 @@ def added_loss(
     lines_per_core_sec: float,
     assumed: Sequence[float] = (0.0, 0.0, 0.0),
 ) -> AddedLoss:
-    """Return what a guest would meet on a host.
+    """Return the utilisations that a guest would meet on a host, and the loss that it would cause.
 
-    :param outcome: where it would go
-    :param lines_per_core_sec: cache lines that it takes in a core-second
-    :param assumed: utilisations of CPUs, bandwidth and link that are assumed at least
+    :param outcome: where the guest would go
+    :param lines_per_core_sec: cache lines that it transfers per core-second
+    :param assumed: lower bounds for the utilisations of CPUs, bandwidth and link
     """
-    # Records and names cost as much as all else here, and this is run for each host.
+    # Access by name would take as long as everything else here, and this runs for each host.
     _, _, _, positions, cpus, mems = outcome
-    wanted = guest[2]
+    guest_cores = guest[2]
     cores, demand, bandwidth, maximum, link = _columns(host)
-    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpus, wanted, assumed[0])
-    bytes_per_sec = wanted * lines_per_core_sec * LINE_BYTES
+    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpus, guest_cores, assumed[0])
+    bytes_per_sec = guest_cores * lines_per_core_sec * LINE_BYTES
     bandwidth_ratio, latency_ns = _memory_part(
-        bandwidth, maximum, mems or _with_memory(host), bytes_per_sec, assumed[1]
+        bandwidth, maximum, mems or _memory_positions(host), bytes_per_sec, assumed[1]
     )
     link_ratio = assumed[2]
     if link:
-        link_ratio = max(link_ratio, *(link[at] for at in positions))
-    # A guest that asks for all nodes, or whose nodes Nova chooses, is not compared by distance.
+        link_ratio = max(link_ratio, *(link[position] for position in positions))
+    # Distance does not count for guests that ask for all nodes or whose nodes Nova chooses.
     if (len(cpus) > 1 or mems != cpus) and guest.policy != model.SPREAD:
-        latency_ns += _distance_ns(host, cpus, mems or _with_memory(host), link_ratio)
-    loss_ratio = waiting_cores / (wanted if wanted > DEMAND_MIN_CORES else DEMAND_MIN_CORES)
+        latency_ns += _distance_ns(host, cpus, mems or _memory_positions(host), link_ratio)
+    loss_ratio = waiting_cores / (
+        guest_cores if guest_cores > DEMAND_MIN_CORES else DEMAND_MIN_CORES
+    )
     loss_ratio += lines_per_core_sec * latency_ns * 1e-9 / MLP_WITH_PREFETCH
     return tuple.__new__(
         AddedLoss,
@@ -107,16 +111,17 @@ def added_loss(
     )
 
 
-def _with_memory(host: Aggregates) -> Sequence[int]:
-    """Return the domains that have memory, where it may lie anywhere."""
+def _memory_positions(host: Aggregates) -> Sequence[int]:
+    """Return the positions of the domains with memory, where unbound memory may be."""
     capacities = host.capacity_mib
-    return [at for at, mib in enumerate(capacities) if mib] or range(len(capacities))
+    return [position for position, mib in enumerate(capacities) if mib] or range(len(capacities))
 
 
 def waiting(demand_cores: float, capacity_cores: float) -> float:
     """Return the demand that waits on average [cores].
 
-    h(D, C) = E[max(0, x − C)], for a demand x that varies normally around D with variance 2·D.
+    h(D, C) = E[max(0, x − C)], for a demand x that is normally distributed around D with
+    variance 2·D.
     """
     if demand_cores <= 0:
         return 0.0
@@ -128,10 +133,11 @@ def waiting(demand_cores: float, capacity_cores: float) -> float:
 
 
 def added_queueing(utilisation_ratio: float) -> float:
-    """Return the queueing that one more access adds to all of them, its own included.
+    """Return the queueing that one more access adds to all accesses, including itself.
 
-    :returns: d(u·q)/du, where q(u) = u/(1 − u), along its tangent above the knee, is what
-        :func:`pressure.loaded_latency_ns` multiplies by :data:`QUEUEING_FACTOR` and the latency
+    :returns: d(u·q)/du, where q(u) = u/(1 − u), continued along its tangent above the knee, is the
+        term that :func:`pressure.loaded_latency_ns` multiplies by :data:`QUEUEING_FACTOR` and the
+        latency
     """
     u = utilisation_ratio
     knee = u if u < QUEUEING_KNEE else QUEUEING_KNEE
@@ -140,46 +146,50 @@ def added_queueing(utilisation_ratio: float) -> float:
 
 
 def _cpu_part(
-    cores: _Column, demand: _Column, cpus: Sequence[int], wanted: float, assumed: float
+    cores: _Column, demand: _Column, cpus: Sequence[int], guest_cores: float, assumed: float
 ) -> tuple[float, float]:
-    """Return (highest utilisation of the guest's nodes, demand that waits because of it)."""
-    used_cores = cores[cpus[0]] if len(cpus) == 1 else sum([cores[at] for at in cpus])
+    """Return (highest CPU utilisation, demand that waits because of the guest [cores])."""
+    used_cores = cores[cpus[0]] if len(cpus) == 1 else sum([cores[position] for position in cpus])
     host_ratio = sum(demand) / (sum(cores) or 1.0)
-    highest = waiting_cores = 0.0
-    for at in cpus:
-        capacity = cores[at]
+    highest_ratio = waiting_cores = 0.0
+    for position in cpus:
+        capacity = cores[position]
         if capacity:
-            added = wanted * capacity / used_cores
-            others = demand[at]
-            after = others + HOST_SHARE * (host_ratio * capacity - others) + added
-            ratio = after / capacity
+            added_cores = guest_cores * capacity / used_cores
+            other_cores = demand[position]
+            total_cores = (
+                other_cores + HOST_SHARE * (host_ratio * capacity - other_cores) + added_cores
+            )
+            ratio = total_cores / capacity
             if ratio < assumed:
-                ratio, after = assumed, assumed * capacity
-            highest = ratio if ratio > highest else highest
-            more = waiting(after, capacity) - waiting(after - added, capacity)
-            if more > 0:  # a difference of rounding errors may be below
-                waiting_cores += more
-    return highest, waiting_cores
+                ratio, total_cores = assumed, assumed * capacity
+            highest_ratio = ratio if ratio > highest_ratio else highest_ratio
+            added_waiting = waiting(total_cores, capacity) - waiting(
+                total_cores - added_cores, capacity
+            )
+            if added_waiting > 0:  # rounding may make it negative
+                waiting_cores += added_waiting
+    return highest_ratio, waiting_cores
 
 
 def _memory_part(
     bandwidth: _Column, maximum: _Column, mems: Sequence[int], bytes_per_sec: float, assumed: float
 ) -> tuple[float, float]:
-    """Return (highest utilisation of the guest's memory, queueing that an access adds [ns])."""
+    """Return (highest bandwidth utilisation, queueing that an access adds [ns])."""
     if not maximum and not assumed:
         return 0.0, 0.0
     host_ratio = sum(bandwidth) / (sum(maximum) or 1.0)
-    highest = queueing = 0.0
-    for at in mems:
+    highest_ratio = queueing = 0.0
+    for position in mems:
         ratio = assumed
-        if maximum and maximum[at]:
-            others = bandwidth[at]
-            others += HOST_SHARE * (host_ratio * maximum[at] - others)
-            ratio = (others + bytes_per_sec / len(mems)) / maximum[at]
+        if maximum and maximum[position]:
+            other_bandwidth = bandwidth[position]
+            other_bandwidth += HOST_SHARE * (host_ratio * maximum[position] - other_bandwidth)
+            ratio = (other_bandwidth + bytes_per_sec / len(mems)) / maximum[position]
             ratio = ratio if ratio > assumed else assumed
-        highest = ratio if ratio > highest else highest
+        highest_ratio = ratio if ratio > highest_ratio else highest_ratio
         queueing += added_queueing(ratio)
-    return highest, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(mems)
+    return highest_ratio, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(mems)
 
 
 def _distance_ns(
@@ -187,24 +197,25 @@ def _distance_ns(
 ) -> float:
     """Return how much longer an access takes than a local one, with queueing on the link [ns].
 
-    By SLIT distances. The guest's accesses come from its nodes in proportion to their cores, and
-    go to its memory evenly.
+    The distances are those of SLIT. Accesses are assumed to come from the guest's nodes in
+    proportion to their cores, and to be spread evenly over its memory.
     """
-    used_cores = sum(host.cores[at] for at in cpus) or 1.0
+    used_cores = sum(host.cores[position] for position in cpus) or 1.0
     queueing = QUEUEING_FACTOR * added_queueing(link_ratio)
     total = 0.0
-    for at in cpus:
-        share, row = host.cores[at] / used_cores, host.distances[at]
-        for memory in mems:
-            if memory != at:
-                total += share * (max(0.0, row[memory] / row[at] - 1) + queueing)
+    for position in cpus:
+        share, row = host.cores[position] / used_cores, host.distances[position]
+        for memory_position in mems:
+            if memory_position != position:
+                total += share * (max(0.0, row[memory_position] / row[position] - 1) + queueing)
     return LOCAL_LATENCY_NS * total / len(mems)
 
 
 def _columns(host: Aggregates) -> tuple[_Column, _Column, _Column, _Column, _Column]:
-    """Return cores, demand [cores], bandwidth, its maximum [bytes/s] and link of each domain.
+    """Return columns of cores, demand [cores], bandwidth, its maximum [bytes/s] and link.
 
-    A column is empty where nothing of it is known, and has 0.0 where a domain's is not.
+    Demand that is not measured is assumed. Another unknown value is 0.0, and a column without any
+    known value may be empty.
     """
     if is_uniform(host):
         demand, bandwidth, maximum = host.demand, host.bandwidth, host.maximum

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host as columns: one list per quantity, one entry per memory domain.
+"""Represent a host by columns: one list per quantity, with one item per memory domain.
 
-The scheduler decides on these, for a thousand hosts per request: creating records of nodes would
+The scheduler decides on these for a thousand hosts per request. Creating records of nodes would
 take as long as the decision itself.
 """
 
@@ -16,11 +16,11 @@ from nova_numa_pmc.core.host_view import HUNDREDTHS_MIN, MIB, traffic_rate
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard  # novm: 3.10, and for types only
 
-    #: By position; None: nothing in it is known.
+    #: Values by position; None if none of them is known.
     Column = list[float | None] | None
 
     class UniformAggregates(Protocol):
-        """Aggregates where ``uniform`` is true: a column is None, or has no None in it."""
+        """Aggregates whose ``uniform`` is true: a column is None, or contains no None."""
 
         cores: list[float]
         threads: list[int]
@@ -40,15 +40,16 @@ class Aggregates:
     """A host's memory domains (:func:`memory_domains.merge`), by position.
 
     :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
-    :ivar capacity_mib, promised_mib: whole MiB
-    :ivar demand: [cores]
-    :ivar bandwidth, maximum: [bytes/s]
-    :ivar members: node ids
-    :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
-        does not change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
-    :ivar rotation: how many placements came before, modulo their number; breaks ties
-    :ivar uniform: each part of pressure is known on all domains or on none, and each domain
-        has CPUs and memory: the fast path of :func:`outcome.outcome` applies
+    :ivar capacity_mib, promised_mib: capacity and promised memory [whole MiB]
+    :ivar demand: CPU demand [cores]
+    :ivar bandwidth, maximum: DRAM traffic and its maximum [bytes/s]
+    :ivar link: utilisation of the busiest socket link
+    :ivar members: ids of the nodes of each domain
+    :ivar rate: measured DRAM traffic per core of demand [bytes/core-second], which later charges
+        do not change; None if it is unknown, see :func:`host_view.traffic_rate`
+    :ivar rotation: number of placements made before, modulo the number of domains; breaks ties
+    :ivar uniform: whether each part of pressure is known for all domains or for none, and each
+        domain has CPUs and memory, so that the fast path of :func:`outcome.outcome` applies
     """
 
     __slots__ = (
@@ -86,10 +87,10 @@ class Aggregates:
         uniform: bool | None = None,
         rotation: int = 0,
     ) -> None:
-        """Take the columns.
+        """Store the columns.
 
-        :param uniform: the attribute, if the caller knows it, else None; if it is true, a column
-            without any known value has to be None
+        :param uniform: the value of the attribute, or None if the caller does not know it; if it
+            is true, a column without any known value must be None
         """
         self.cores, self.threads = cores, threads
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
@@ -114,7 +115,7 @@ class Aggregates:
         self.rate = None
         if not demand or not bandwidth:
             return
-        if uniform:  # traffic_rate() inlined: calling it takes longer than this
+        if uniform:  # traffic_rate() inlined, because a call takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
             if hundredths >= HUNDREDTHS_MIN:
                 self.rate = (
@@ -122,14 +123,14 @@ class Aggregates:
                     * sum(bandwidth)  # type: ignore[arg-type]  # uniform: no None in it
                     / hundredths
                 )
-        else:  # a missing resource is not an unknown one
+        else:  # a resource that a domain lacks is not unknown
             self.rate = traffic_rate(
-                [value for value, has in zip(demand, cores) if has],
-                [value for value, has in zip(bandwidth, capacity_mib) if has or value is not None],
+                [value for value, domain_cores in zip(demand, cores) if domain_cores],
+                [value for value, mib in zip(bandwidth, capacity_mib) if mib or value is not None],
             )
 
     def view(self) -> model.HostView:
-        """Return a :class:`model.HostView` of the domains, each named by its first node."""
+        """Return the domains as a :class:`model.HostView`, each with the id of its first node."""
         count = len(self.cores)
         demand, bandwidth, maximum, link = (
             column or [None] * count
@@ -138,19 +139,19 @@ class Aggregates:
         return model.HostView(
             tuple(
                 model.NodeView(
-                    self.members[at][0],
-                    self.cores[at],
-                    self.threads[at],
-                    self.capacity_mib[at] * MIB,
-                    self.promised_mib[at] * MIB,
-                    self.guests[at],
-                    self.vcpus[at],
-                    demand[at],
-                    bandwidth[at],
-                    maximum[at],
-                    link[at],
+                    self.members[position][0],
+                    self.cores[position],
+                    self.threads[position],
+                    self.capacity_mib[position] * MIB,
+                    self.promised_mib[position] * MIB,
+                    self.guests[position],
+                    self.vcpus[position],
+                    demand[position],
+                    bandwidth[position],
+                    maximum[position],
+                    link[position],
                 )
-                for at in range(count)
+                for position in range(count)
             ),
             self.distances,
             self.rotation,
@@ -179,12 +180,12 @@ class Aggregates:
 
 
 def is_uniform(host: Aggregates) -> TypeGuard[UniformAggregates]:
-    """Return whether :attr:`Aggregates.uniform` is true, for type checkers."""
+    """Return :attr:`Aggregates.uniform`, which narrows the type for type checkers."""
     return host.uniform
 
 
 def aggregate(view: model.HostView) -> Aggregates:
-    """Turn a view of nodes into columns of memory domains.
+    """Return the columns of a host's memory domains from a view of its nodes.
 
     Memory is in whole MiB, as in Nova: promised memory is rounded up, capacity down.
     """
@@ -202,13 +203,13 @@ def aggregate(view: model.HostView) -> Aggregates:
         [node.bandwidth_max_bytes_per_sec for node in nodes],
         [node.link_ratio for node in nodes],
         merged.distances,
-        tuple(tuple(view.nodes[at].id for at in group) for group in groups),
+        tuple(tuple(view.nodes[position].id for position in group) for group in groups),
         rotation=view.rotation % len(groups) if groups else 0,
     )
 
 
 def _none_if_unknown(column: Column) -> Column:
-    """Return None for a column that knows nothing."""
+    """Return a column, or None if it has no known value."""
     if column is None or (column[0] is None and column.count(None) == len(column)):
         return None
     return column

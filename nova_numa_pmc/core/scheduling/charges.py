@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correct a host's figures for guests that arrived after the measurement, or that will move."""
+"""Correct a host's figures for guests that they do not include yet, or should not include."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
     from nova_numa_pmc.model import PlacementOptions
 
-#: Guests that came since the last measurement are charged as at most this many.
+#: Guests that arrived since the last measurement are charged as at most this many.
 GUESTS_MAX = 8
 
 
@@ -27,15 +27,15 @@ def add_new_guests(
     limits: PlacementOptions,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> Aggregates:
-    """Charge a host for guests that came after it was measured, where they probably went.
+    """Charge a host for guests that arrived after it was measured, where they probably went.
 
-    They are not known one by one: each is assumed to be as large as the requested guest, and to
-    have gone where that would have gone.
+    The guests are not known individually. Each is assumed to be about as large as the requested
+    guest, and to have gone where the hook would put a guest of that size by default.
 
-    :param host: left as it is
-    :param vcpus, memory_mib: sums over these guests. Below 0 counts as 0: what a guest that left
-        has freed is not known before the next measurement
-    :param cores_per_vcpu: what is expected of any guest of this host
+    :param host: a host, which is not changed
+    :param vcpus, memory_mib: sums over these guests. A negative sum counts as 0, because what a
+        guest that left has freed is not known before the next measurement
+    :param cores_per_vcpu: expected demand per vCPU of any guest on this host [cores]
     """
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
     if not vcpus and not memory_mib:
@@ -50,39 +50,48 @@ def add_new_guests(
     host = host.copy()
     for _ in range(count):
         positions = outcome(host, mean_guest, limits).at
-        cores = sum(host.cores[at] for at in positions)
-        _add(
+        cores = sum(host.cores[position] for position in positions)
+        _add_shares(
             host,
             mean_guest,
-            {at: host.cores[at] / cores if cores else 1 / len(positions) for at in positions},
+            {
+                position: host.cores[position] / cores if cores else 1 / len(positions)
+                for position in positions
+            },
         )
         host.rotation = (host.rotation + 1) % len(host.cores)
     return host
 
 
 def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
-    """Take a guest off a host that has it already, so that it does not count twice.
+    """Subtract a guest from a host that it is already on, so that it does not count twice.
 
-    The scheduler does not know on which nodes the guest is, so its size is taken off all domains
-    in proportion to their vCPUs.
+    The scheduler does not know on which nodes the guest is, so its size is subtracted from all
+    domains in proportion to their vCPUs.
     """
-    borne = host.vcpus if sum(host.vcpus) else host.cores
-    host, total = host.copy(), sum(borne)
-    _add(host, guest, {at: -vcpus / total for at, vcpus in enumerate(borne)} if total else {})
+    amounts = host.vcpus if sum(host.vcpus) else host.cores
+    host, total = host.copy(), sum(amounts)
+    _add_shares(
+        host,
+        guest,
+        {position: -amount / total for position, amount in enumerate(amounts)} if total else {},
+    )
     return host
 
 
-def _add(host: Aggregates, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
-    """Add shares of a guest to domains, or take them off where negative; never below 0."""
-    added = traffic(host, guest) or 0
-    for at, share in shares.items():
-        host.vcpus[at] = max(0, host.vcpus[at] + share * guest.vcpus)
-        host.guests[at] = max(0, host.guests[at] + share)
-        host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * guest.memory_mib))
-        wanted = host.demand[at] if host.demand else None
-        if host.demand and wanted is not None:
-            # Rounded as in merging nodes, so that ties are broken alike.
-            host.demand[at] = max(0, round(wanted + share * guest.demand_cores, 6))
-        served = host.bandwidth[at] if host.bandwidth else None
-        if host.bandwidth and served is not None:
-            host.bandwidth[at] = max(0, served + share * added)
+def _add_shares(host: Aggregates, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
+    """Add shares of a guest to domains, or subtract negative ones; amounts stay at least 0."""
+    guest_traffic = traffic(host, guest) or 0
+    for position, share in shares.items():
+        host.vcpus[position] = max(0, host.vcpus[position] + share * guest.vcpus)
+        host.guests[position] = max(0, host.guests[position] + share)
+        host.promised_mib[position] = max(
+            0, host.promised_mib[position] + round(share * guest.memory_mib)
+        )
+        demand = host.demand[position] if host.demand else None
+        if host.demand and demand is not None:
+            # Rounded as when nodes are merged, so that ties are broken in the same way.
+            host.demand[position] = max(0, round(demand + share * guest.demand_cores, 6))
+        bandwidth = host.bandwidth[position] if host.bandwidth else None
+        if host.bandwidth and bandwidth is not None:
+            host.bandwidth[position] = max(0, bandwidth + share * guest_traffic)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute the pressures that a guest would leave on a host, as the scheduler needs them.
+"""Compute the pressures that a guest would leave on a host, in the form the scheduler needs.
 
-The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
-case, a single node of a host that knows the same parts of all its nodes, is computed here
-without records, since place() takes as long as Nova's own weighers do for three hosts; the
-rest goes through place()'s own parts. A property test holds both against place().
+The decision is that of :func:`placement.place`, made on :class:`aggregates.Aggregates`. The usual
+case, a single node of a host that knows the same parts of pressure for all its nodes, is computed
+here without records, because place() takes as long for one host as Nova's own weighers take for
+three. Other cases use the functions that place() consists of. A property test compares both with
+place().
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, UniformAggregates
 
-#: Rounding error of a difference of pressures.
-_NOISE = 1e-6
-#: Policies by which a guest is placed on one node if one has room.
+#: Rounding error of the difference between two pressures.
+_ROUNDING_ERROR = 1e-6
+#: Policies that place a guest on one node if one has room.
 _ONE_NODE_POLICIES = model.AUTO, model.ONE_NODE
 
 
 class ExpectedGuest(Record):
-    """A guest that is to be scheduled, the same for all hosts.
+    """A guest that is to be scheduled.
 
-    :param vcpus, memory_mib: of its flavor; the mean of several guests has parts of vCPUs
-    :param demand_cores: what it is expected to want [cores]
+    :param vcpus, memory_mib: its size by its flavor; a mean of several guests may have fractional
+        vCPUs
+    :param demand_cores: its expected demand [cores]
     :param policy: one of :data:`model.POLICIES`
-    :param intensity: its traffic relative to the host's mean per core
+    :param intensity: its traffic per core relative to the host's mean
     """
 
     vcpus: float
@@ -49,14 +51,14 @@ class ExpectedGuest(Record):
 class Outcome(Record):
     """Pressures of a host with one more guest.
 
-    :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
-        'cpus_only'; anything else: it would be left floating
-    :param used: pressures of the domains that it would use, highest first, never empty;
-        :data:`ranking.PRESSURE_MAX` on a host without a CPU that guests may use
-    :param rest: pressures of the others, highest first
-    :param at: positions of the domains used
-    :param cpus, mems: the positions among them for the CPUs and for the memory,
-        the latter empty where that may lie anywhere
+    :param code: the kind of place, as place() names it: 'one_node', 'span', 'spread' or
+        'cpus_only'; with any other code, the guest would be left floating
+    :param used: pressures of the domains that the guest would use, highest first, never empty;
+        :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
+    :param rest: pressures of the other domains, highest first
+    :param at: positions of the domains that it would use
+    :param cpus, mems: positions of the domains of its CPUs and of its memory; ``mems`` is empty if
+        the memory may be anywhere
     """
 
     code: str
@@ -69,33 +71,35 @@ class Outcome(Record):
 
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions) -> Outcome:
     """Return the pressures of a host with one more guest."""
-    _, _, wanted, policy, intensity = guest
+    _, _, guest_cores, policy, intensity = guest
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
-        added = None
+        guest_traffic = None
         if host.maximum and host.bandwidth and host.rate is not None:
-            added = expected_traffic(wanted, intensity, host.rate)
-        present = host.demand
-        if present is None:
-            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        charged = _pressures_with_guest(host, present, wanted, added or 0)
-        best = _best(host, guest, charged, added, limits)
+            guest_traffic = expected_traffic(guest_cores, intensity, host.rate)
+        demand = host.demand
+        if demand is None:
+            demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+        pressures = _pressures_with_guest(host, demand, guest_cores, guest_traffic or 0)
+        best = _best_position(host, guest, pressures, guest_traffic, limits)
         if best is not None:
             rest: Sequence[float]
-            if len(charged) == 2:
-                rest = (_pressure_now(host, present, 1 - best),)
+            if len(pressures) == 2:
+                rest = (_pressure_now(host, demand, 1 - best),)
             else:
                 rest = sorted(
                     (
-                        _pressure_now(host, present, other)
-                        for other in range(len(charged))
-                        if other != best
+                        _pressure_now(host, demand, position)
+                        for position in range(len(pressures))
+                        if position != best
                     ),
                     reverse=True,
                 )
-            # A record's own check of its arguments takes as long as the rest of this branch.
-            at, pressed = (best,), (charged[best],)
-            return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
+            # A record's check of its arguments would take as long as the rest of this branch.
+            positions, used = (best,), (pressures[best],)
+            return tuple.__new__(
+                Outcome, ('one_node', used, rest, positions, positions, positions)
+            )
     return general_outcome(host, guest, limits)
 
 
@@ -106,12 +110,12 @@ def expected_guest(
     intensity: float = 1.0,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> ExpectedGuest:
-    """Return :class:`ExpectedGuest` for a guest without measurements."""
+    """Return the :class:`ExpectedGuest` for a guest without measurements."""
     return ExpectedGuest(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
 def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
-    """Return the guest with another estimate of what it wants per vCPU [cores]."""
+    """Return the guest with another expected demand per vCPU [cores]."""
     vcpus, memory_mib, _, policy, intensity = guest
     return tuple.__new__(
         ExpectedGuest, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
@@ -119,88 +123,89 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
 
 
 def _pressures_with_guest(
-    host: UniformAggregates, present: Sequence[float], wanted: float, added: float
+    host: UniformAggregates, demand: Sequence[float], guest_cores: float, guest_traffic: float
 ) -> list[float]:
-    """List each domain's pressure with the guest on it."""
-    charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
+    """Return, for each domain, the pressure that the guest would leave there."""
+    pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
     if host.maximum and host.bandwidth:
-        charged = [
-            max(pressure, (bandwidth + added) / maximum)
-            for pressure, bandwidth, maximum in zip(charged, host.bandwidth, host.maximum)
+        pressures = [
+            max(pressure, (bandwidth + guest_traffic) / maximum)
+            for pressure, bandwidth, maximum in zip(pressures, host.bandwidth, host.maximum)
         ]
-    return list(map(max, charged, host.link)) if host.link else charged
+    return list(map(max, pressures, host.link)) if host.link else pressures
 
 
-def _pressure_now(host: UniformAggregates, present: Sequence[float], at: int) -> float:
-    """Return a domain's pressure as it is."""
-    pressure = present[at] / host.cores[at]
+def _pressure_now(host: UniformAggregates, demand: Sequence[float], position: int) -> float:
+    """Return a domain's pressure without the guest."""
+    pressure = demand[position] / host.cores[position]
     if host.maximum and host.bandwidth:
-        pressure = max(pressure, host.bandwidth[at] / host.maximum[at])
-    return max(pressure, host.link[at]) if host.link else pressure
+        pressure = max(pressure, host.bandwidth[position] / host.maximum[position])
+    return max(pressure, host.link[position]) if host.link else pressure
 
 
-def _best(
+def _best_position(
     host: UniformAggregates,
     guest: ExpectedGuest,
-    charged: Sequence[float],
-    added: float | None,
+    pressures: Sequence[float],
+    guest_traffic: float | None,
     limits: model.PlacementOptions,
 ) -> int | None:
-    """Find the position of the best single domain, None: the guest fits on none.
+    """Return the position of the best single domain; None if the guest fits on none.
 
-    Two of ranking.KEY_FIELDS drop out: the floored pressure, as steps are monotone and the
-    lower pressure never has the higher floored one, and the distance.
+    Two of :data:`ranking.KEY_FIELDS` make no difference here: the pressure above the floor,
+    because a lower pressure is never the higher one after flooring, and the distance, which is 0.
     """
     vcpus, memory_mib, promised = guest.vcpus or 1, guest.memory_mib, host.promised_mib
     capacity = host.capacity_mib
-    fits = [
-        at
-        for at, threads in enumerate(host.threads)
-        if threads >= vcpus and capacity[at] - promised[at] >= memory_mib
+    positions = [
+        position
+        for position, threads in enumerate(host.threads)
+        if threads >= vcpus and capacity[position] - promised[position] >= memory_mib
     ]
     maximum = host.maximum
-    if added and maximum and guest.policy == model.AUTO and min(maximum) < added:
-        # A guest that alone exceeds a node's maximum, as in candidates.
-        need = min(added, sum(maximum))
-        fits = [at for at in fits if maximum[at] >= need]
-    if len(fits) < 2:
-        return fits[0] if fits else None
+    if guest_traffic and maximum and guest.policy == model.AUTO and min(maximum) < guest_traffic:
+        required = min(guest_traffic, sum(maximum))  # as in candidates._bandwidth_need()
+        positions = [position for position in positions if maximum[position] >= required]
+    if len(positions) < 2:
+        return positions[0] if positions else None
     step = limits.pressure_step
-    # A pressure lower by more than a step is lower in steps, too.
-    if len(fits) == 2:
-        one, two = fits
-        apart = charged[one] - charged[two]
-        if apart > step + _NOISE and charged[one] < PRESSURE_MAX:
-            return two
-        if apart < -step - _NOISE and charged[two] < PRESSURE_MAX:
-            return one
-    steps = [
-        int(charged[at] / step + 1e-9) if charged[at] <= 1 else ranking.steps(charged[at], limits)
-        for at in fits
+    # A pressure that is lower by more than a step is also lower in steps.
+    if len(positions) == 2:
+        first, second = positions
+        difference = pressures[first] - pressures[second]
+        if difference > step + _ROUNDING_ERROR and pressures[first] < PRESSURE_MAX:
+            return second
+        if difference < -step - _ROUNDING_ERROR and pressures[second] < PRESSURE_MAX:
+            return first
+    step_counts = [
+        int(pressures[position] / step + 1e-9)
+        if pressures[position] <= 1
+        else ranking.steps(pressures[position], limits)
+        for position in positions
     ]
-    least = min(steps)
-    if steps.count(least) == 1:
-        return fits[steps.index(least)]
+    fewest = min(step_counts)
+    if step_counts.count(fewest) == 1:
+        return positions[step_counts.index(fewest)]
     return min(
-        (at for at, count in zip(fits, steps) if count == least),
-        key=lambda at: (
-            round((host.vcpus[at] + guest.vcpus) / host.cores[at], 9),
-            round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
-            round(host.guests[at], 9),
-            (at - host.rotation) % len(host.cores),
+        (position for position, count in zip(positions, step_counts) if count == fewest),
+        key=lambda position: (
+            round((host.vcpus[position] + guest.vcpus) / host.cores[position], 9),
+            round((promised[position] + memory_mib) / host.capacity_mib[position], 6),
+            round(host.guests[position], 9),
+            (position - host.rotation) % len(host.cores),
         ),
     )
 
 
 def traffic(host: Aggregates, guest: ExpectedGuest) -> float | None:
-    """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
+    """Return a guest's traffic, estimated from its host's [bytes/s]; None if that is unknown."""
     return expected_traffic(guest.demand_cores, guest.intensity, host.rate)
 
 
 def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
-    """Return the request that :func:`placement.place` takes, for a guest on this host."""
+    """Return the request of a guest on this host, as :func:`placement.place` takes it."""
     return model.Request(
-        guest.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
+        guest.vcpus,  # type: ignore[arg-type]  # a mean may be fractional
         guest.memory_mib * MIB,
         policy=guest.policy,
         demand_cores=guest.demand_cores,
@@ -213,20 +218,20 @@ def general_outcome(
 ) -> Outcome:
     """Return the pressures of a host with one more guest, by :func:`placement.decide_place`.
 
-    A guest that would be left alone is taken to float over all nodes that have CPUs.
+    A guest that would be left alone is assumed to float over all nodes that have CPUs.
     """
     view = host.view()
     inputs = candidates.PlacementInput(
-        view, tuple((at,) for at in range(len(view.nodes))), view, request(host, guest)
+        view, tuple((position,) for position in range(len(view.nodes))), view, request(host, guest)
     )
-    decided = decide_place(inputs, limits)
-    if decided.ranks:
-        best = decided.ranks[0].candidate
+    decision = decide_place(inputs, limits)
+    if decision.ranks:
+        best = decision.ranks[0].candidate
     else:
-        cpus = tuple(at for at, cores in enumerate(host.cores) if cores)
+        cpus = tuple(position for position, cores in enumerate(host.cores) if cores)
         if not cpus:  # no CPU that the guest may use
-            return Outcome(decided.reason.code, (PRESSURE_MAX,), (), (0,), (0,), ())
+            return Outcome(decision.reason.code, (PRESSURE_MAX,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
     used, rest = ranking.pressures_with(inputs, best)
-    at = tuple(sorted({*best.cpus, *best.mems}))
-    return Outcome(decided.reason.code, tuple(used), rest, at, best.cpus, best.mems)
+    positions = tuple(sorted({*best.cpus, *best.mems}))
+    return Outcome(decision.reason.code, tuple(used), rest, positions, best.cpus, best.mems)
