@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc import model
+    from nova_numa_pmc.core.scheduling.outcome import Outcome
     from nova_numa_pmc.scheduler import nova_weighers
 
 #: Number of hosts in the text; the JSON has all of them.
@@ -220,10 +221,17 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'penalty': decision.penalty if decision.passes else None,
         'share': decision.share,
         'told': host_estimate.describe(estimate),
-        'outcome': estimate.outcome and estimate.outcome._asdict(),
+        'outcome': estimate.outcome and _outcome_to_data(estimate.outcome),
         'charged_vcpus': estimate.charged_vcpus,
         'nodes': saved_hosts.node_metrics(host),
     }
+
+
+def _outcome_to_data(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as plain data, where scripts know its positions as ``at``."""
+    data = outcome._asdict()
+    data['at'] = data.pop('positions')
+    return data
 
 
 def render(

@@ -142,11 +142,11 @@ def _worst_loss(
     It is unknown which of its nodes is the worst, so the most loaded one counts.
     """
     outcomes = [host_outcome]
-    if len(host_outcome.at) == 1:
+    if len(host_outcome.positions) == 1:
         nodes = ((position,) for position, cores in enumerate(host.cores) if cores)
         outcomes = [
             host_outcome._replace(
-                at=positions, cpus=positions, mems=positions if host_outcome.mems else ()
+                positions=positions, cpus=positions, mems=positions if host_outcome.mems else ()
             )
             for positions in nodes
         ]

@@ -101,7 +101,7 @@ class HostEstimate(Record):
     :param unknown: why the outcome is unknown; None if it is known
     :param charged_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
-    :param members: by position, the ids of a domain's nodes; ``outcome.at`` has such positions
+    :param members: by position, the ids of a domain's nodes; ``outcome`` has such positions
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
     :param host: the aggregates on which the outcome is based; None if it is unknown
@@ -326,7 +326,9 @@ def describe(estimate: HostEstimate) -> str:
         return 'unknown: %s' % estimate.unknown
     if host_outcome.used[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
-    nodes = tuple(node for position in host_outcome.at for node in estimate.members[position])
+    nodes = tuple(
+        node for position in host_outcome.positions for node in estimate.members[position]
+    )
     arrivals = ''
     if estimate.charged_vcpus:
         arrivals = ', with %g vCPUs that arrived after the measurement' % estimate.charged_vcpus

@@ -45,9 +45,9 @@ class NovaWeights(Record):
     shares: dict[str, list[float]]
     failed: dict[str, str]
 
-    def weight(self, at: int) -> float:
+    def weight(self, position: int) -> float:
         """Return the weight of the host at a position."""
-        return sum(weigher_shares[at] for weigher_shares in self.shares.values())
+        return sum(weigher_shares[position] for weigher_shares in self.shares.values())
 
 
 def weigh(

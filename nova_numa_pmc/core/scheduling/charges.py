@@ -49,7 +49,7 @@ def add_new_guests(
     )
     host = host.copy()
     for _ in range(count):
-        positions = outcome(host, mean_guest, limits).at
+        positions = outcome(host, mean_guest, limits).positions
         cores = sum(host.cores[position] for position in positions)
         _add_shares(
             host,

@@ -56,7 +56,7 @@ class Outcome(Record):
     :param used: pressures of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
     :param rest: pressures of the other domains, highest first
-    :param at: positions of the domains that it would use
+    :param positions: positions of the domains that the guest would use
     :param cpus, mems: positions of the domains of its CPUs and of its memory; ``mems`` is empty if
         the memory may be anywhere
     """
@@ -64,7 +64,7 @@ class Outcome(Record):
     code: str
     used: tuple[float, ...]
     rest: Sequence[float]
-    at: tuple[int, ...]
+    positions: tuple[int, ...]
     cpus: tuple[int, ...]
     mems: tuple[int, ...]
 

@@ -349,7 +349,7 @@ class HidingTest(unittest.TestCase):
             )
             least = missing.upper_quartile(
                 [
-                    self.part(part, nodes, *estimate.outcome.at)
+                    self.part(part, nodes, *estimate.outcome.positions)
                     for nodes, estimate in zip(hosts, own)
                     if nodes is not hosts[at]
                 ]

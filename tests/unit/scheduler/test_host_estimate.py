@@ -35,7 +35,7 @@ def ask(host_state, request=None, options=RULES, now_s=NOW_S):
 class EstimateTest(unittest.TestCase):
     def test_it_is_where_the_guest_would_go(self):
         found = ask(host(0.5, 0.25))
-        self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.at))
+        self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.positions))
         self.assertAlmostEqual(0.35, found.outcome.used[0])
         self.assertAlmostEqual(0.5, found.outcome.rest[0])
 

@@ -40,7 +40,7 @@ even = st.builds(
 
 
 def domains_of(found, columns):
-    return {node for at in found.at for node in columns.members[at]}
+    return {node for at in found.positions for node in columns.members[at]}
 
 
 class OutcomeTest(unittest.TestCase):
@@ -57,7 +57,7 @@ class OutcomeTest(unittest.TestCase):
         else:
             self.assertEqual(placed.reasons[0].code, found.code)
             self.assertEqual(
-                {at for at, cores in enumerate(columns.cores) if cores}, set(found.at)
+                {at for at, cores in enumerate(columns.cores) if cores}, set(found.positions)
             )
 
     @settings(max_examples=150, deadline=None)
@@ -67,7 +67,7 @@ class OutcomeTest(unittest.TestCase):
         short = outcome.outcome(columns, wanted, LIMITS)
         long = outcome.general_outcome(columns, wanted, LIMITS)
         self.assertEqual(long.code, short.code)
-        self.assertEqual(long.at, short.at)
+        self.assertEqual(long.positions, short.positions)
         self.assertEqual(long.used, tuple(short.used))
         self.assertEqual(list(long.rest), list(short.rest))
 
