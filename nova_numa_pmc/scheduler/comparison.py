@@ -99,7 +99,11 @@ def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None])
     Hosts without traffic do not count: their guests have not begun to work, which says nothing
     about other guests.
     """
-    rates = [place[0].rate for place in known_places if place and place[0].rate]
+    rates = [
+        place[0].bytes_per_core_sec
+        for place in known_places
+        if place and place[0].bytes_per_core_sec
+    ]
     return guest.intensity * (_median(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
 
 
@@ -162,14 +166,14 @@ def _parts_known(host: Aggregates) -> tuple[bool, bool, bool]:
     if host.uniform:
         return (
             host.demand is not None,
-            host.bandwidth is not None and host.maximum is not None,
+            host.bandwidth is not None and host.bandwidth_max is not None,
             host.link is not None,
         )
     return (
         _any_known(host.demand),
         any(
             bandwidth is not None and maximum
-            for bandwidth, maximum in zip(host.bandwidth or (), host.maximum or ())
+            for bandwidth, maximum in zip(host.bandwidth or (), host.bandwidth_max or ())
         ),
         _any_known(host.link),
     )

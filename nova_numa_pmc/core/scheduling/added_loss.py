@@ -89,11 +89,11 @@ def added_loss(
     # Access by name would take as long as everything else here, and this runs for each host.
     _, _, _, positions, cpus, mems = outcome
     guest_cores = guest[2]
-    cores, demand, bandwidth, maximum, link = _columns(host)
+    cores, demand, bandwidth, bandwidth_max, link = _columns(host)
     cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpus, guest_cores, assumed[0])
     bytes_per_sec = guest_cores * lines_per_core_sec * LINE_BYTES
     bandwidth_ratio, latency_ns = _memory_part(
-        bandwidth, maximum, mems or _memory_positions(host), bytes_per_sec, assumed[1]
+        bandwidth, bandwidth_max, mems or _memory_positions(host), bytes_per_sec, assumed[1]
     )
     link_ratio = assumed[2]
     if link:
@@ -173,19 +173,25 @@ def _cpu_part(
 
 
 def _memory_part(
-    bandwidth: _Column, maximum: _Column, mems: Sequence[int], bytes_per_sec: float, assumed: float
+    bandwidth: _Column,
+    bandwidth_max: _Column,
+    mems: Sequence[int],
+    bytes_per_sec: float,
+    assumed: float,
 ) -> tuple[float, float]:
     """Return (highest bandwidth utilisation, queueing that an access adds [ns])."""
-    if not maximum and not assumed:
+    if not bandwidth_max and not assumed:
         return 0.0, 0.0
-    host_ratio = sum(bandwidth) / (sum(maximum) or 1.0)
+    host_ratio = sum(bandwidth) / (sum(bandwidth_max) or 1.0)
     highest_ratio = queueing = 0.0
     for position in mems:
         ratio = assumed
-        if maximum and maximum[position]:
+        if bandwidth_max and bandwidth_max[position]:
             other_bandwidth = bandwidth[position]
-            other_bandwidth += HOST_SHARE * (host_ratio * maximum[position] - other_bandwidth)
-            ratio = (other_bandwidth + bytes_per_sec / len(mems)) / maximum[position]
+            other_bandwidth += HOST_SHARE * (
+                host_ratio * bandwidth_max[position] - other_bandwidth
+            )
+            ratio = (other_bandwidth + bytes_per_sec / len(mems)) / bandwidth_max[position]
             ratio = ratio if ratio > assumed else assumed
         highest_ratio = ratio if ratio > highest_ratio else highest_ratio
         queueing += added_queueing(ratio)
@@ -218,12 +224,12 @@ def _columns(host: Aggregates) -> tuple[_Column, _Column, _Column, _Column, _Col
     known value may be empty.
     """
     if is_uniform(host):
-        demand, bandwidth, maximum = host.demand, host.bandwidth, host.maximum
+        demand, bandwidth, bandwidth_max = host.demand, host.bandwidth, host.bandwidth_max
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        if not bandwidth or not maximum:
-            bandwidth = maximum = []
-        return host.cores, demand, bandwidth, maximum, host.link or ()
+        if not bandwidth or not bandwidth_max:
+            bandwidth = bandwidth_max = []
+        return host.cores, demand, bandwidth, bandwidth_max, host.link or ()
     nodes, _ = missing.fill_in(host.view().nodes)
     return (
         [node.cores for node in nodes],

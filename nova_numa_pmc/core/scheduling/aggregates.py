@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         vcpus: list[float]
         demand: list[float] | None
         bandwidth: list[float] | None
-        maximum: list[float] | None
+        bandwidth_max: list[float] | None
         link: list[float] | None
-        rate: float | None
+        bytes_per_core_sec: float | None
         rotation: int
 
 
@@ -42,11 +42,11 @@ class Aggregates:
     :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
     :ivar capacity_mib, promised_mib: capacity and promised memory [whole MiB]
     :ivar demand: CPU demand [cores]
-    :ivar bandwidth, maximum: DRAM traffic and its maximum [bytes/s]
+    :ivar bandwidth, bandwidth_max: DRAM traffic and its maximum [bytes/s]
     :ivar link: utilisation of the busiest socket link
     :ivar members: ids of the nodes of each domain
-    :ivar rate: measured DRAM traffic per core of demand [bytes/core-second], which later charges
-        do not change; None if it is unknown, see :func:`host_view.traffic_rate`
+    :ivar bytes_per_core_sec: measured DRAM traffic per core of demand, which later charges do not
+        change; None if it is unknown, see :func:`host_view.traffic_rate`
     :ivar rotation: number of placements made before, modulo the number of domains; breaks ties
     :ivar uniform: whether each part of pressure is known for all domains or for none, and each
         domain has CPUs and memory, so that the fast path of :func:`outcome.outcome` applies
@@ -61,13 +61,13 @@ class Aggregates:
         'vcpus',
         'demand',
         'bandwidth',
-        'maximum',
+        'bandwidth_max',
         'link',
         'distances',
         'members',
         'uniform',
         'rotation',
-        'rate',
+        'bytes_per_core_sec',
     )
 
     def __init__(
@@ -80,7 +80,7 @@ class Aggregates:
         vcpus: list[float],
         demand: Column,
         bandwidth: Column,
-        maximum: Column,
+        bandwidth_max: Column,
         link: Column,
         distances: tuple[tuple[float, ...], ...],
         members: tuple[tuple[int, ...], ...],
@@ -96,35 +96,34 @@ class Aggregates:
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
         self.guests, self.vcpus = guests, vcpus
         if uniform is None:
-            demand, bandwidth, maximum, link = map(
-                _none_if_unknown, (demand, bandwidth, maximum, link)
+            demand, bandwidth, bandwidth_max, link = map(
+                _none_if_unknown, (demand, bandwidth, bandwidth_max, link)
             )
             uniform = not (
                 0 in cores
                 or 0 in capacity_mib
-                or (maximum and 0 in maximum)
-                or any(None in column for column in (demand, bandwidth, maximum, link) if column)
+                or (bandwidth_max and 0 in bandwidth_max)
+                or any(
+                    None in column for column in (demand, bandwidth, bandwidth_max, link) if column
+                )
             )
-        self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
-        self.distances, self.members, self.uniform, self.rotation = (
-            distances,
-            members,
-            uniform,
-            rotation,
-        )
-        self.rate = None
+        self.demand, self.bandwidth = demand, bandwidth
+        self.bandwidth_max, self.link = bandwidth_max, link
+        self.distances, self.members = distances, members
+        self.uniform, self.rotation = uniform, rotation
+        self.bytes_per_core_sec = None
         if not demand or not bandwidth:
             return
         if uniform:  # traffic_rate() inlined, because a call takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
             if hundredths >= HUNDREDTHS_MIN:
-                self.rate = (
+                self.bytes_per_core_sec = (
                     100
                     * sum(bandwidth)  # type: ignore[arg-type]  # uniform: no None in it
                     / hundredths
                 )
         else:  # a resource that a domain lacks is not unknown
-            self.rate = traffic_rate(
+            self.bytes_per_core_sec = traffic_rate(
                 [value for value, domain_cores in zip(demand, cores) if domain_cores],
                 [value for value, mib in zip(bandwidth, capacity_mib) if mib or value is not None],
             )
@@ -132,9 +131,9 @@ class Aggregates:
     def view(self) -> model.HostView:
         """Return the domains as a :class:`model.HostView`, each with the id of its first node."""
         count = len(self.cores)
-        demand, bandwidth, maximum, link = (
+        demand, bandwidth, bandwidth_max, link = (
             column or [None] * count
-            for column in (self.demand, self.bandwidth, self.maximum, self.link)
+            for column in (self.demand, self.bandwidth, self.bandwidth_max, self.link)
         )
         return model.HostView(
             tuple(
@@ -148,7 +147,7 @@ class Aggregates:
                     self.vcpus[position],
                     demand[position],
                     bandwidth[position],
-                    maximum[position],
+                    bandwidth_max[position],
                     link[position],
                 )
                 for position in range(count)
@@ -168,14 +167,14 @@ class Aggregates:
             list(self.vcpus),
             self.demand and list(self.demand),
             self.bandwidth and list(self.bandwidth),
-            self.maximum,
+            self.bandwidth_max,
             self.link,
             self.distances,
             self.members,
             self.uniform,
             self.rotation,
         )
-        copy.rate = self.rate
+        copy.bytes_per_core_sec = self.bytes_per_core_sec
         return copy
 
 

@@ -75,8 +75,8 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
     if is_uniform(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         guest_traffic = None
-        if host.maximum and host.bandwidth and host.rate is not None:
-            guest_traffic = expected_traffic(guest_cores, intensity, host.rate)
+        if host.bandwidth_max and host.bandwidth and host.bytes_per_core_sec is not None:
+            guest_traffic = expected_traffic(guest_cores, intensity, host.bytes_per_core_sec)
         demand = host.demand
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
@@ -127,10 +127,10 @@ def _pressures_with_guest(
 ) -> list[float]:
     """Return, for each domain, the pressure that the guest would leave there."""
     pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
-    if host.maximum and host.bandwidth:
+    if host.bandwidth_max and host.bandwidth:
         pressures = [
             max(pressure, (bandwidth + guest_traffic) / maximum)
-            for pressure, bandwidth, maximum in zip(pressures, host.bandwidth, host.maximum)
+            for pressure, bandwidth, maximum in zip(pressures, host.bandwidth, host.bandwidth_max)
         ]
     return list(map(max, pressures, host.link)) if host.link else pressures
 
@@ -138,8 +138,8 @@ def _pressures_with_guest(
 def _pressure_now(host: UniformAggregates, demand: Sequence[float], position: int) -> float:
     """Return a domain's pressure without the guest."""
     pressure = demand[position] / host.cores[position]
-    if host.maximum and host.bandwidth:
-        pressure = max(pressure, host.bandwidth[position] / host.maximum[position])
+    if host.bandwidth_max and host.bandwidth:
+        pressure = max(pressure, host.bandwidth[position] / host.bandwidth_max[position])
     return max(pressure, host.link[position]) if host.link else pressure
 
 
@@ -162,10 +162,10 @@ def _best_position(
         for position, threads in enumerate(host.threads)
         if threads >= vcpus and capacity[position] - promised[position] >= memory_mib
     ]
-    maximum = host.maximum
-    if guest_traffic and maximum and guest.policy == model.AUTO and min(maximum) < guest_traffic:
-        required = min(guest_traffic, sum(maximum))  # as in candidates._bandwidth_need()
-        positions = [position for position in positions if maximum[position] >= required]
+    maxima = host.bandwidth_max
+    if guest_traffic and maxima and guest.policy == model.AUTO and min(maxima) < guest_traffic:
+        required = min(guest_traffic, sum(maxima))  # as in candidates._bandwidth_need()
+        positions = [position for position in positions if maxima[position] >= required]
     if len(positions) < 2:
         return positions[0] if positions else None
     step = limits.pressure_step
@@ -199,7 +199,7 @@ def _best_position(
 
 def traffic(host: Aggregates, guest: ExpectedGuest) -> float | None:
     """Return a guest's traffic, estimated from its host's [bytes/s]; None if that is unknown."""
-    return expected_traffic(guest.demand_cores, guest.intensity, host.rate)
+    return expected_traffic(guest.demand_cores, guest.intensity, host.bytes_per_core_sec)
 
 
 def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:

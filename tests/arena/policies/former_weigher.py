@@ -47,7 +47,7 @@ def _keys(known, asked):
         used_cores, mems = sum(host.cores[at] for at in found.cpus), found.mems or found.cpus
         highest = max(
             *(host.demand[at] / host.cores[at] + cores / used_cores for at in found.cpus),
-            *((host.bandwidth[at] + traffic / len(mems)) / host.maximum[at] for at in mems),
+            *((host.bandwidth[at] + traffic / len(mems)) / host.bandwidth_max[at] for at in mems),
         )
         others = list(found.rest) or [0.0]
         keys[position] = _digits(
