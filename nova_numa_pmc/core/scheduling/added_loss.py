@@ -117,7 +117,7 @@ def _memory_positions(host: Aggregates) -> Sequence[int]:
     return [position for position, mib in enumerate(capacities) if mib] or range(len(capacities))
 
 
-def waiting(demand_cores: float, capacity_cores: float) -> float:
+def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:
     """Return the demand that waits on average [cores].
 
     h(D, C) = E[max(0, x − C)], for a demand x that is normally distributed around D with
@@ -164,7 +164,7 @@ def _cpu_part(
             if ratio < assumed:
                 ratio, total_cores = assumed, assumed * capacity
             highest_ratio = ratio if ratio > highest_ratio else highest_ratio
-            added_waiting = waiting(total_cores, capacity) - waiting(
+            added_waiting = mean_waiting_cores(total_cores, capacity) - mean_waiting_cores(
                 total_cores - added_cores, capacity
             )
             if added_waiting > 0:  # rounding may make it negative

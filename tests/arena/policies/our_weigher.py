@@ -170,7 +170,7 @@ def _levelled(own, capacity):
 
 
 def _waiting(demand, capacity):
-    """Compute added_loss.waiting() of arrays."""
+    """Compute added_loss.mean_waiting_cores() of arrays."""
     sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
     excess = demand - capacity
     z = excess / sigma

@@ -44,17 +44,21 @@ class WaitingTest(unittest.TestCase):
                 * step
                 for z in range(-8000, 8000)
             ) / math.sqrt(2 * math.pi)
-            self.assertAlmostEqual(total, subject.waiting(demand, capacity), places=5)
+            self.assertAlmostEqual(total, subject.mean_waiting_cores(demand, capacity), places=5)
 
     @given(demands, demands, capacities)
     def test_more_demand_waits_more_and_no_more_than_it_is(self, one, other, capacity):
         low, high = sorted((one, other))
-        waits = subject.waiting(high, capacity) - subject.waiting(low, capacity)
-        self.assertTrue(-1e-9 <= subject.waiting(low, capacity) <= low + math.sqrt(2 * low))
+        waits = subject.mean_waiting_cores(high, capacity) - subject.mean_waiting_cores(
+            low, capacity
+        )
+        self.assertTrue(
+            -1e-9 <= subject.mean_waiting_cores(low, capacity) <= low + math.sqrt(2 * low)
+        )
         self.assertGreaterEqual(waits, -1e-9)
 
     def test_nothing_waits_without_demand(self):
-        self.assertEqual(0.0, subject.waiting(0.0, 4.0))
+        self.assertEqual(0.0, subject.mean_waiting_cores(0.0, 4.0))
 
 
 class QueueingTest(unittest.TestCase):
