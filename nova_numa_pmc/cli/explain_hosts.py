@@ -215,7 +215,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
     return {
         'host': decision.host,
         'passes': decision.passes,
-        'why': decision.why,
+        'why': decision.objection,
         'pressure': decision.pressure,
         'loss': decision.loss,
         'penalty': decision.penalty if decision.passes else None,
@@ -244,7 +244,7 @@ def render(
             '%d.' % number,
             tables.printable(decision.host),
             tables.number(decision.share, 3),
-            decision.why or 'passes',
+            decision.objection or 'passes',
             host_estimate.describe(decision.estimate),
         )
         for number, decision in enumerate(decisions, 1)

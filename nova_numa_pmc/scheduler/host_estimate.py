@@ -98,7 +98,7 @@ class HostEstimate(Record):
     """Pressures that a guest would leave on a host, as far as its metrics show.
 
     :param outcome: the pressures and the guest's place; None if they are unknown
-    :param unknown: why the outcome is unknown; None if it is known
+    :param why_unknown: why the outcome is unknown; None if it is known
     :param charged_vcpus: vCPUs of the guests that have arrived since the metrics were recorded
     :param measured: whether the CPU demand on the host's nodes is measured, not assumed
     :param members: by position, the ids of a domain's nodes; ``outcome`` has such positions
@@ -108,7 +108,7 @@ class HostEstimate(Record):
     """
 
     outcome: Outcome | None
-    unknown: str | None
+    why_unknown: str | None
     charged_vcpus: float = 0
     measured: bool = False
     members: tuple[tuple[int, ...], ...] = ()
@@ -323,7 +323,7 @@ def describe(estimate: HostEstimate) -> str:
     """Return an estimate as one line of text."""
     host_outcome = estimate.outcome
     if host_outcome is None:
-        return 'unknown: %s' % estimate.unknown
+        return 'unknown: %s' % estimate.why_unknown
     if host_outcome.used[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
     nodes = tuple(

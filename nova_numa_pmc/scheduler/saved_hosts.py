@@ -89,7 +89,7 @@ class HostDecision(Record):
     """Decision of the filter and the weigher about one host.
 
     :param host: the host's name
-    :param why: why the filter refuses the host; empty if it passes
+    :param objection: why the filter refuses the host; empty if it passes
     :param pressure: the highest utilisation of the nodes that the guest would use; None if it is
         unknown, if the host is refused, or if guests may use none of its CPUs
     :param loss: what guests would lose there because of the new one, as a share of the CPU time
@@ -101,7 +101,7 @@ class HostDecision(Record):
 
     host: str
     estimate: host_estimate.HostEstimate
-    why: str
+    objection: str
     pressure: float | None = None
     loss: float | None = None
     penalty: float = 0.0
@@ -110,7 +110,7 @@ class HostDecision(Record):
     @property
     def passes(self) -> bool:
         """Return whether the host passes the filter."""
-        return not self.why
+        return not self.objection
 
 
 def read(text: str) -> tuple[list[SavedHost], float]:

@@ -79,5 +79,5 @@ def _host_data(candidate: ShadowHost) -> dict[str, Any]:
         'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
         'loss': round(loss.loss_ratio, 4),
         'age_s': None if age_s is None else round(age_s),
-        'why': (candidate.estimate.unknown or '')[:40] if outcome is None else outcome.code,
+        'why': (candidate.estimate.why_unknown or '')[:40] if outcome is None else outcome.code,
     }

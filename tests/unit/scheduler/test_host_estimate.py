@@ -365,7 +365,7 @@ class PenaltyTest(unittest.TestCase):
             self.assertEqual(known, ask(told).outcome is not None)
         told = host(10.0, 0.4, cores=20.0, vcpus=32)
         told.vcpus_total = 64
-        self.assertIn('can cause', ask(told).unknown)
+        self.assertIn('can cause', ask(told).why_unknown)
 
 
 class FuzzTest(unittest.TestCase):

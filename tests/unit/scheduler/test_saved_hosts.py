@@ -61,7 +61,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['half', 'full'], order(judge(hosts)))
         decisions = judge(hosts, max_pressure=1.0)
         self.assertEqual(['half'], order(decisions))
-        self.assertIn('ceiling of 1', decisions[1].why)
+        self.assertIn('ceiling of 1', decisions[1].objection)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
@@ -101,7 +101,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_saved_at_is_the_time_of_the_decision(self):
         decisions = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
-        self.assertIn('3600 s old', decisions[0].estimate.unknown)
+        self.assertIn('3600 s old', decisions[0].estimate.why_unknown)
 
     def test_guests_that_came_since_are_charged(self):
         rows = [row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192), row('b', 1.0, 1.0)]
