@@ -84,7 +84,7 @@ class WhatIfChoice(Record):
     """Hosts that an instance would get with and without the weigher.
 
     :param request: the number of the request, from 1
-    :param host, without: the host with the weigher and without it; None if no host has room
+    :param host, host_without: the host with the weigher and without it; None if no host has room
     :param pressure, pressure_without: the highest utilisation of the nodes that the instance would
         use there; None if it is unknown, or if guests may use none of the host's CPUs
     :param loss, loss_without: what guests would lose there because of the instance, as a share of
@@ -93,7 +93,7 @@ class WhatIfChoice(Record):
 
     request: int
     host: str | None
-    without: str | None
+    host_without: str | None
     pressure: float | None = None
     pressure_without: float | None = None
     loss: float | None = None
@@ -102,7 +102,7 @@ class WhatIfChoice(Record):
     @property
     def changed(self) -> bool:
         """Return whether the instance gets another host with the weigher."""
-        return self.host != self.without
+        return self.host != self.host_without
 
 
 def read_hosts(text: str) -> list[WhatIfHost]:

@@ -91,13 +91,20 @@ def to_data(
         'instances': len(choices),
         'changed': sum(choice.changed for choice in choices),
         'without_room': sum(choice.host is None for choice in choices),
-        'without_room_otherwise': sum(choice.without is None for choice in choices),
+        'without_room_otherwise': sum(choice.host_without is None for choice in choices),
         'pressure': _mean(choice.pressure for choice in choices),
         'pressure_without': _mean(choice.pressure_without for choice in choices),
         'loss': _mean(choice.loss for choice in choices),
         'loss_without': _mean(choice.loss_without for choice in choices),
-        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in choices],
+        'choices': [_choice_to_data(choice) for choice in choices],
     }
+
+
+def _choice_to_data(choice: what_if_hosts.WhatIfChoice) -> dict[str, object]:
+    """Return a choice as plain data, where scripts know its host_without as ``without``."""
+    data = {**choice._asdict(), 'changed': choice.changed}
+    data['without'] = data.pop('host_without')
+    return data
 
 
 def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
@@ -125,7 +132,7 @@ def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
 def _render_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     counts = (
         sum(choice.host is None for choice in choices),
-        sum(choice.without is None for choice in choices),
+        sum(choice.host_without is None for choice in choices),
     )
     if not any(counts):
         return []
@@ -137,7 +144,7 @@ def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     rows = [
         (
             str(choice.request),
-            tables.printable(choice.without or '-'),
+            tables.printable(choice.host_without or '-'),
             tables.number(choice.pressure_without),
             tables.printable(choice.host or '-'),
             tables.number(choice.pressure),
