@@ -28,17 +28,17 @@ _TOP, _NAME_MAX = 3, 64
 class ShadowHost(Record):
     """A host of a decision.
 
-    :param others: weight that the weighers before ours have given to the host
+    :param other_weight: weight that the weighers before ours have given to the host
     :param share: weight that our weigher would add, at most 0
-    :param counted: weight that our weigher does add
+    :param counted_share: weight that our weigher does add
     :param loss: the guest's added loss there, assumed if the estimate is unknown
     :param age_s: age of the host's metrics; None if it has none
     """
 
     host: str
-    others: float
+    other_weight: float
     share: float
-    counted: float
+    counted_share: float
     loss: AddedLoss
     age_s: float | None
     estimate: HostEstimate
@@ -51,8 +51,12 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
     Nova draws one of the first few.
     """
     guest = guest_request.guest
-    by_preference = sorted(candidates, key=lambda candidate: -(candidate.others + candidate.share))
-    chosen = max(candidates, key=lambda candidate: candidate.others + candidate.counted)
+    by_preference = sorted(
+        candidates, key=lambda candidate: -(candidate.other_weight + candidate.share)
+    )
+    chosen = max(
+        candidates, key=lambda candidate: candidate.other_weight + candidate.counted_share
+    )
     data = {
         'version': VERSION,
         'at': round(now_s),
@@ -73,7 +77,7 @@ def _host_data(candidate: ShadowHost) -> dict[str, Any]:
     loss, age_s = candidate.loss, candidate.age_s
     return {
         'host': candidate.host[:_NAME_MAX],
-        'others': round(candidate.others, 3),
+        'others': round(candidate.other_weight, 3),
         'share': round(candidate.share, 3),
         # It is infinite if guests may use none of the host's CPUs; JSON has no infinity.
         'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),

@@ -101,16 +101,16 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
         )
         for host_state, loss in zip(host_states, losses)
     ]
-    counted = [
+    counted_penalties = [
         value if mode == scheduler_conf.ON else 0.0 for value, mode in zip(penalties, modes)
     ]
     if LOG.isEnabledFor(logging.DEBUG):
         _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:
-        columns = zip(weighed, modes, penalties, counted, losses, estimates)
+        columns = zip(weighed, modes, penalties, counted_penalties, losses, estimates)
         candidates = [_shadow_host(now_s, default, *values) for values in columns]
         LOG.info('%s', shadow.line(guest_request, candidates, now_s))
-    return counted
+    return counted_penalties
 
 
 def _log_penalties(
@@ -134,7 +134,7 @@ def _shadow_host(
     weighed: WeighedObject,
     mode: str,
     own_penalty: float,
-    counted: float,
+    counted_penalty: float,
     loss: AddedLoss,
     estimate: host_estimate.HostEstimate,
 ) -> shadow.ShadowHost:
@@ -144,7 +144,7 @@ def _shadow_host(
         host_state.host,
         weighed.weight,
         0.0 if mode == scheduler_conf.OFF else -multiplier * own_penalty,
-        -multiplier * counted,
+        -multiplier * counted_penalty,
         loss,
         host_estimate.age_s(host_state, now_s),
         estimate,
