@@ -58,8 +58,8 @@ class PairedMeans(Record):
 class ShadowSummary(Record):
     """Summary of a log.
 
-    :param then: mean pressures at the time of the decisions that would have changed; None if there
-        are none
+    :param pressure: mean pressures at the time of the decisions that would have changed; None if
+        there are none
     :param loss: mean losses of the same decisions; None if there are none
     :param later: {seconds: mean pressures that much later}, over those of the same decisions whose
         hosts a line at about that time names
@@ -70,7 +70,7 @@ class ShadowSummary(Record):
     changed: int
     first_s: float
     last_s: float
-    then: PairedMeans | None
+    pressure: PairedMeans | None
     loss: PairedMeans | None
     later: dict[int, PairedMeans]
     broken: int
@@ -117,7 +117,7 @@ def _name(data: Any) -> str:
     return name
 
 
-def sum_up(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
+def summarise(logged: Iterable[ShadowDecision | None]) -> ShadowSummary:
     """Return a summary of decisions; None stands for one that could not be read."""
     readable, broken = [], 0
     for decision in logged:

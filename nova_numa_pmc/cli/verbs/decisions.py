@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; return the exit code."""
     try:
-        summary = shadow_log.sum_up(shadow_log.decisions(_lines(args.logs)))
+        summary = shadow_log.summarise(shadow_log.decisions(_lines(args.logs)))
     except (OSError, EOFError) as error:
         print('%s: %s' % (getattr(error, 'filename', None) or 'log', error), file=sys.stderr)
         return exits.PROBLEM
@@ -73,12 +73,16 @@ def _lines(paths: list[str]) -> Iterator[str]:
 
 
 def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
-    """Return the summary as plain data."""
+    """Return the summary as plain data, where scripts know its pressure as ``then``."""
     return {
-        **summary._asdict(),
-        'then': summary.then and summary.then._asdict(),
+        'decisions': summary.decisions,
+        'changed': summary.changed,
+        'first_s': summary.first_s,
+        'last_s': summary.last_s,
+        'then': summary.pressure and summary.pressure._asdict(),
         'loss': summary.loss and summary.loss._asdict(),
         'later': {str(seconds): means._asdict() for seconds, means in summary.later.items()},
+        'broken': summary.broken,
     }
 
 
@@ -103,7 +107,7 @@ def render(summary: shadow_log.ShadowSummary) -> list[str]:
         )
         for figure, digits, means in (
             ('loss then', 4, summary.loss),
-            ('pressure then', 2, summary.then),
+            ('pressure then', 2, summary.pressure),
             *(
                 ('pressure %d h later' % (seconds // 3600), 2, means)
                 for seconds, means in summary.later.items()

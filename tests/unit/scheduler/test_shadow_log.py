@@ -9,7 +9,7 @@ from tests.fixtures.shadow import line
 
 
 def summed(*lines):
-    return subject.sum_up(subject.decisions(lines))
+    return subject.summarise(subject.decisions(lines))
 
 
 class SummedTest(unittest.TestCase):
@@ -21,7 +21,7 @@ class SummedTest(unittest.TestCase):
             line(0.0, a=0.9, b=0.1),
         )
         self.assertEqual((3, 2, 0.0, 90000.0, 0), (*found[:4], found.broken))
-        self.assertEqual((2, 0.8, 0.2), tuple(found.then))
+        self.assertEqual((2, 0.8, 0.2), tuple(found.pressure))
         self.assertEqual((1, 0.8, 0.2), tuple(found.later[3600]))
         self.assertEqual((1, 0.7, 0.3), tuple(found.later[86400]))
 
@@ -31,7 +31,7 @@ class SummedTest(unittest.TestCase):
 
     def test_hosts_of_unknown_pressure_are_left_out(self):
         found = summed(line(0.0, a=0.9, b=None))
-        self.assertEqual((1, 1, None), (found.decisions, found.changed, found.then))
+        self.assertEqual((1, 1, None), (found.decisions, found.changed, found.pressure))
 
     def test_nothing(self):
         self.assertEqual((0, 0), summed('x\n')[:2])
