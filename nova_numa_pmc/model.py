@@ -62,7 +62,7 @@ class Node(Record):
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: memory that the kernel cannot reclaim (slab, page tables, stacks)
-    :param online_cpus: ``cpus`` and those withheld from unpinned guests
+    :param online_cpus: ``cpus`` and the CPUs that are withheld from unpinned guests
     :param usable_cpus: CPUs that a ``<vcpu cpuset>`` may give to a guest: online, neither
         isolated nor nohz_full, and in the guests' partition
     :param memory: the kind of its memory, as the kernel reports it
@@ -112,8 +112,8 @@ class Guest(Record):
 
     :param vcpus: vCPUs online at start
     :param vcpus_max: maximum in the XML; None: equal to ``vcpus``; see :attr:`vcpus_limit`
-    :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and is *promised*;
-        persistent memory does not count
+    :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and that it is
+        *promised*; persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``; None if the XML sets none
     :param placed_by: how others have already placed it ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: it is ours to place
@@ -121,14 +121,14 @@ class Guest(Record):
         been applied
     :param mem_nodes: ids of the nodes that numatune names; empty: none
     :param page_bytes: size of the huge pages that back its memory; None: normal pages
-    :param locked: its memory cannot be moved (``<locked/>``, SEV, VFIO)
+    :param locked: whether its memory cannot be moved (``<locked/>``, SEV, VFIO)
     :param pci_devices: PCI addresses ('0000:3b:00.1') of its host devices
     :param extra_specs: the flavor's ``numa_pmc:*`` extra specs, sorted (key, value) pairs
     :param pid: id of its QEMU process; None if unknown (it is read from status files)
     :param pinned_cpus: the union of the CPUs to which others have pinned its vCPUs;
         None: not pinned
     :param flavor: name of Nova's flavor; None: not a guest of Nova, or not reported
-    :param preallocated: its memory is allocated before its CPUs run (``<allocation
+    :param preallocated: whether its memory is allocated before its CPUs run (``<allocation
         mode='immediate'/>``), as is that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs, ascending; empty if unknown (from status files)
     :param host_devices: names of other devices of the host that it uses, sorted:
@@ -199,7 +199,8 @@ class Promise(Record):
     :param started: whether its start was seen; if not, the start is in progress
     :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when it was promised; empty: not recorded
-    :param missed: the installed hook failed to place it at its start, so the agent does
+    :param missed: whether the installed hook failed to place it at its start, so that the agent
+        does
     :param cpus: CPUs, ascending, of the L3 cache that it is held to on its nodes
         (:func:`pools.cpus_held`); empty: all CPUs of these nodes that it may use
     """

@@ -70,15 +70,15 @@ else:
             """Append named values and defaults to the positional ones."""
             rest = cls._fields[len(values) :]
             by_name = {**cls._field_defaults, **named}
-            unexpected = named.keys() - rest or [name for name in rest if name not in by_name]
-            if unexpected or len(values) > len(cls._fields):
+            wrong_names = named.keys() - rest or [name for name in rest if name not in by_name]
+            if wrong_names or len(values) > len(cls._fields):
                 raise TypeError(
                     '%s takes %s: %d given, missing or not taken: %s'
                     % (
                         cls.__name__,
                         ' '.join(cls._fields),
                         len(values),
-                        ' '.join(unexpected) or 'none',
+                        ' '.join(wrong_names) or 'none',
                     )
                 )
             return (*values, *(by_name[name] for name in rest))

@@ -2,7 +2,7 @@
 """The agent: measure, publish, hold guests to their places, and make the moves that pay.
 
 One thread runs a loop of ticks. A tick consists of stages that fail independently of each other.
-A failing stage is logged once, and again when it works.
+A stage is logged when it begins to fail, and again when it works.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class Agent:
     """The agent of one host.
 
     :param root: directory that contains proc, sys and run (tests)
-    :param listener: receives libvirt's events and has been started; None: only status files are
-        read
+    :param listener: a started receiver of libvirt's events; None: only status files are read
     :ivar options: the options in force
     """
 
@@ -256,7 +255,7 @@ class Agent:
     def _guests(self) -> tuple[model.Guest, ...]:
         # The sample has reported the problems.
         running, _ = self._guest_events.guests.read()
-        # If they cannot be read, no guest is held or moved, as that might violate an override.
+        # If the overrides cannot be read, no guest is held or moved, as that might violate one.
         guests, problems = overrides.with_overrides(running, self._root)
         self._problem_log.log_problems(problems)
         return guests
@@ -274,7 +273,7 @@ class Agent:
     def _publication(self, tick: Tick) -> Publication | None:
         """Return the host's publication, or None.
 
-        Nothing is published of a first sample, which has no rates and would replace a better
+        A first sample is not published, because it has no rates and would replace a better
         publication.
         """
         if not (

@@ -48,7 +48,7 @@ class CacheWidening:
     def widen(self, tick: Tick) -> Tick:
         """Widen the guest that waits most, on each cache on which waiting persists.
 
-        :param tick: with sample, host and promises
+        :param tick: a tick with a sample, the host and its promises
         :returns: the tick with the current promises
         :raises StateError: a promise cannot be written
         """

@@ -50,7 +50,7 @@ class DemandFile:
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval and return the host's demand over the longer horizon.
 
-        :param tick: with sample, host and promises
+        :param tick: a tick with a sample, the host and its promises
         :param options: the file is written only if the agent publishes
         :returns: {node id: load}, and the demand of the pools other than the floating one
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collect events of guests from libvirt, its status directory and the guests' control groups.
 
-Each of the three sources may be missing; the next tick then finds the changes.
+Any of the three sources may be missing; the next tick then finds what it would have reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BY_STATUS_FILES = 'status files'
 class GuestEvents:
     """Collects the names of guests that have changed, until they are handled.
 
-    :param listener: receives libvirt's events and has been started; None: there is none
+    :param listener: a started receiver of libvirt's events; None: there is none
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GuestEvents:
     ) -> None:
         self._root, self._log, self._clock, self._listener = root, log, clock, listener
         self.guests = live_guests.LiveGuests(root, listener)
-        self._pending: set[str] = set()  # names
+        self._pending: set[str] = set()  # names of guests
         self._since_s = 0.0  # when the first of them was received
         self._directory: int | None = None  # the watch of the status directory
         self._names: dict[int, str] = {}  # watch of a group → name of its guest

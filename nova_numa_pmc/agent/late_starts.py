@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.tick import Tick
 
-#: This much of a guest's memory on other nodes is not worth a walk through its memory: pages that
-#: QEMU and libvirt share stay there anyway. It is no more than that so that small guests, too
-#: (above 25 MiB), have at least 99 % of their memory at home.
+#: If no more than this of a guest's memory is on other nodes, its memory is not walked through:
+#: pages that QEMU and libvirt share stay there anyway. The amount is so small that even guests of
+#: little more than 25 MiB have at least 99 % of their memory at home.
 _NEGLIGIBLE_BYTES = 256 << 10
 #: Time given to the hook, its default timeout: the second tick that sees a start finishes it [ns].
 PATIENCE_NS = 2 * 10**9

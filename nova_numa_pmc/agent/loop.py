@@ -60,7 +60,7 @@ class AgentLoop:
         while self._idle_until(due_s):
             self._tick()
             if not ready:
-                # Not before something is published, which units ordered after this one may read.
+                # Not earlier: units that are ordered after this one may read the publication.
                 self._notify_manager(notify.READY)
                 ready = True
             due_s += self._interval_s()

@@ -18,7 +18,7 @@ _KEPT_MAX = 1000
 
 
 class ProblemLog:
-    """Logs when a stage begins to fail and when it works again; other problems at most hourly.
+    """Logs when a stage begins to fail or works again, and other problems at most once an hour.
 
     :param clock: monotonic clock [s]
     """
@@ -35,13 +35,13 @@ class ProblemLog:
             yield
         except Exception as error:
             is_known = isinstance(error, (NumaPmcError, OSError))
-            kind = type(error).__name__
-            if self._failing.get(name) != kind:
-                self._failing[name] = kind
+            type_name = type(error).__name__
+            if self._failing.get(name) != type_name:
+                self._failing[name] = type_name
                 self._log.warning(
                     '%s fails: %s',
                     name,
-                    error if is_known else '%s: %s' % (kind, error),
+                    error if is_known else '%s: %s' % (type_name, error),
                     exc_info=None if is_known else error,
                 )
         else:

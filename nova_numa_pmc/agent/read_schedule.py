@@ -47,7 +47,7 @@ class ReadSchedule:
         promise, its nodes or the host's CPUs have changed. Every :data:`FULL_CHECK_S`, all guests
         are due.
 
-        :param tick: with host and promises
+        :param tick: a tick with the host and its promises
         :param places: {uuid: node ids} of widened guests
         :param watched: uuids of the guests whose groups are watched
         """

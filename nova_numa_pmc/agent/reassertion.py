@@ -73,7 +73,7 @@ class Reassertion:
     ) -> set[str]:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
-        :param tick: with host and promises
+        :param tick: a tick with the host and its promises
         :param places: {uuid: node ids} of widened guests, which are held to these nodes' CPUs
             instead of those of their promises
         :param covered: ids of the nodes whose memory covers its promises; None: all

@@ -54,7 +54,7 @@ class Rebalancer:
 
         Nothing is planned while moves are in progress, because the sample would measure the moves.
 
-        :param tick: with sample, host and promises
+        :param tick: a tick with a sample, the host and its promises
         :param sampler: the sampler that took the sample
         :returns: the plan; None: none was made
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query the Python that runs a service of Nova for the modules of Nova and of ours that it finds.
+"""Ask the Python that runs one of Nova's services which modules of Nova and of ours it finds.
 
 It may not be the Python that runs this command. With a distribution's Nova, pip installs to
 another prefix, and a virtual environment has a Nova of its own or none.
@@ -95,8 +95,8 @@ def query(
 ) -> InterpreterModules:
     """Query a Python as the user that the service runs as, and return what it found.
 
-    :param owner: (uid, gid) to run the interpreter as if we are root, because that user may be
-        able to change it
+    :param owner: (uid, gid) of the user as whom to run the interpreter, if we are root: that user
+        may be able to change it
     """
     identity: dict[str, Any] = {}
     if owner is not None and os.geteuid() == 0:

@@ -152,7 +152,7 @@ def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]
 def _positions_by_weight(
     weights: nova_weighers.NovaWeights, passing_hosts: list[str]
 ) -> list[int]:
-    """Return the hosts' positions in ``passing_hosts``, the one of the highest weight first."""
+    """Return the hosts' positions in ``passing_hosts``, the highest weight first."""
     return sorted(range(len(passing_hosts)), key=lambda position: -weights.weight(position))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the moves of a command, in turn with the agent; show progress, and end on a signal."""
+"""Make a command's moves while the agent makes none; show progress, and end on a signal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import CommandContext
     from nova_numa_pmc.core.rebalance import plan_records
 
-LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
+LOG = logging.getLogger(__name__)
 #: Interval at which to check whether a guest being moved must now be left alone [s].
 _CHECK_S = 1.0
 #: Time after which waiting for the move lock is reported [s]; a tick of the agent takes less.

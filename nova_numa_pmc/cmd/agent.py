@@ -140,8 +140,8 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
 
 
 def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
-    # Signals are blocked before libvirt and the exporter start threads, which inherit that and
-    # therefore receive none.
+    # Signals are blocked before libvirt and the exporter start threads, which inherit the mask and
+    # therefore receive no signals.
     with (
         signals.blocked() as wait,
         Agent(options, args.root, _listener(args.root)) as agent,

@@ -43,18 +43,18 @@ def integer(value: object) -> int:
 def add_distances(maximum: dict[str, int], view: model.HostView) -> None:
     """Add the distances between nodes to the values of a metric."""
     count = len(view.nodes)
-    pairs = [
+    distances = [
         min(255, max(0, round(distance(view, row, column))))
         for row in range(count)
         for column in range(count)
         if row != column
     ]
-    if len(set(pairs)) <= 1:
-        maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
+    if len(set(distances)) <= 1:
+        maximum['pmc.far'] = distances[0] if distances else LOCAL_DISTANCE
         return
-    for start in range(0, len(pairs), _DISTANCES_PER_VALUE):
+    for start in range(0, len(distances), _DISTANCES_PER_VALUE):
         maximum['pmc.x%d' % (start // _DISTANCES_PER_VALUE)] = int.from_bytes(
-            pairs[start : start + _DISTANCES_PER_VALUE], 'little'
+            distances[start : start + _DISTANCES_PER_VALUE], 'little'
         )
 
 

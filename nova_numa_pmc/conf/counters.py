@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of measurement: the group ``[counters]``.
 
-They use oslo.config's types, as the libvirt hook needs none of them.
+Their types are those of oslo.config, because the libvirt hook reads none of these options.
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ class NodeUse(Record):
 class CpuRates(Record):
     """Rates of the events of some CPUs; None if unknown.
 
-    :param share: the smallest share of the time for which any of the counters counted, without
-        those of the last two fields, which are multiplexed separately and count only guests
+    :param share: the smallest share of the time for which any of the counters counted. The
+        counters of the last two fields are not considered: they are multiplexed separately, and
+        count only guests
     """
 
     local_per_sec: float | None

@@ -319,9 +319,9 @@ def capacity_bytes(node: model.Node, limits: model.PlacementOptions) -> int:
 def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list[float]:
     """Return the capacity C_n of each node by position [cores].
 
-    It is the number of the node's cores, plus s for each further usable SMT sibling. A busy
-    sibling adds far less than a core: when XAPI counted threads as cores, its guests lost more CPU
-    time than they gained by locality.
+    It is the number of the node's cores, plus ``limits.smt_ratio`` for each further usable SMT
+    sibling. A busy sibling adds far less than a core: when XAPI counted threads as cores, its
+    guests lost more CPU time than they gained by locality.
     """
     position_of_cpu = {
         cpu: position for position, node in enumerate(host.nodes) for cpu in node.cpus
@@ -437,7 +437,7 @@ def _add(amounts: list[int], homes: tuple[int, ...], shares: Sequence[int]) -> N
 
 
 def _huge_free(node: model.Node, promised_bytes: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """List (page size, free bytes), without what promised guests have yet to take."""
+    """List (page size, free bytes), less what guests were promised and have yet to take."""
     return tuple(
         (
             pool.page_bytes,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the single values of a domain's XML: numbers, sizes, CPU sets, names.
+"""Check single values from a domain's XML: numbers, sizes, CPU sets, names.
 
 Each function takes text from outside. It returns a value that the rest of the package can trust,
 or raises :class:`DomainError` with what is wrong; text quoted in a message is escaped and

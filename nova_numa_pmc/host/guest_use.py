@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read at each tick for how long and where the running guests ran, and where their memory is."""
+"""Read at each tick where and for how long the running guests ran, and where their memory is."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class GuestUseReader:
         :param throttled: {directory: time for which the group had been throttled [ns]} at the
             last tick
         """
-        limits = []
+        interval_quotas = []
         for group in self._kept[guest.life].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
             old_ns = throttled.get(group.directory)
@@ -163,7 +163,7 @@ class GuestUseReader:
             else:
                 new_ns = old_ns
             self._throttled[group.directory] = new_ns
-            limits.append(
+            interval_quotas.append(
                 cpu_wait.Quota(
                     group.cores,
                     group.tids,
@@ -172,7 +172,7 @@ class GuestUseReader:
                     else None,
                 )
             )
-        return tuple(limits)
+        return tuple(interval_quotas)
 
     def _forget(self, present: Iterable[Guest]) -> None:
         present_lives = {guest.life for guest in present}

@@ -100,7 +100,7 @@ def render(limit_s: int, site: str | None = None) -> bytes:
 
 
 def writable_by_others(site: str) -> str | None:
-    """Return the first directory on the package's path that others than root can change, or None.
+    """Return the first directory on the package's path that not only root can change, or None.
 
     The hook imports the package as root.
     """

@@ -37,7 +37,7 @@ def _wait(sender: _socket.socket, limit_s: float) -> float:
 
 
 class JournalLines:
-    """Log lines of one process of the hook.
+    """The log of one process of the hook.
 
     :ivar lost: number of lines that could not be sent
     """

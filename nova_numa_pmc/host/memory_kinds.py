@@ -10,7 +10,7 @@ The first of these sources that knows a node decides:
   memory, persistent memory, and memory that firmware has reserved for special purposes
 * ``/sys/devices/virtual/memory_tiering`` (6.1): a tier is slower if its number is higher than that
   of any node with CPUs (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
-* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver reports which node a GPU's memory is
+* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver reports the node of a GPU's memory
   (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). To do so, it waits for the
   GPU's lock without a time limit, so this is read last, and only if a node is still unexplained
 
@@ -78,7 +78,7 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
 def _kinds(root: str, memory_only: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
     """Return {node id: kind} of the nodes whose memory is not the host's own."""
     kinds: dict[int, model.NodeMemory] = {}
-    for evidence in (
+    for source in (
         _from_initiators(root, memory_only, with_cpus),
         _from_dax(root),
         _from_tiers(root, with_cpus),
@@ -86,7 +86,7 @@ def _kinds(root: str, memory_only: Set[int], with_cpus: Set[int]) -> dict[int, m
     ):
         if memory_only <= kinds.keys():
             break
-        for node_id, memory in evidence:
+        for node_id, memory in source:
             if node_id in memory_only:
                 kinds.setdefault(node_id, memory)
     return kinds

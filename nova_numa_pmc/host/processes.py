@@ -37,7 +37,7 @@ class Process(Record):
     same_root: bool
 
     def path(self, path: str) -> str:
-        """Return an absolute path of the process as a path that we can open."""
+        """Return where we can open the file that the process sees at an absolute path."""
         return host_options.below(self.root, path)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class MoveRefused(PageMoveError):
-    """A planned move is not made, because its premises no longer hold."""
+    """Refusal of a planned move whose premises no longer hold."""
 
 
 class PlannedMove(Record):
@@ -148,7 +148,7 @@ class MovePromises:
                 )
         if not plan_part.mem_nodes:
             return CpuMove(groups, cpus, self._port)
-        memory_moves = sum(1 for part in move.parts if part.mem_nodes)
+        memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
@@ -157,7 +157,7 @@ class MovePromises:
             ours=common_cpuset(groups),
             root=self._root,
             limits=guest_mover.PagingLimits(
-                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_moves),
+                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),
             clock=self._clock,
@@ -169,7 +169,7 @@ class MovePromises:
     ) -> None:
         """Raise :class:`MoveRefused` if the start of another guest has taken the room.
 
-        This happens under the lock, so that nothing is recorded.
+        It is raised under the lock, so that the promises are not written.
         """
         view = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
         target_nodes = {node for part in parts for node in part.planned.mem_nodes}

@@ -148,10 +148,10 @@ def choices(
     weighed_hosts, stock_hosts = read_hosts(text), read_hosts(text)
     stock_conf = {**conf, 'weight_multiplier': 0.0}
     host_choices = []
-    for request_number, create in enumerate(creates, 1):
-        for _ in range(create.instances):
-            weighed = _place_instance(weighed_hosts, create, conf, now_s)
-            stock = _place_instance(stock_hosts, create, stock_conf, now_s)
+    for request_number, create_request in enumerate(creates, 1):
+        for _ in range(create_request.instances):
+            weighed = _place_instance(weighed_hosts, create_request, conf, now_s)
+            stock = _place_instance(stock_hosts, create_request, stock_conf, now_s)
             host_choices.append(
                 WhatIfChoice(
                     request_number,
@@ -178,10 +178,8 @@ def _place_instance(
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if not passing:
         return None
-    roomy_hosts, decisions = (
-        [roomy_hosts[position] for position in passing],
-        [decisions[position] for position in passing],
-    )
+    roomy_hosts = [roomy_hosts[position] for position in passing]
+    decisions = [decisions[position] for position in passing]
     multiplier = conf['weight_multiplier']
     weights = [
         stock_weight - multiplier * decision.penalty

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record and file of the bandwidth and latency of the memory of a host's nodes.
+"""The bandwidth and the latency of the memory of a host's nodes: their record and its file.
 
 The file is JSON and survives a reboot. Options in ``[counters]`` take precedence over it.
 """

@@ -135,7 +135,7 @@ _GUEST = (
 class Collector:
     """The collector that a registry calls at each scrape.
 
-    :param latest: returns the values of the last tick, an object that never changes
+    :param latest: function that returns the values of the last tick, as an immutable object
     """
 
     def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:

@@ -84,7 +84,7 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return the line about the floating pool: its CPUs, and from which source they are known.
+    """Return the line about the floating pool: its CPUs, and the source of this knowledge.
 
     :param published_source: the source that the agent published, or ''
     """

@@ -4,7 +4,7 @@
 With [numa_pmc] mode = shadow, nova-scheduler logs a line for each decision but decides as if the
 weigher were not there. This command reads these logs, on any machine, and shows how often another
 host would have been chosen. For both hosts it also shows what guests would lose because of the new
-one, and the pressure at that time and, if later lines have it, an hour and a day later.
+guest, and the pressure at that time and, if later lines have it, an hour and a day later.
 
 examples:
   nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*

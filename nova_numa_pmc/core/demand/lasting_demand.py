@@ -348,17 +348,16 @@ class LastingDemand:
             bytes_per_sec = cores * demand_history.bytes_per_core_sec * intensity
         measured_cores = measured_traffic = None
         if history is not None:
-            measured_cores, measured_traffic = (
-                history.demand.minutes.mean,
-                history.traffic.minutes.mean,
-            )
+            measured_cores = history.demand.minutes.mean
+            measured_traffic = history.traffic.minutes.mean
             if history.measured_s >= KNOWN_S and history.demand.day.mean is not None:
                 cores = history.demand.day.mean
                 bytes_per_sec = (
                     bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
                 )
-        return ExpectedDemand(cores, measured_cores), ExpectedDemand(
-            bytes_per_sec, measured_traffic
+        return (
+            ExpectedDemand(cores, measured_cores),
+            ExpectedDemand(bytes_per_sec, measured_traffic),
         )
 
     def _shares_by_node(

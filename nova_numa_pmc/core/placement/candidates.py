@@ -193,7 +193,7 @@ def is_memoryless(node: model.NodeView) -> bool:
 
 
 def _nearest_memory(inputs: PlacementInput, position: int) -> int | None:
-    """Find the position where a guest on a node without memory would have its own.
+    """Find the position where a guest on a node without memory would have its memory.
 
     :returns: None if the memory does not fit there
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENUMERATED_MAX = 300
 #: The most sets that are returned. If there are more, the cheapest are.
 RETURNED_MAX = 72
-#: No neighbourhoods of further positions are searched once there are this many.
+#: Once there are this many neighbourhoods, those of further positions are not searched.
 _NEIGHBOURHOODS_MAX = 32
 #: Weights of the first of two resources by which the roomiest nodes are searched for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
@@ -71,7 +71,7 @@ def smallest(
 
 
 def _cheapest(sets: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
-    """Return the cheapest sets, of equals those with the nearest positions, in the given order."""
+    """Return the cheapest sets in the given order; of equal ones, those with nearer positions."""
 
     def sort_key(positions: Set) -> tuple[list[float], float, list[Cost]]:
         own_costs = sorted([costs[position] for position in positions], reverse=True)

@@ -58,8 +58,8 @@ def rank_candidates(
     are_single_nodes = all(
         len(candidate.cpus) == 1 and len(candidate.mems) < 2 for candidate in candidates
     )
-    rank = _rank_single if are_single_nodes else _rank_set
-    ranks = [rank(inputs, candidate, nodes, limits) for candidate in candidates]
+    rank_one = _rank_single if are_single_nodes else _rank_set
+    ranks = [rank_one(inputs, candidate, nodes, limits) for candidate in candidates]
     ranks.sort(key=lambda rank: rank.key)
     return ranks, assumed
 

@@ -208,8 +208,8 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
 
     Independent bursts add in quadrature, so that on nodes that share their guests
     h(ΣD, ΣC, √Σv²) cores wait instead of Σ h(D, C, v). Guests that may use several of the nodes
-    save the difference, but at most :data:`TAKEN_UP_RATIO` of their demand; what the guests that
-    may do so now are assumed to save already is subtracted.
+    save the difference, but at most :data:`TAKEN_UP_RATIO` of their demand. What the guests that
+    already may use several of them are assumed to save is subtracted.
     """
     host_loss = host_model.host_loss
     if not any(host_loss.bursts[n] for n in place.cpus):

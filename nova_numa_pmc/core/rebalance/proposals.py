@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     #: For each guest of a change, its model and its new place.
     Proposal = tuple[tuple[GuestModel, Place], ...]
 
-#: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost; the most
-#: guests of each node that are evaluated in swaps or widened; the most partners of such a guest on
-#: each other node by nearest demand, and by each of two other orders.
-_MOVERS_MAX, _SWAPPERS_MAX, _NEAREST_MAX, _OTHERS_MAX = 8, 6, 2, 2
+#: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost.
+_MOVERS_MAX = 8
+#: The most guests of each node that are evaluated in swaps, or widened.
+_SWAPPERS_MAX = 6
+#: The most partners of such a guest on each other node by nearest demand.
+_NEAREST_MAX = 2
+#: The most such partners by each of two other orders.
+_OTHERS_MAX = 2
 #: If at most this many guests may be moved, no move is left out.
 _EXHAUSTIVE_GUESTS_MAX = 16
 

@@ -48,13 +48,15 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
 def add_huge_pages(
     by_node: Mapping[int, int], pid: int | None, root: str = '/'
 ) -> dict[int, int] | None:
-    """Return the memory of a guest that is backed by huge pages from a pool.
+    """Return all memory of a guest that is backed by huge pages from a pool, with these pages.
 
     :param by_node: the rest of its memory, as read by :func:`cgroups.memory_by_node`
     :returns: {node id: bytes}; None if its huge pages are unknown, since the rest is then QEMU's
         own memory and not the guest's
     """
-    huge = bytes_by_node(pid, root)
-    if not huge:
+    huge_bytes = bytes_by_node(pid, root)
+    if not huge_bytes:
         return None
-    return {node: by_node.get(node, 0) + huge.get(node, 0) for node in {*by_node, *huge}}
+    return {
+        node: by_node.get(node, 0) + huge_bytes.get(node, 0) for node in {*by_node, *huge_bytes}
+    }

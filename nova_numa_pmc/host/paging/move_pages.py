@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locate and move a process's pages by move_pages(2), and make pages visible that it misses.
+"""Locate and move a process's pages by move_pages(2), and make visible pages that it misses.
 
 If py-libnuma is installed, libnuma's ``move_pages`` is called through py-libnuma's library handle
 (py-libnuma has no function for it). This works on every architecture that libnuma supports.
@@ -97,11 +97,11 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
     read_memory = _process_vm_readv()
     with _running_on(cpus):
         for first in range(0, len(addresses), _TOUCH_PAGES_MAX):
-            part = addresses[first : first + _TOUCH_PAGES_MAX]
-            buffer = ctypes.create_string_buffer(len(part))
-            local = _Range(ctypes.addressof(buffer), len(part))
-            remote = (_Range * len(part))(*(_Range(address, 1) for address in part))
-            read_memory(pid, ctypes.byref(local), 1, remote, len(part), 0)
+            batch = addresses[first : first + _TOUCH_PAGES_MAX]
+            buffer = ctypes.create_string_buffer(len(batch))
+            local = _Range(ctypes.addressof(buffer), len(batch))
+            remote = (_Range * len(batch))(*(_Range(address, 1) for address in batch))
+            read_memory(pid, ctypes.byref(local), 1, remote, len(batch), 0)
 
 
 @contextlib.contextmanager

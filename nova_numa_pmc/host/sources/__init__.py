@@ -33,7 +33,7 @@ class SourceTick(Record):
 
     :param before_ns: CLOCK_MONOTONIC of the previous tick; None in the first
     :param now_ns: CLOCK_MONOTONIC of this tick
-    :param busy_cores: {node id: cores for which its CPUs were busy}, at least those guests used
+    :param busy_cores: {node id: cores for which its CPUs were busy}, at least what guests used
     :param counts: {node id: counts of all that ran on its CPUs}; empty if nothing was counted
     """
 

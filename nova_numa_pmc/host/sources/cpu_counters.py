@@ -84,7 +84,7 @@ class CpuCounters:
 
 
 class CpuShare:
-    """The source.
+    """The source ``cpu_counters``.
 
     A guest's share of a node's accesses is taken to be its share of the node's busy time.
     """

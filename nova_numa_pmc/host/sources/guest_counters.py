@@ -46,7 +46,7 @@ _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 
 class GuestCounters:
-    """The source.
+    """The source ``guest_counters``.
 
     :param select: function that returns the events that can be counted on this host
     :param scope: :data:`perf_event.THREAD` or :data:`perf_event.CGROUP`

@@ -61,7 +61,7 @@ class LadderResult(Record):
 
 
 class SourceRetries:
-    """Record of failed measurements, each of which is skipped for some ticks."""
+    """Remembers which measurements have failed, and skips each of them for some ticks."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
         self._retry_ticks = retry_ticks

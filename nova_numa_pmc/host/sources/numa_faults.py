@@ -28,7 +28,7 @@ SWITCH = 'proc/sys/kernel/numa_balancing'
 
 
 class NumaFaults:
-    """The source."""
+    """The source ``numa_faults``."""
 
     name = 'NUMA faults'
     problems: tuple[str, ...] = ()

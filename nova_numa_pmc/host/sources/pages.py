@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pages:
-    """The source, which assumes that a guest accesses all of its pages equally often."""
+    """The source ``pages``, which assumes that a guest accesses all its pages equally often."""
 
     name = 'pages'
     problems: tuple[str, ...] = ()

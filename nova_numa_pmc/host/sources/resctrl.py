@@ -49,7 +49,7 @@ class MonitoredBytes(Record):
 
 
 class Resctrl:
-    """The source.
+    """The source ``resctrl``.
 
     :param path: where resctrl is mounted, relative to ``root``
     """
