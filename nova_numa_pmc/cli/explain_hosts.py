@@ -128,7 +128,7 @@ def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]
     columns = [name for name, shares in weights.shares.items() if len(set(shares)) > 1]
     others = [name for name in weights.shares if name not in columns]
     order = _positions_by_weight(weights, passing_hosts)
-    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in columns)])
+    headings = ('host', 'weight', *(tables.printable(name) for name in columns))
     rows = [
         (
             tables.printable(passing_hosts[position]),

@@ -239,23 +239,20 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
     metrics = [
         metric for metric in summary.COMPARED if any(metric in guest.metrics for guest in guests)
     ]
-    rows = tuple(
+    rows = [
         (
-            tables.Cell(tables.printable(guest.name)),
+            tables.printable(guest.name),
             *(
-                tables.Cell(
-                    ' → '.join(
-                        _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
-                    )
+                ' → '.join(
+                    _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
                 )
                 for metric in metrics
             ),
         )
         for guest in guests
-    )
-    return tables.Table(
-        'guests', (('guest', True), *((_LABELS[metric], False) for metric in metrics)), rows
-    )
+    ]
+    headings = ('guest', *(_LABELS[metric] for metric in metrics))
+    return tables.text_table(headings, rows, (0,), 'guests')
 
 
 def _sources(recorded: summary.RecordedSeries) -> str:
@@ -280,13 +277,13 @@ def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tab
     ]
     rows = [
         (
-            tables.Cell(tables.printable(series.name)),
-            *(tables.Cell(_spread_text(metric, spread[metric])) for metric in metrics),
+            tables.printable(series.name),
+            *(_spread_text(metric, spread[metric]) for metric in metrics),
         )
         for series, spread in zip(all_series, spreads)
     ]
-    headings = ((title, True), *((_SPREAD_COLUMNS[metric][0], False) for metric in metrics))
-    return tables.Table(title, headings, tuple(rows))
+    headings = (title, *(_SPREAD_COLUMNS[metric][0] for metric in metrics))
+    return tables.text_table(headings, rows, (0,), title)
 
 
 def _spread_text(metric: str, spread: summary.Spread) -> str:
@@ -304,32 +301,18 @@ def comparison_table(
     :param title: the title, which is also the heading of the first column
     :param rows: {metric: (before, after)}
     """
-    cells = [
+    texts = [
         (
-            tables.Cell(_LABELS[metric]),
-            *(
-                tables.Cell(text)
-                for text in (
-                    _amount(metric, before),
-                    _amount(metric, after),
-                    _change(before, after),
-                    times_ratio(before, after),
-                )
-            ),
+            _LABELS[metric],
+            _amount(metric, before),
+            _amount(metric, after),
+            _change(before, after),
+            times_ratio(before, after),
         )
         for metric, (before, after) in rows.items()
     ]
-    return tables.Table(
-        title,
-        (
-            (tables.printable(title), True),
-            ('before', False),
-            ('after', False),
-            ('change', False),
-            ('ratio', False),
-        ),
-        tuple(cells),
-    )
+    headings = (tables.printable(title), 'before', 'after', 'change', 'ratio')
+    return tables.text_table(headings, texts, (0,), title)
 
 
 def _amount(metric: str, value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.render.tables import Cell, number, percent, short_number
+from nova_numa_pmc.cli.render.tables import number, percent, short_number
 from nova_numa_pmc.core import node_memory, pools
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
@@ -126,11 +126,9 @@ def age(seconds: float) -> str:
 
 def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
     """Return the nodes as a table."""
-    return tables.Table(
-        'nodes',
-        tuple((heading, False) for heading, _ in _NODES),
-        tuple(tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes),
-    )
+    headings = [heading for heading, _ in _NODES]
+    rows = [[text(node) for _, text in _NODES] for node in nodes]
+    return tables.text_table(headings, rows, title='nodes')
 
 
 def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) -> tables.Table:
@@ -151,12 +149,7 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
         )
         for status in guests
     ]
-    return tables.Table(
-        'guests',
-        tuple((heading, heading not in ('id', 'home%', 'day')) for heading in headings),
-        tuple(tuple(Cell(text) for text in row) for row in rows),
-        (_LEGEND,),
-    )
+    return tables.text_table(headings, rows, (0, 2, 3, 6), 'guests', (_LEGEND,))
 
 
 def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:

@@ -292,17 +292,27 @@ def _table(
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
 
-def text_table(headings: str, rows: Iterable[Iterable[str]], left: Container[int] = ()) -> Table:
+def text_table(
+    headings: str | Sequence[str],
+    rows: Iterable[Iterable[str]],
+    left: Container[int] = (),
+    title: str = '',
+    notes: tuple[str, ...] = (),
+) -> Table:
     """Return a table of plain texts.
 
-    :param headings: the headings, separated by spaces
+    :param headings: the headings: a sequence, or a str in which spaces separate them
     :param rows: the texts of each row
     :param left: positions of the columns that are aligned to the left
+    :param title, notes: as in :class:`Table`
     """
+    if isinstance(headings, str):
+        headings = headings.split()
     return Table(
-        '',
-        tuple((heading, column in left) for column, heading in enumerate(headings.split())),
+        title,
+        tuple((heading, column in left) for column, heading in enumerate(headings)),
         tuple(tuple(Cell(text) for text in row) for row in rows),
+        notes,
     )
 
 

@@ -348,28 +348,22 @@ def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
 
     :param path: the file to which it was saved
     """
-    headings = (
-        ('node', False),
-        ('read GB/s', False),
-        *(('ns to node %d' % node, False) for node in measured.nodes),
-    )
-    rows = tuple(
+    headings = ('node', 'read GB/s', *('ns to node %d' % node for node in measured.nodes))
+    rows = [
         (
-            tables.Cell(str(node)),
-            tables.Cell(tables.number(bandwidth and bandwidth / 1e9, 1)),
+            str(node),
+            tables.number(bandwidth and bandwidth / 1e9, 1),
             *(
-                tables.Cell(
-                    '%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source)
-                )
+                '%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source)
                 for value, source in zip(row, sources)
             ),
         )
         for node, bandwidth, row, sources in zip(
             measured.nodes, measured.read_bytes_per_sec, measured.latencies_ns, measured.sources
         )
-    )
+    ]
     return [
-        *tables.text(tables.Table('calibration', headings, rows)),
+        *tables.text(tables.text_table(headings, rows)),
         '',
         'saved in %s; the same values as options, which override the file:' % path,
         '',

@@ -117,14 +117,5 @@ def render(summary: shadow_log.ShadowSummary) -> list[str]:
     ]
     if rows:
         headings = ('figure', 'decisions', 'chosen', 'would have been')
-        lines += [
-            '',
-            *tables.text(
-                tables.Table(
-                    '',
-                    tuple((heading, heading == 'figure') for heading in headings),
-                    tuple(tuple(tables.Cell(text) for text in row) for row in rows),
-                )
-            ),
-        ]
+        lines += ['', *tables.text(tables.text_table(headings, rows, (0,)))]
     return lines

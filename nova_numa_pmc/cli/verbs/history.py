@@ -84,7 +84,6 @@ def _uuids_of(text: str, root: str) -> list[str]:
 
 def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     """Return entries as a table with a row for each guest that was moved."""
-    headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
     rows = [
         (
             entry.id,
@@ -101,10 +100,11 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
         for entry in entries
         for part in entry.parts
     ]
-    return tables.Table(
+    return tables.text_table(
+        'id when who guest from to moved took result why',
+        (map(tables.printable, row) for row in rows),
+        (0, 1, 2, 3, 4, 5, 8, 9),
         'history',
-        tuple((heading, heading not in ('moved', 'took')) for heading in headings),
-        tuple(tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows),
     )
 
 

@@ -152,10 +152,8 @@ def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
         for choice in changed[:_CHOICES_SHOWN]
     ]
     if rows:
-        headings = ('request', 'without', 'pressure', 'with', 'pressure')
-        columns = tuple((heading, heading in ('without', 'with')) for heading in headings)
-        cells = tuple(tuple(tables.Cell(text) for text in row) for row in rows)
-        lines += ['', *tables.text(tables.Table('', columns, cells))]
+        headings = 'request without pressure with pressure'
+        lines += ['', *tables.text(tables.text_table(headings, rows, (1, 3)))]
     if len(changed) > _CHOICES_SHOWN:
         lines.append('and %d more' % (len(changed) - _CHOICES_SHOWN))
     return lines
