@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import model, promises, usable_cpus
+from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import guest_lookup
-from nova_numa_pmc.core import memory_domains, node_memory
+from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
@@ -61,16 +61,6 @@ def decide_unrecorded(
     recorded_promise = host_promises.promises.get(guest.uuid)
     decision = promises.decide_promise(guest, options, root, 0, host_promises=host_promises)
     return decision, recorded_promise
-
-
-def withheld_memory(
-    limits: model.PlacementOptions, root: str
-) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
-    """List (node, kind of its memory) of the nodes whose memory is not for guests.
-
-    :raises TopologyError: the host cannot be read
-    """
-    return node_memory.list_withheld(usable_cpus.host_with_pool_cpus(root).nodes, limits)
 
 
 def possible_places(

@@ -99,8 +99,9 @@ def run(
 ) -> int:
     """Measure and save the result; return the exit code, PROBLEM if the operator declines."""
     host = read_host()
-    plans = plan(host)
-    for line in intentions(plans, args.out, withheld_memory(host)):
+    withheld = node_memory.list_withheld(host.nodes, host_options.read_below('/').limits)
+    plans = plan(host, withheld)
+    for line in intentions(plans, args.out, withheld):
         print(line, file=sys.stderr)
     if args.dry_run:
         return exits.OK
@@ -136,13 +137,16 @@ def _print_line(line: str) -> None:
     print('calibrate: %s' % line, file=sys.stderr, flush=True)
 
 
-def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
+def plan(host: model.Topology, withheld: _Withheld, root: str = '/') -> tuple[NodePlan, ...]:
     """Return how to measure each node that has memory for guests.
 
+    :param withheld: the nodes whose memory is not for guests, as :func:`node_memory.list_withheld`
+        returns them. It is not read: that could disturb the user of a GPU, for example, and no
+        decision depends on its bandwidth
     :raises CalibrationError: no node has memory and CPUs that guests may use
     """
     plans = []
-    withheld_ids = {node.id for node, _ in withheld_memory(host, root)}
+    withheld_ids = {node.id for node, _ in withheld}
     for position, node in enumerate(host.nodes):
         reader = _nearest_with_cpus(host, position)
         if not node.memory_bytes or node.id in withheld_ids or reader is None:
@@ -164,15 +168,6 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
     return tuple(plans)
 
 
-def withheld_memory(host: model.Topology, root: str = '/') -> _Withheld:
-    """List (node, kind of its memory) of the nodes whose memory is not for guests.
-
-    Their memory is not read: that could disturb the user of a GPU, for example, and no decision
-    depends on its bandwidth.
-    """
-    return node_memory.list_withheld(host.nodes, host_options.read_below(root).limits)
-
-
 def _nearest_with_cpus(host: model.Topology, position: int) -> model.Node | None:
     """Return the node with CPUs that is nearest to the node at ``position``, possibly itself.
 
@@ -190,7 +185,7 @@ def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
     """Yield lines that describe the measurements that are about to be made.
 
     :param path: the file to which the result will be saved
-    :param withheld: the nodes that are not read, as :func:`withheld_memory` lists them
+    :param withheld: the nodes that are not read, as for :func:`plan`
     """
     from_nodes = {node_plan.from_node for node_plan in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)

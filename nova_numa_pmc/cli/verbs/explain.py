@@ -26,10 +26,11 @@ import argparse
 import json
 from typing import TYPE_CHECKING, TypedDict
 
-from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc import extra_specs, model, usable_cpus
 from nova_numa_pmc.cli import dry_run, exits, options
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_values, files
@@ -121,7 +122,8 @@ def run(args: argparse.Namespace) -> int:
     shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, shared, args.root)
     places = dry_run.possible_places(decision, shared.limits)
-    withheld = dry_run.withheld_memory(shared.limits, args.root)
+    nodes = usable_cpus.host_with_pool_cpus(args.root).nodes
+    withheld = node_memory.list_withheld(nodes, shared.limits)
     if args.json:
         print(
             json.dumps(
@@ -193,7 +195,7 @@ def to_data(
     """Return the explanation as plain data.
 
     :param recorded: the guest's recorded promise, or None
-    :param withheld: as :func:`dry_run.withheld_memory` returns it
+    :param withheld: as :func:`node_memory.list_withheld` returns it
     """
     assert decision.view is not None
     promise = decision.promise

@@ -10,6 +10,8 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli.verbs import calibrate
+from nova_numa_pmc.conf import host_options
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host.calibration import memory_probe
 from nova_numa_pmc.state import calibration
@@ -30,6 +32,11 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
         ),
         cores,
     )
+
+
+def withheld(machine, root):
+    """Return the nodes whose memory is not for guests, by the options below the root."""
+    return node_memory.list_withheld(machine.nodes, host_options.read_below(root).limits)
 
 
 class Probe:
@@ -62,12 +69,12 @@ class Probe:
 
 class TestCalibrate(unittest.TestCase):
     def measure(self, machine, probe):
-        plans = calibrate.plan(machine, '/nowhere')
+        plans = calibrate.plan(machine, withheld(machine, '/nowhere'), '/nowhere')
         with probe.in_place():
             return calibrate.measure(machine, plans, lambda line: None, '/nowhere')
 
     def test_one_thread_of_each_core_is_measured(self):
-        plans = calibrate.plan(host(), '/nowhere')
+        plans = calibrate.plan(host(), (), '/nowhere')
         self.assertEqual([(0, 2), (4, 6)], [one.cpus for one in plans])
 
     def test_two_nodes_are_measured_in_both_directions(self):
@@ -98,13 +105,9 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual([0, 1], [node for _cpus, node in probe.reads])
         self.assertEqual(((1e9, 2e9, None), []), (result.read_bytes_per_sec, problems))
         self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
-        said = '\n'.join(
-            calibrate.intentions(
-                calibrate.plan(machine, '/nowhere'),
-                '/var/x',
-                calibrate.withheld_memory(machine, '/nowhere'),
-            )
-        )
+        kept = withheld(machine, '/nowhere')
+        plans = calibrate.plan(machine, kept, '/nowhere')
+        said = '\n'.join(calibrate.intentions(plans, '/var/x', kept))
         self.assertIn("node 2: not read: its memory is a device's (GPU 0000:01:00.0)", said)
 
     def test_the_operators_word_on_whose_memory_it_is_counts(self):
@@ -116,7 +119,8 @@ class TestCalibrate(unittest.TestCase):
                     'etc/nova-numa-pmc/nova-numa-pmc.conf',
                     f'[placement]\n{option}_memory_nodes = 2\n',
                 )
-                self.assertEqual(expected, [one.id for one in calibrate.plan(machine, root)])
+                plans = calibrate.plan(machine, withheld(machine, root), root)
+                self.assertEqual(expected, [one.id for one in plans])
 
     def test_a_node_that_cannot_be_measured_is_estimated_and_told(self):
         result, problems = self.measure(host(), Probe(broken=(1,)))
@@ -129,9 +133,11 @@ class TestCalibrate(unittest.TestCase):
             self.measure(host(), Probe(broken=(0, 1)))
 
     def test_a_measurement_without_room_on_a_node_is_refused(self):
-        calibrate.refuse_without_room(calibrate.plan(host(), '/nowhere'))
+        calibrate.refuse_without_room(calibrate.plan(host(), (), '/nowhere'))
         with self.assertRaisesRegex(CalibrationError, 'drop the page cache'):
-            calibrate.refuse_without_room(calibrate.plan(host(free_bytes=GIB // 2), '/nowhere'))
+            calibrate.refuse_without_room(
+                calibrate.plan(host(free_bytes=GIB // 2), (), '/nowhere')
+            )
 
     def test_a_busy_host_is_left_alone(self):
         calibrate.refuse_if_busy(0.05)
@@ -147,7 +153,7 @@ class TestCalibrate(unittest.TestCase):
         self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
 
     def test_calibrate_says_what_it_will_do(self):
-        lines = list(calibrate.intentions(calibrate.plan(host(), '/nowhere'), '/var/x'))
+        lines = list(calibrate.intentions(calibrate.plan(host(), (), '/nowhere'), '/var/x'))
         self.assertIn('disturbs guests', lines[0])
         self.assertIn('2 threads of node 1', lines[2])
         self.assertIn('/var/x', lines[3])
