@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from nova_numa_pmc.checked import integer
 from nova_numa_pmc.core.memory_domains import (
     LOCAL_DISTANCE,
     NEAR_DEFAULT,
@@ -28,16 +29,6 @@ if TYPE_CHECKING:
 #: Upper bound of values, above any that is sent; six packed bytes are below it.
 AMOUNT_MAX = 2**50
 _DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
-
-
-def integer(value: object) -> int:
-    """Return the value, which must be an int from 0 to :data:`AMOUNT_MAX`.
-
-    :raises ValueError: it is not
-    """
-    if type(value) is not int or not 0 <= value <= AMOUNT_MAX:
-        raise ValueError
-    return value
 
 
 def add_distances(maximum: dict[str, int], view: model.HostView) -> None:
@@ -72,10 +63,12 @@ def add_domains(maximum: dict[str, int], view: model.HostView) -> None:
 def read_domains(maximum: Mapping[str, Any], distances: Distances) -> tuple[int, ...]:
     """Return the memory domains of the nodes, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
-        return domains_from_distances(distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT)))
+        return domains_from_distances(
+            distances, integer(maximum.get('pmc.domain', NEAR_DEFAULT), AMOUNT_MAX)
+        )
     count = len(distances)
     labels = b''.join(
-        (integer(maximum['pmc.s%d' % index]) % 256**_DOMAINS_PER_VALUE).to_bytes(
+        (integer(maximum['pmc.s%d' % index], AMOUNT_MAX) % 256**_DOMAINS_PER_VALUE).to_bytes(
             _DOMAINS_PER_VALUE, 'little'
         )
         for index in range(-(-count // _DOMAINS_PER_VALUE))
@@ -87,11 +80,11 @@ def read_distances(count: int, maximum: Mapping[str, Any]) -> tuple[Distances, i
     """Return the distances, and the smallest distance between two nodes."""
     far = maximum.get('pmc.far')
     if far is not None:
-        return _square(count, (integer(far),), 1)
+        return _square(count, (integer(far, AMOUNT_MAX),), 1)
     value_count = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
     return _square(
         count,
-        tuple(integer(maximum['pmc.x%d' % index]) for index in range(value_count)),
+        tuple(integer(maximum['pmc.x%d' % index], AMOUNT_MAX) for index in range(value_count)),
         _DISTANCES_PER_VALUE,
     )
 

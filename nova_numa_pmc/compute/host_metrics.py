@@ -11,7 +11,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.compute.distances import AMOUNT_MAX, integer, read_distances, read_domains
+from nova_numa_pmc.checked import integer
+from nova_numa_pmc.compute.distances import AMOUNT_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.nova_metrics import (
     CURRENT,
     DEFAULT_LIMITS,
@@ -124,7 +125,7 @@ class HostMetrics:
     @property
     def pinned_cpus(self) -> int:
         """Return how many of ``vcpus_used`` have a CPU of their own; 0: none, or not reported."""
-        return integer(self._current.get('pmc.pin', 0))
+        return integer(self._current.get('pmc.pin', 0), AMOUNT_MAX)
 
     def count_departed(self, uuids: Iterable[str]) -> tuple[int, int]:
         """Return how many of the counted instances are not among these, and how many were counted.
@@ -190,13 +191,13 @@ def _decode(metrics: object) -> HostMetrics | None:
         if type(sent_s) is not int:
             raise ValueError
     decoded.interval_s = (
-        min(integer(current['pmc.every']), _INTERVAL_MAX_S)
+        min(integer(current['pmc.every'], AMOUNT_MAX), _INTERVAL_MAX_S)
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
     decoded.limits = _limits(maximum)
     distances, nearest = read_distances(count, maximum)
-    rotation = integer(current['pmc.turn']) if 'pmc.turn' in current else 0
+    rotation = integer(current['pmc.turn'], AMOUNT_MAX) if 'pmc.turn' in current else 0
     bandwidth_start = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, Distances, _Members, bool | None, int]
     if uniform and all_known:
@@ -298,13 +299,19 @@ def _read_optional(
     """
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
-        members = tuple((integer(maximum['pmc.i%d' % position]),) for position in range(count))
+        members = tuple(
+            (integer(maximum['pmc.i%d' % position], AMOUNT_MAX),) for position in range(count)
+        )
     columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
     bandwidths: list[_Column] = [
-        [None if value is None else integer(value) * MB for value in column] for column in columns
+        [None if value is None else integer(value, AMOUNT_MAX) * MB for value in column]
+        for column in columns
     ]
     links = [current.get('pmc.l%d' % position) for position in range(count)]
-    links = [None if link is None or link == UNKNOWN else integer(link) / 1000 for link in links]
+    links = [
+        None if link is None or link == UNKNOWN else integer(link, AMOUNT_MAX) / 1000
+        for link in links
+    ]
     return bandwidths[0], bandwidths[1], links, distances, members
 
 
@@ -312,7 +319,7 @@ def _limits(maximum: _Values) -> model.PlacementOptions:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
         return DEFAULT_LIMITS._replace(
             **{  # type: ignore[arg-type]  # of all fields' types
-                field: max(1, integer(maximum[key])) / scale
+                field: max(1, integer(maximum[key], AMOUNT_MAX)) / scale
                 for key, field, scale in LIMITS
                 if key in maximum
             }

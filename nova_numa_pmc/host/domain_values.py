@@ -58,7 +58,7 @@ def _is_one_line(text: str) -> bool:
     )
 
 
-def integer(what: str, digits: str, minimum: int, maximum: int) -> int:
+def parse_integer(what: str, digits: str, minimum: int, maximum: int) -> int:
     """Parse a decimal number within bounds; ``what`` names the value in the error."""
     digits = digits.strip()
     if not (is_number(digits) and minimum <= int(digits) <= maximum):
@@ -70,7 +70,7 @@ def integer(what: str, digits: str, minimum: int, maximum: int) -> int:
 
 def size_bytes(what: str, digits: str, unit: str | None) -> int:
     """Convert a scaled integer to bytes as virScaleInteger does; without a unit, it is in KiB."""
-    value = integer(what, digits, 1, MEMORY_MAX_BYTES)
+    value = parse_integer(what, digits, 1, MEMORY_MAX_BYTES)
     unit = unit or 'KiB'
     if unit.isascii():  # the Kelvin sign would become a 'k' in lower case
         unit = unit.lower()
@@ -111,8 +111,8 @@ def _cpu_range(what: str, item: str) -> tuple[range, bool]:
     """Return an item's numbers, and whether it excludes them."""
     excluded = item.startswith('^')
     first, dash, last = item.removeprefix('^').partition('-')
-    low = integer(what, first, 0, CPUS_MAX - 1)
-    high = integer(what, last, low, CPUS_MAX - 1) if dash else low
+    low = parse_integer(what, first, 0, CPUS_MAX - 1)
+    high = parse_integer(what, last, low, CPUS_MAX - 1) if dash else low
     if excluded and dash:
         raise DomainError('%s: %a: only single numbers can be excluded' % (what, item[:40]))
     return range(low, high + 1), excluded
@@ -126,7 +126,7 @@ def pci_address(attributes: Mapping[str, str]) -> str:
         digits = text[2:] if text[:2] in ('0x', '0X') else ''
         if digits and set(digits.lower()) <= HEX_DIGITS and len(digits) <= 8:
             text = str(int(digits, 16))
-        parts.append(integer('PCI %s' % name, text, 0, maximum))
+        parts.append(parse_integer('PCI %s' % name, text, 0, maximum))
     return '%04x:%02x:%02x.%x' % tuple(parts)
 
 

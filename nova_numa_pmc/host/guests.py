@@ -216,7 +216,7 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
     digits = elements['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
         return None
-    pid = values.integer('pid', digits, 1, 1 << 31)
+    pid = values.parse_integer('pid', digits, 1, 1 << 31)
     guest = _guest(elements, default_huge_page_bytes)._replace(
         pid=pid,
         vcpu_tids=_tids(elements),
@@ -256,7 +256,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
     return tuple(
         sorted(
             {
-                values.integer('vcpu pid', digits, 1, 1 << 31)
+                values.parse_integer('vcpu pid', digits, 1, 1 << 31)
                 for digits in attributes(elements, 'vcpus/vcpu', 'pid')
                 if digits not in ('0', '-1')
             }
@@ -308,8 +308,8 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
     if 'vcpu' not in elements:
         return 1, None, None
     element = elements['vcpu'][0]
-    maximum = values.integer('vcpu', element.text, 1, values.VCPUS_MAX)
-    current = values.integer(
+    maximum = values.parse_integer('vcpu', element.text, 1, values.VCPUS_MAX)
+    current = values.parse_integer(
         'vcpu current', element.attributes.get('current', element.text), 1, maximum
     )
     # For libvirt an empty set is the same as none.
@@ -330,7 +330,7 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
             name = kind
             if number is not None:
                 text = element.attributes.get(number, '')
-                name += '%d' % values.integer(path, text, 0, values.VCPUS_MAX)
+                name += '%d' % values.parse_integer(path, text, 0, values.VCPUS_MAX)
             listed_count += len(cpus)
             if listed_count > values.LISTED_MAX:
                 raise DomainError('%s: lists more than %d CPUs' % (path, values.LISTED_MAX))
@@ -406,7 +406,7 @@ def _host_devices(elements: Elements) -> tuple[str, ...]:
 def _iothreads(elements: Elements) -> int:
     if 'iothreads' not in elements:
         return 0
-    return values.integer('iothreads', elements['iothreads'][0].text, 0, values.VCPUS_MAX)
+    return values.parse_integer('iothreads', elements['iothreads'][0].text, 0, values.VCPUS_MAX)
 
 
 def _flavor(elements: Elements) -> str | None:
