@@ -34,7 +34,7 @@ DEFAULT_INTENSITY = 'medium'
 NOT_YET_MEASURED_NS = 120 * 10**9
 #: Traffic per core is not derived from less demand than this, because it would be noise
 #: [0.01 cores].
-HUNDREDTHS_MIN = 50
+TRAFFIC_DEMAND_MIN_HUNDREDTHS = 50
 
 MIB, MB = 1 << 20, 10**6
 
@@ -215,7 +215,8 @@ def traffic_rate(
 
     :param demands: CPU demand of each node with CPUs [cores]
     :param bandwidths: DRAM traffic of each node with memory [bytes/s]
-    :returns: None if a value is unknown, or if the demand is below :data:`HUNDREDTHS_MIN`
+    :returns: None if a value is unknown, or if the demand is below
+        :data:`TRAFFIC_DEMAND_MIN_HUNDREDTHS`
     """
     known_demands = [value for value in demands if value is not None]
     known_bandwidths = [value for value in bandwidths if value is not None]
@@ -227,7 +228,9 @@ def traffic_rate(
         return None
     # In whole hundredths, so that the sum does not depend on how nodes are merged into domains.
     hundredths = round(100 * sum(known_demands))
-    return 100 * sum(known_bandwidths) / hundredths if hundredths >= HUNDREDTHS_MIN else None
+    if hundredths < TRAFFIC_DEMAND_MIN_HUNDREDTHS:
+        return None
+    return 100 * sum(known_bandwidths) / hundredths
 
 
 def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.histories import FLAVOR_GUESTS_MAX, Histories
-
-#: Traffic per core-second is not derived from less demand than this, because it would be noise.
-_CORES_MIN = 0.5
+from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS
 
 
 def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
@@ -43,7 +41,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
             traffic_sum += history.traffic.day.mean
     return model.DemandHistory(
         *(sums_by_flavor.get(flavor) or sums_by_flavor.get(None, (0, 0.0))),
-        traffic_sum / cores_sum if cores_sum >= _CORES_MIN else None,
+        traffic_sum / cores_sum if 100 * cores_sum >= TRAFFIC_DEMAND_MIN_HUNDREDTHS else None,
     )
 
 

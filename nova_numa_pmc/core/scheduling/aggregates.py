@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import HUNDREDTHS_MIN, MIB, traffic_rate
+from nova_numa_pmc.core.host_view import MIB, TRAFFIC_DEMAND_MIN_HUNDREDTHS, traffic_rate
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard  # novm: 3.10, and for types only
@@ -116,7 +116,7 @@ class Aggregates:
             return
         if uniform:  # traffic_rate() inlined, because a call takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
-            if hundredths >= HUNDREDTHS_MIN:
+            if hundredths >= TRAFFIC_DEMAND_MIN_HUNDREDTHS:
                 self.bytes_per_core_sec = (
                     100
                     * sum(bandwidth)  # type: ignore[arg-type]  # uniform: no None in it
