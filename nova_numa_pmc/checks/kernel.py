@@ -115,11 +115,7 @@ def check_huge_pages(root: str) -> Iterator[Finding]:
 def check_governor(root: str) -> Iterator[Finding]:
     """Check that no frequency governor slows a CPU that guests may use."""
     slow: dict[str, list[int]] = {}
-    try:
-        names = sorted(os.listdir(os.path.join(root, files.CPUS)))
-    except OSError:
-        return
-    for name in names:
+    for name in files.list_names(os.path.join(root, files.CPUS)):
         governor = files.read_optional(
             root, os.path.join(files.CPUS, name, 'cpufreq/scaling_governor')
         )

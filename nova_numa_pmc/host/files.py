@@ -87,6 +87,14 @@ def read_optional(root: str, path: str) -> str | None:
         return None
 
 
+def list_names(path: str) -> list[str]:
+    """Return the sorted names in a directory; empty if it cannot be read."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
 def _read_bytes(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     try:

@@ -27,8 +27,8 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, TopologyError
-from nova_numa_pmc.host.files import NODES, path_of, read_text
+from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.host.files import NODES, list_names, path_of, read_optional
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -103,9 +103,9 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 
 
 def _from_gpus(root: str) -> Iterator[_Kind]:
-    for name in _names(root, _GPUS):
+    for name in list_names(path_of(root, _GPUS)):
         # A GPU that is not in use also has its node; a GPU without a node reports -1.
-        for line in (_text(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
+        for line in (read_optional(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
             label, _, value = line.partition(':')
             if label == 'Node' and is_number(value.strip()):
                 yield int(value), model.NodeMemory(model.DEVICE, 'GPU %s' % name[:40])
@@ -116,9 +116,10 @@ def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> I
     if not initiators:
         return
     for node_id in sorted(memory_only):
+        path = '%s/node%d/access0/initiators' % (NODES, node_id)
         nearest = {
             int(name[4:])
-            for name in _names(root, '%s/node%d/access0/initiators' % (NODES, node_id))
+            for name in list_names(path_of(root, path))
             if name[:4] == 'node' and is_number(name[4:])
         } or {node_id}
         if nearest & initiators and not nearest & with_cpus:
@@ -126,19 +127,19 @@ def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> I
 
 
 def _from_dax(root: str) -> Iterator[_Kind]:
-    for name in _names(root, _DAX):
+    for name in list_names(path_of(root, _DAX)):
         try:
             driver = os.path.basename(os.readlink(path_of(root, '%s/%s/driver' % (_DAX, name))))
         except OSError:
             continue
-        target = _text(root, '%s/%s/target_node' % (_DAX, name)) or ''
+        target = read_optional(root, '%s/%s/target_node' % (_DAX, name)) or ''
         if driver == 'kmem' and is_number(target):
             yield int(target), model.NodeMemory(model.SLOW, name[:40])
 
 
 def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     tiers: dict[int, frozenset[int]] = {}
-    for name in _names(root, _TIERS):
+    for name in list_names(path_of(root, _TIERS)):
         digits = name.removeprefix('memory_tier')
         if digits != name and is_number(digits):
             tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name)) or frozenset()
@@ -151,22 +152,8 @@ def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
                 yield node_id, model.NodeMemory(model.SLOW, 'memory_tier%d' % tier)
 
 
-def _names(root: str, path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path_of(root, path)))
-    except OSError:
-        return []
-
-
-def _text(root: str, path: str) -> str | None:
-    try:
-        return read_text(root, path)
-    except TopologyError:
-        return None
-
-
 def _list(root: str, path: str) -> frozenset[int]:
     try:
-        return parse_cpulist(_text(root, path) or '')
+        return parse_cpulist(read_optional(root, path) or '')
     except CpuListError:
         return frozenset()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host.files import CPUS, read_kernel_file
+from nova_numa_pmc.host.files import CPUS, list_names, read_kernel_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,11 +27,7 @@ def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
     """
     directory = os.path.join(root, _CACHES % cpu)
     last = None
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return None
-    for name in names:
+    for name in list_names(directory):
         if name.startswith('index'):
             cache = _cache(os.path.join(directory, name), cpu)
             if cache is not None and (last is None or cache[0] > last[0]):

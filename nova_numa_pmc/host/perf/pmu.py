@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import event_table
 from nova_numa_pmc.record import Record
 
@@ -113,25 +114,8 @@ def absent_pmu(name: str) -> Pmu:
     return Pmu(name, None, {}, {}, None, {})
 
 
-def _read(path: str, limit: int = 4096) -> str | None:
-    """Return the text of a sysfs file; None if it is missing, cannot be read or is not text."""
-    try:
-        with open(path, encoding='ascii') as file:
-            return file.read(limit).strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _names(directory: str) -> list[str]:
-    """Return the sorted names in a sysfs directory; empty if it cannot be read."""
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
-
-
 def _read_directory(path: str) -> dict[str, str]:
-    texts = ((name, _read(os.path.join(path, name))) for name in _names(path))
+    texts = ((name, files.read_optional(path, name)) for name in files.list_names(path))
     return {name: text for name, text in texts if text is not None}
 
 
@@ -155,10 +139,10 @@ def _event_files(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, fl
 
 def read_pmu(path: str, name: str) -> Pmu | None:
     """Return one PMU; None if its files are missing or cannot be parsed."""
-    kind = _read(os.path.join(path, 'type'))
+    kind = files.read_optional(path, 'type')
     if not kind or not kind.isdecimal() or len(kind) > 9:
         return None
-    mask = _read(os.path.join(path, 'cpumask'))
+    mask = files.read_optional(path, 'cpumask')
     try:
         cpus = tuple(sorted(parse_cpulist(mask))) if mask else None
     except exceptions.CpuListError:
@@ -177,7 +161,9 @@ def read_pmu(path: str, name: str) -> Pmu | None:
 def read_pmus(root: str = '/') -> dict[str, Pmu]:
     """Return the PMUs of a machine by name; empty if it has none."""
     devices = os.path.join(root, DEVICES)
-    pmus = ((name, read_pmu(os.path.join(devices, name), name)) for name in _names(devices))
+    pmus = (
+        (name, read_pmu(os.path.join(devices, name), name)) for name in files.list_names(devices)
+    )
     return {name: pmu for name, pmu in pmus if pmu is not None}
 
 

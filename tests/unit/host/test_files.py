@@ -53,6 +53,15 @@ class ReplaceTest(unittest.TestCase):
         self.assertEqual(['file'], os.listdir(self.directory))
 
 
+class ListTest(unittest.TestCase):
+    def test_the_names_in_a_directory_are_sorted_and_an_absent_one_has_none(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in ('b', 'c', 'a'):
+                os.mkdir(os.path.join(directory, name))
+            self.assertEqual(['a', 'b', 'c'], files.list_names(directory))
+            self.assertEqual([], files.list_names(os.path.join(directory, 'd')))
+
+
 class BootTest(unittest.TestCase):
     def test_the_kernels_boot_id_is_read_or_an_error_says_why(self):
         self.assertRegex(files.read_boot_id(), '^[0-9a-f-]{36}$')

@@ -80,7 +80,8 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.kmem(self.root, 'dax0.0', 2)
         sysfs.tier(self.root, 4, '0-1')
         sysfs.tier(self.root, 22, '3')
-        with mock.patch.object(memory_kinds, 'read_text', wraps=files.read_text) as read:
+        wrapped = files.read_optional
+        with mock.patch.object(memory_kinds, 'read_optional', wraps=wrapped) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
         # Reading it waits for the GPU's lock.
         self.assertEqual(
