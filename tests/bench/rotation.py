@@ -9,6 +9,7 @@ tuning (2013) and CERN openlab's talks on perfmon event sets.
 
 from __future__ import annotations
 
+import fcntl
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.rates import CounterReading
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nova_numa_pmc.host.perf.events import Event
+
+#: include/uapi/linux/perf_event.h
+_IOC_ENABLE, _IOC_DISABLE, _IOC_FLAG_GROUP = 0x2400, 0x2401, 1
 
 
 def plan_sets(
@@ -43,6 +47,16 @@ def plan_sets(
     return tuple(sets) or ((tuple(in_each),) if in_each else ())
 
 
+def _enable(group: perf_event.EventGroup) -> None:
+    """Let a group count."""
+    fcntl.ioctl(group.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
+
+
+def disable(group: perf_event.EventGroup) -> None:
+    """Stop a group; its counts can still be read."""
+    fcntl.ioctl(group.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
+
+
 class Rotation:
     """Sets of events on one target, of which one counts at a time."""
 
@@ -63,14 +77,14 @@ class Rotation:
     def step(self) -> None:
         """Stop the current set and start the next."""
         if self._current >= 0:
-            self._groups[self._current].disable()
+            disable(self._groups[self._current])
         self._current = (self._current + 1) % len(self._groups)
-        self._groups[self._current].enable()
+        _enable(self._groups[self._current])
 
     def stop(self) -> None:
         """Stop counting."""
         if self._current >= 0:
-            self._groups[self._current].disable()
+            disable(self._groups[self._current])
             self._current = -1
 
     def read(self, window_ns: int) -> dict[Event, CounterReading | None]:

@@ -45,8 +45,7 @@ _READ_FORMAT = 1 | 2 | 4 | 8
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
 _DISABLED = 1
 _FD_CLOEXEC, _PID_CGROUP = 8, 4
-_IOC_ENABLE, _IOC_DISABLE, _IOC_ID = 0x2400, 0x2401, 0x80082407
-_IOC_FLAG_GROUP = 1
+_IOC_ID = 0x80082407
 
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
@@ -304,14 +303,6 @@ class EventGroup:
             self._last = data, parse_group(data, self.ids)
         return self._last[1]
 
-    def enable(self) -> None:
-        """Start counting."""
-        fcntl.ioctl(self.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
-
-    def disable(self) -> None:
-        """Stop counting; the counts can still be read."""
-        fcntl.ioctl(self.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
-
     def close(self) -> None:
         """Close the counters, the group's leader last."""
         for fd in reversed(self.fds):
@@ -332,7 +323,7 @@ def fit_together(events: Iterable[Event], cpu: int) -> bool:
 
 
 def open_groups(
-    events: Iterable[Event], target: Target, disabled: bool = False
+    events: Iterable[Event], target: Target
 ) -> tuple[tuple[EventGroup, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 
@@ -349,7 +340,7 @@ def open_groups(
     try:
         for event in events:
             try:
-                _place(event, groups, target, disabled)
+                _place(event, groups, target)
             except exceptions.CounterUnsupported as error:
                 missing.append((event, error))
     except exceptions.CounterError:
@@ -364,7 +355,7 @@ def _belong_together(role: str, other: str) -> bool:
     return role == other or (role not in separate and other not in separate)
 
 
-def _place(event: Event, groups: list[EventGroup], target: Target, disabled: bool) -> None:
+def _place(event: Event, groups: list[EventGroup], target: Target) -> None:
     if groups and _belong_together(groups[-1].events[-1].role, event.role):
         try:
             groups[-1].add(event)
@@ -372,4 +363,4 @@ def _place(event: Event, groups: list[EventGroup], target: Target, disabled: boo
             return
         except exceptions.CounterUnsupported:
             pass  # it does not fit or is not supported; opening it on its own tells which
-    groups.append(EventGroup((event,), target, disabled))
+    groups.append(EventGroup((event,), target))

@@ -117,7 +117,7 @@ class TestCpu(Counting):
         # What a CPU that went offline and came back leaves: counters whose time stands still.
         wanted = {0: (perf_event.on_cpu(0), (CLOCK,))}
         counting, _ = self.counters(wanted)
-        counting._open[0][2][0].disable()
+        rotation.disable(counting._open[0][2][0])
         first, second = counting.read()[0][0], counting.read()[0][0]
         self.assertIsNone(difference(first, second))
         self.assertEqual({}, counting.read())
