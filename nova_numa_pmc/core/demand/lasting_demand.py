@@ -31,6 +31,7 @@ from nova_numa_pmc.core.host_view import (
     expected_cores,
     intensity_of,
 )
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,24 +98,18 @@ class DemandSum:
         return self.day + max(0.0, self.minutes - self.day - chance_error)
 
 
-class Charge:
+class Charge(Record):
     """What a guest is charged, and on which nodes.
 
-    :ivar demand: its demand for CPU time
-    :ivar traffic: its DRAM traffic; None if unknown
-    :ivar cpus, mems: {node id: share of its demand, or of its traffic}
+    :param demand: its demand for CPU time
+    :param traffic: its DRAM traffic; None if unknown
+    :param cpus, mems: {node id: share of its demand, or of its traffic}
     """
 
-    __slots__ = ('demand', 'traffic', 'cpus', 'mems')
-
-    def __init__(
-        self,
-        demand: Amount,
-        traffic: Amount | None,
-        cpus: dict[int, float],
-        mems: dict[int, float],
-    ) -> None:
-        self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
+    demand: Amount
+    traffic: Amount | None
+    cpus: dict[int, float]
+    mems: dict[int, float]
 
 
 def _compose_demand(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import node_sets
+from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -16,18 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-class Candidate:
+class Candidate(Record):
     """A place that is considered for a guest.
 
-    :ivar cpus: positions of the nodes of its CPUs
-    :ivar mems: positions of the nodes of its memory; empty if that may be anywhere
-    :ivar memory_fits: whether the nodes have room for the memory, so that it can be bound to them
+    :param cpus: positions of the nodes of its CPUs
+    :param mems: positions of the nodes of its memory; empty if that may be anywhere
+    :param memory_fits: whether the nodes have room for the memory, so that it can be bound to them
     """
 
-    __slots__ = ('cpus', 'mems', 'memory_fits')
-
-    def __init__(self, cpus: tuple[int, ...], mems: tuple[int, ...], memory_fits: bool) -> None:
-        self.cpus, self.mems, self.memory_fits = cpus, mems, memory_fits
+    cpus: tuple[int, ...]
+    mems: tuple[int, ...]
+    memory_fits: bool
 
 
 class PlacementInput:

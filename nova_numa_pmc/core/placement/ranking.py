@@ -9,6 +9,7 @@ from __future__ import annotations
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
 from nova_numa_pmc.core.memory_domains import LOCAL_DISTANCE
+from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -37,13 +38,12 @@ KEY_FIELDS = (
 PRESSURE_MAX = 1e6
 
 
-class Rank:
+class Rank(Record):
     """A candidate with its highest pressure and its sort key."""
 
-    __slots__ = ('candidate', 'pressure', 'key')
-
-    def __init__(self, candidate: Candidate, pressure: float, key: Key) -> None:
-        self.candidate, self.pressure, self.key = candidate, pressure, key
+    candidate: Candidate
+    pressure: float
+    key: Key
 
 
 def rank_candidates(

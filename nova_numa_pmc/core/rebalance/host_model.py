@@ -9,6 +9,7 @@ from nova_numa_pmc.core.page_choice import BATCH_BYTES
 from nova_numa_pmc.core.rebalance import losses
 from nova_numa_pmc.core.rebalance.layout import Layout
 from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,25 +26,15 @@ PAGE_BYTES = 4096
 SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 
 
-class Place:
+class Place(Record):
     """A place of a guest.
 
-    :ivar cpus: positions of its CPUs, in ascending order
-    :ivar memory: position of its memory; None if the memory stays where it is
+    :param cpus: positions of its CPUs, in ascending order
+    :param memory: position of its memory; None if the memory stays where it is
     """
 
-    __slots__ = ('cpus', 'memory')
-
-    def __init__(self, cpus: tuple[int, ...], memory: int | None) -> None:
-        self.cpus, self.memory = cpus, memory
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and (
-            self.cpus == other.cpus and self.memory == other.memory
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.cpus, self.memory))
+    cpus: tuple[int, ...]
+    memory: int | None
 
 
 class HostModel(Layout):
