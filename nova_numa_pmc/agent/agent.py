@@ -57,7 +57,8 @@ class Agent:
         port: KernelPort = KERNEL,
     ) -> None:
         """Open the sources of guest events only; the first tick opens the counters."""
-        self.options, self._root = options, root
+        self.options = options
+        self._root = root
         self._problem_log = ProblemLog(LOG, time.monotonic)
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
@@ -71,7 +72,8 @@ class Agent:
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
-        self._move_lock, self._pause_watch = move_lock.AgentMoveLock(LOG), pause.PauseWatch(LOG)
+        self._move_lock = move_lock.AgentMoveLock(LOG)
+        self._pause_watch = pause.PauseWatch(LOG)
         self._demand_file = demand_file.DemandFile(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:

@@ -42,7 +42,8 @@ class CacheWidening:
 
     def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
         self.options = options
-        self._root, self._log = root, log
+        self._root = root
+        self._log = log
         self._waited: dict[_Cache, float] = {}  # [core-seconds]
 
     def widen(self, tick: Tick) -> Tick:

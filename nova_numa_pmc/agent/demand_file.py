@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from nova_numa_pmc.sample_records import PoolSample
 
 FILE = 'demand'
-#: Measured time between two writes, and the least that is worth writing when the agent ends [s].
-SAVE_EVERY_S, SAVE_MIN_S = 300.0, 30.0
+#: Measured time between two writes [s].
+SAVE_EVERY_S = 300.0
+#: The least measured time that is worth writing when the agent ends [s].
+SAVE_MIN_S = 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
 
@@ -37,13 +39,12 @@ class DemandFile:
     """
 
     def __init__(self, root: str, log: logging.Logger) -> None:
-        self._root, self._directory, self._log = (
-            root,
-            os.path.join(root, state_files.PERSISTENT),
-            log,
-        )
+        self._root = root
+        self._directory = os.path.join(root, state_files.PERSISTENT)
+        self._log = log
         self.histories: Histories | None = None
-        self._saved_s, self._failing = 0.0, False
+        self._saved_s = 0.0
+        self._failing = False
 
     def feed(
         self, tick: Tick, options: AgentOptions

@@ -44,7 +44,10 @@ class GuestEvents:
         listener: libvirt_events.Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root, self._log, self._clock, self._listener = root, log, clock, listener
+        self._root = root
+        self._log = log
+        self._clock = clock
+        self._listener = listener
         self.guests = live_guests.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names of guests
         self._since_s = 0.0  # when the first of them was received

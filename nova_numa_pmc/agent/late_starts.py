@@ -38,7 +38,9 @@ class LateStarts:
     """
 
     def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
-        self.options, self._root, self._log = options, root, log
+        self.options = options
+        self._root = root
+        self._log = log
         #: When the start of each guest was first seen unfinished.
         self._first_seen_ns: dict[model.Life, int] = {}
         #: Guests whose memory was fetched, or needed no fetching.

@@ -47,8 +47,12 @@ class AgentLoop:
         watchdog_s: float | None = None,
         exporter: Exporter | None = None,
     ) -> None:
-        self._agent, self._read_options, self._log = agent, read_options, log
-        self._wait, self._clock, self._notify_manager = wait, clock, notify_manager
+        self._agent = agent
+        self._read_options = read_options
+        self._log = log
+        self._wait = wait
+        self._clock = clock
+        self._notify_manager = notify_manager
         self._exporter = exporter or Exporter(log)
         # Half of systemd's timeout, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')

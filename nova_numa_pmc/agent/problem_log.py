@@ -24,7 +24,8 @@ class ProblemLog:
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
-        self._log, self._clock = log, clock
+        self._log = log
+        self._clock = clock
         self._failing: dict[str, str] = {}  # stage → type of its exception
         self._logged_s: dict[str, float] = {}  # text → when it was logged
 

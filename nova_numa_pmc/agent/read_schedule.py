@@ -71,7 +71,8 @@ class ReadSchedule:
                 or (promise is not None and (promise.bound or not promise.started))
             ):
                 due.add(guest.uuid)
-        self._changed, self._to_retry = set(), set()
+        self._changed = set()
+        self._to_retry = set()
         return due
 
     def retry(self, uuids: Iterable[str]) -> None:

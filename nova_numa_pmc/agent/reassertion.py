@@ -54,7 +54,9 @@ class Reassertion:
         self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
-        self._root, self._log, self._problem_log = root, log, problem_log
+        self._root = root
+        self._log = log
+        self._problem_log = problem_log
         self._alive: dict[model.Life, str] = {}  # names of the running guests
         self._groups: dict[model.Life, cgroups.GuestGroups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → times of recent writes
@@ -302,7 +304,8 @@ class _Room:
     """
 
     def __init__(self, reserve_bytes: int, root: str) -> None:
-        self._reserve_bytes, self._root = reserve_bytes, root
+        self._reserve_bytes = reserve_bytes
+        self._root = root
         self._left_bytes: dict[int, int] = {}  # by node id
 
     def take(self, promise: model.Promise, present_bytes: Mapping[int, int]) -> str:

@@ -41,8 +41,11 @@ class Rebalancer:
         log: logging.Logger,
         problem_log: ProblemLog,
     ) -> None:
-        self.options, self._executor = options, move_executor
-        self._root, self._log, self._problem_log = root, log, problem_log
+        self.options = options
+        self._executor = move_executor
+        self._root = root
+        self._log = log
+        self._problem_log = problem_log
         self._memory: RebalanceMemory | None = None
         #: The plan that was last logged: the kind of each move, and its guests with their nodes.
         self._logged: tuple[

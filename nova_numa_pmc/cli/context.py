@@ -85,8 +85,13 @@ class CommandContext:
         :param run: replaces :func:`subprocess.run`
         :param port: the kernel operations of a move
         """
-        self.root, self.ask, self.signals, self.port = root, ask, signals, port
-        self.wait, self._clock_ns, self.run = wait, clock_ns, run
+        self.root = root
+        self.ask = ask
+        self.signals = signals
+        self.port = port
+        self.wait = wait
+        self._clock_ns = clock_ns
+        self.run = run
         self.shared = host_options.read_below(root)
         self.directory = self.shared.state_path(root)
         self.terminal = all(

@@ -20,8 +20,10 @@ NAME_MAX_BYTES = 255
 MEMORY_MAX_BYTES = 1 << 60
 VCPUS_MAX = 65536
 # Limit on the numbers in all sets of one guest together, because lists may overlap and repeat
-# without limit: 1,024 vCPUs each pinned to 4,096 CPUs. An item takes as much time as 16 numbers.
-LISTED_MAX, _ITEM_COST = 1 << 22, 16
+# without limit: 1,024 vCPUs each pinned to 4,096 CPUs.
+LISTED_MAX = 1 << 22
+# An item takes as much time as this many numbers.
+_ITEM_COST = 16
 
 #: Control characters, line separators and overrides of the writing direction: all characters that
 #: could split text into lines or make it look like other text. Any other character that this

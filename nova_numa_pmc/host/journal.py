@@ -43,8 +43,10 @@ class JournalLines:
     """
 
     def __init__(self, root: str, wait: Callable[[_socket.socket, float], float] = _wait) -> None:
-        self._path, self._wait = os.path.join(root, 'dev/log'), wait
-        self._left_s, self.lost = PATIENCE_S, 0
+        self._path = os.path.join(root, 'dev/log')
+        self._wait = wait
+        self._left_s = PATIENCE_S
+        self.lost = 0
 
     def log(self, severity: int, message: str) -> None:
         """Log one line; count it as lost if it cannot be sent in the time that is left."""

@@ -45,9 +45,10 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is pinged after this much silence [s], and the connection is given up after this many
-#: lost pings.
-KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
+#: The daemon is pinged after this much silence [s].
+KEEPALIVE_S = 5
+#: The connection is given up after this many lost pings.
+KEEPALIVE_COUNT = 3
 #: First and longest time between attempts to connect [s].
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: A call that takes longer than this counts as unanswered [s].
@@ -91,7 +92,10 @@ class Listener:
         module: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
+        self._identify = identify
+        self._uri = uri
+        self._libvirt = module
+        self._clock = clock
         self._problem: str = CONNECTING
         self._busy_since_s: float | None = None
         self._events: collections.deque[GuestEvent] = collections.deque()

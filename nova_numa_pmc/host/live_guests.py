@@ -51,7 +51,8 @@ class LiveGuests:
     """
 
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
-        self._root, self._listener = root, listener
+        self._root = root
+        self._listener = listener
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.GuestEvent] = {}  # by name
         #: {name: identity of the status file for which the XML was last requested}

@@ -199,7 +199,8 @@ class _ThreadFiles:
                     if self._schedstat_text is None:
                         os.close(stat)
                     else:
-                        self._stat, self.descriptors = stat, 2
+                        self._stat = stat
+                        self.descriptors = 2
                 self._schedstat_text = schedstat_text
         except OSError:
             return None

@@ -76,8 +76,11 @@ class MoveExecutor:
         on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
         port: KernelPort = KERNEL,
     ) -> None:
-        self._root, self._log, self._clock = root, log, clock
-        self._mover, self._batch = mover, batch
+        self._root = root
+        self._log = log
+        self._clock = clock
+        self._mover = mover
+        self._batch = batch
         self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
         self.move_promises = MovePromises(options, root, clock, mover, port)
         self.widened = Widened()
@@ -183,7 +186,8 @@ class MoveExecutor:
 
     def _start(self, planned: PlannedMove) -> None:
         """Promise the new places and write the CPUs."""
-        self._move, self._id = planned.move, history.new_id()
+        self._id = history.new_id()
+        self._move = planned.move
         self.widened.begin()
         try:
             self._parts = self._promise_parts(planned)

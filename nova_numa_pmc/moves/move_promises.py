@@ -58,8 +58,11 @@ class MovePromises:
         mover: str,
         port: KernelPort,
     ) -> None:
-        self.options, self._root, self._clock = options, root, clock
-        self._mover, self._port = mover, port
+        self.options = options
+        self._root = root
+        self._clock = clock
+        self._mover = mover
+        self._port = port
         self._files = guests.StatusFiles(root)
 
     def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:

@@ -46,7 +46,9 @@ class CpuMove:
     """
 
     def __init__(self, groups: GuestGroups, cpus: frozenset[int] | None, port: KernelPort) -> None:
-        self._groups, self._cpus, self._port = groups, cpus, port
+        self._groups = groups
+        self._cpus = cpus
+        self._port = port
         self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
 

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.counters import CounterOptions
 
 PATH = '/%s/calibration.json' % state_files.PERSISTENT
-_FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
-_SIZE_MAX_BYTES, _NODES_MAX = 1 << 24, 1024
+_FORMAT = 'nova-numa-pmc-calibration'
+_MAJOR, _MINOR = 1, 0
+_SIZE_MAX_BYTES = 1 << 24
+_NODES_MAX = 1024
 #: Sources of a latency: measured here, reported by the firmware, or estimated from its SLIT
 #: distance and a local latency.
 MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 DIRECTORY, FILE = state_files.PERSISTENT, 'history'
 ROTATE_BYTES = 1 << 20
 _MAJOR, _MINOR = '1', '0'
-_SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
+_SIZE_MAX_BYTES = 4 << 20
+_LINE_MAX_BYTES = 1 << 16
+_TEXT_MAX = 1000
+_NODES_MAX = 1024
 #: Beyond any real amount; a line with a larger one is damaged.
 _AMOUNT_MAX = 1e18
 #: What moves guests: the agent or a command.
@@ -123,7 +126,9 @@ class HistoryWriter:
     """Writer of entries; if one cannot be written, it logs a warning, and the move goes on."""
 
     def __init__(self, root: str, log: logging.Logger) -> None:
-        self._root, self._log, self._failing = root, log, False
+        self._root = root
+        self._log = log
+        self._failing = False
 
     def append(self, entry: HistoryEntry) -> None:
         """Append an entry without raising an error."""

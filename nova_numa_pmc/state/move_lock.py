@@ -29,7 +29,8 @@ class MoveLock:
     """
 
     def __init__(self, directory: str, name: str) -> None:
-        self.directory, self._name = directory, name
+        self.directory = directory
+        self._name = name
         self._lock: int | None = None  # file descriptor
 
     def take(self, timeout_s: float = 0.0) -> None:
@@ -82,11 +83,9 @@ class AgentMoveLock:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        self._log, self._move_lock, self._is_locked_out = (
-            log,
-            MoveLock('', 'nova-numa-agent'),
-            False,
-        )
+        self._log = log
+        self._move_lock = MoveLock('', 'nova-numa-agent')
+        self._is_locked_out = False
 
     def take(self, directory: str) -> bool:
         """Take the lock, and return whether guests may be held and moved in this tick.

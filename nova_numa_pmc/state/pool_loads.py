@@ -39,9 +39,12 @@ FILE = 'pools'
 MB = 10**6  # as in host_view, which takes the hook longer to import
 #: A publication is stale after this many intervals, each of which counts as at most
 #: :data:`_INTERVAL_MAX_S`, but not before :data:`STALE_MIN_S`.
-_STALE_INTERVALS, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
+_STALE_INTERVALS = 3
+STALE_MIN_S = 30.0
+_INTERVAL_MAX_S = 600.0
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
+_MAGIC = 'nova-numa-pmc-pools'
+_MAJOR, _MINOR = 1, 2
 _SIZE_MAX_BYTES = 4 << 20
 _AMOUNT_MAX = 2**60
 _COLUMNS = 7

@@ -82,7 +82,8 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
 
     def __init__(self, directory: str, timeout_s: float, boot_id: str) -> None:
         super().__init__()
-        self.directory, self.timeout_s = directory, timeout_s
+        self.directory = directory
+        self.timeout_s = timeout_s
         self.boot_id = boot_id
         self._directory_fd: int | None = None
         self._lock_fd: int | None = None
@@ -129,7 +130,8 @@ class locked(HostPromisesDraft):  # a context manager, used like a function
             host_promises = None
             _set_aside(directory_fd, self.directory)
         host_promises = host_promises or HostPromises()
-        self.promises, self.rotation = host_promises.promises, host_promises.rotation
+        self.promises = host_promises.promises
+        self.rotation = host_promises.rotation
         self._loaded = dict(self.promises), self.rotation
 
     def _close(self) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 2
+_MAGIC = 'nova-numa-pmc-promises'
+_MAJOR, _MINOR = 1, 2
 _PLAIN = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-'
 
 

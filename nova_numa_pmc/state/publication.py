@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
 _MAJOR, _MINOR = 1, 3
-#: The kernel's limit (MAX_NUMNODES), and the size of a host with that many nodes and distances.
-NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
+#: The kernel's limit (MAX_NUMNODES).
+NODES_MAX = 1024
+#: The size of a host with that many nodes and distances.
+_SIZE_MAX_BYTES = 8 << 20
 _POOLS_MAX = 1024
 #: Beyond any real amount; a file with a larger one is damaged.
-_AMOUNT_MAX, _HUGE_SIZES_MAX = 2**60, 16
-_NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
+_AMOUNT_MAX = 2**60
+_HUGE_SIZES_MAX = 16
+_NAME_MAX = 64
+_REASON_MAX = 256
+_GUESTS_MAX = 1023
 
 _LIMITS = ('pressure_floor', 'pressure_step')
 #: Member of ``limits``: before 1.3, nodes nearer than this were one domain.

@@ -55,7 +55,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
         log: logging.Logger,
     ) -> None:
-        self._log, self._slots = log, threading.BoundedSemaphore(_SCRAPES_MAX)
+        self._log = log
+        self._slots = threading.BoundedSemaphore(_SCRAPES_MAX)
         super().__init__(address, handler, bind_and_activate=False)
 
     def get_request(self) -> tuple[socket.socket, Any]:

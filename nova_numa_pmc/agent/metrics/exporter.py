@@ -30,11 +30,13 @@ class Exporter:
     def __init__(
         self, log: logging.Logger, options: metrics_conf.MetricsOptions | None = None
     ) -> None:
-        self._log, self._options = log, options or metrics_conf.MetricsOptions()
+        self._log = log
+        self._options = options or metrics_conf.MetricsOptions()
         self._problem_log = ProblemLog(log, time.monotonic)
         self._endpoint: Endpoint | None = None
         self._installed = True
-        self._ticks, self._seconds = 0, 0.0
+        self._ticks = 0
+        self._seconds = 0.0
         self._scrape: Scrape  # set before the first scrape
 
     @property
@@ -47,7 +49,8 @@ class Exporter:
 
         :param seconds: how long the tick took [s]
         """
-        self._ticks, self._seconds = self._ticks + 1, self._seconds + seconds
+        self._ticks += 1
+        self._seconds += seconds
         self._scrape = Scrape(tick, self._options.guests, self._ticks, self._seconds)
         # Tried again in each tick, because an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:

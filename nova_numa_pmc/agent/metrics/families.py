@@ -139,7 +139,9 @@ class Collector:
     """
 
     def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:
-        self._latest, self._log, self._failed = latest, log, False
+        self._latest = latest
+        self._log = log
+        self._failed = False
         try:
             self._version = importlib.metadata.version('nova-numa-pmc')
         except importlib.metadata.PackageNotFoundError:

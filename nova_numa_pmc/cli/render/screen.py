@@ -88,7 +88,8 @@ def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
     for index, line in enumerate(tables.align(part)):
         gap = rich.text.Text(tables.GAP)
         line_text = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
-        line_text.no_wrap, line_text.overflow = True, 'ellipsis'
+        line_text.no_wrap = True
+        line_text.overflow = 'ellipsis'
         if not index:
             line_text.stylize('reverse')
         lines.append(line_text)

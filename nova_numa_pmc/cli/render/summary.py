@@ -85,7 +85,8 @@ class MetricSeries:
 
     def __init__(self, name: str, metrics: Iterable[str]) -> None:
         self.name = name
-        self.taken_s, self.elapsed_s = array('d'), array('f')
+        self.taken_s = array('d')
+        self.elapsed_s = array('f')
         # Single precision is enough for the six digits that a recording has.
         self.values = {metric: array('f') for metric in metrics}
 

@@ -48,8 +48,11 @@ BUSY_MAX_RATIO = 0.1
 _BUSY_CHECK_S = 1.0
 #: Size of the last-level cache where sysfs does not report it; most are smaller.
 _CACHE_DEFAULT_BYTES = 64 << 20
-#: Expected time for the bandwidth of a node, for making a chain, and for following it from a node.
-_BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
+#: Expected time for the bandwidth of a node.
+_BANDWIDTH_S = 1.6
+#: Expected time for making a chain, and for following it from a node.
+_CHAIN_S = 0.8
+_PAIR_S = 0.3
 
 
 class NodePlan(Record):

@@ -45,8 +45,9 @@ _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
 #: Number of candidates in the text; the JSON has all of them.
 _PLACES_SHOWN = 12
-#: Uuid and name of a guest that does not exist yet; no libvirt guest has this uuid.
-_NEW_UUID, _NEW_NAME = '', 'new guest'
+#: Uuid of a guest that does not exist yet; no libvirt guest has this uuid.
+_NEW_UUID = ''
+_NEW_NAME = 'new guest'
 
 
 class Flavor(TypedDict, total=False):

@@ -22,7 +22,8 @@ _FIRST = 40
 # type, reserved, length; flags, data type, transfer size, reserved; initiators, targets,
 # reserved; base unit.
 _LOCALITY = struct.Struct('<HHIBBBBIIIQ')
-_LOCALITY_TYPE, _MEMORY = 1, 0
+_LOCALITY_TYPE = 1
+_MEMORY = 0
 _ACCESS_LATENCY, _READ_LATENCY = 0, 1
 _UNKNOWN = (0, 0xFFFF)
 _DOMAINS_MAX = 4096

@@ -46,7 +46,8 @@ _SYSCALLS = {
     's390x': (268, 269),
     'riscv64': (235, 236),
 }
-_MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
+_MPOL_PREFERRED = 1
+_MPOL_F_NODE_ADDR = 3
 _MADV_HUGEPAGE = 14
 
 #: Lines of a chain, each of which is read once in a pass: 13 ms at 100 ns.
@@ -54,13 +55,18 @@ CHAIN_LINES = 1 << 17
 #: Lines are visited in random order within one window after the other. A window has few enough
 #: pages for the TLB even without huge pages.
 _WINDOW_BYTES = 4 << 20
-_PASSES, _RUNS, _RUN_S = 5, 3, 0.4
-_CHAIN_BYTES, _CACHE_MAX_BYTES, _SLICE_MIN_BYTES = 256 << 20, 1 << 30, 8 << 20
+_PASSES = 5
+_RUNS = 3
+_RUN_S = 0.4
+_CHAIN_BYTES = 256 << 20
+_CACHE_MAX_BYTES = 1 << 30
+_SLICE_MIN_BYTES = 8 << 20
 _PAGES_CHECKED = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _pointer = ctypes.c_void_p
-_libc.memchr.argtypes, _libc.memchr.restype = (_pointer, ctypes.c_int, ctypes.c_size_t), _pointer
+_libc.memchr.argtypes = (_pointer, ctypes.c_int, ctypes.c_size_t)
+_libc.memchr.restype = _pointer
 for _name in ('tfind', 'tsearch'):
     getattr(_libc, _name).argtypes = (_pointer, _pointer, _pointer)
     getattr(_libc, _name).restype = _pointer

@@ -125,8 +125,12 @@ class GuestMove:
         """
         if not mems:
             raise PageMoveError('%s: no node was requested' % groups.target)
-        self._groups, self._root, self._clock, self._port = groups, root, clock, port
-        self._mems, self._cpus = tuple(mems), cpus
+        self._groups = groups
+        self._root = root
+        self._clock = clock
+        self._port = port
+        self._mems = tuple(mems)
+        self._cpus = cpus
         self._ours = ours or Cpuset(frozenset(), frozenset())
         self._limits = limits or PagingLimits()
         for node in self._mems:
@@ -205,7 +209,8 @@ class GuestMove:
         state = DONE
         for _ in range(_WALKS_MAX):
             moved_before = self.progress.moved_bytes
-            self._refused, self._refused_bytes = {}, 0
+            self._refused = {}
+            self._refused_bytes = 0
             self._report(self.progress._replace(left_bytes=self._off_bytes(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE

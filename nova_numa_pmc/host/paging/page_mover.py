@@ -53,7 +53,9 @@ class PageMover:
 
         :param homes: ids of the nodes whose pages stay where they are
         """
-        self._pid, self._homes, self._port = pid, homes, port
+        self._pid = pid
+        self._homes = homes
+        self._port = port
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))

@@ -44,7 +44,8 @@ _READ_FORMAT = 1 | 2 | 4 | 8
 # No exclude_* bit is set, because guests are to be counted. perf sets exclude_guest
 # by default, so the counts are to be compared with `perf stat -e event:GH`.
 _DISABLED = 1
-_FD_CLOEXEC, _PID_CGROUP = 8, 4
+_FD_CLOEXEC = 8
+_PID_CGROUP = 4
 _IOC_ID = 0x80082407
 
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'

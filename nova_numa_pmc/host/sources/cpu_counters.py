@@ -31,7 +31,8 @@ class CpuCounters:
     name = 'CPUs'
 
     def __init__(self, select: Callable[[], Selection], root: str = '/') -> None:
-        self._select, self._root = select, root
+        self._select = select
+        self._root = root
         self._events: tuple[Event, ...] | None = None
         self.roles: tuple[str, ...] = owner_counters.ROLES
         # The owners are nodes, and the keys are their CPUs.

@@ -57,7 +57,8 @@ class GuestCounters:
     ) -> None:
         self.name = 'perf by %s' % scope
         self._scope = scope
-        self._select, self._root = select, root
+        self._select = select
+        self._root = root
         self._events: tuple[Event, ...] | None = None
         self._missing: tuple[str, ...] = ()
         #: Directory of each guest's control group.
@@ -211,7 +212,8 @@ class GuestCounters:
     def close(self) -> None:
         """Close the counters; the events are chosen again at the next sample."""
         self._owners.close()
-        self._events, self._wanted = None, {}
+        self._events = None
+        self._wanted = {}
         self._failed = True
 
 

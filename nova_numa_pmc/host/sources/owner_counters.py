@@ -139,7 +139,8 @@ class OwnerCounters(Generic[_O, _K]):
         """Close all counters and forget their readings."""
         self._counters.close()
         self._counters = counters.Counters()
-        self._before, self._lacking = {}, {}
+        self._before = {}
+        self._lacking = {}
 
 
 def _add(

@@ -229,7 +229,8 @@ class Resctrl:
 
     def close(self) -> None:
         """Forget the readings."""
-        self._before, self._nodes = None, (None, {})
+        self._before = None
+        self._nodes = (None, {})
 
 
 def _amount(path: str) -> int | None:

@@ -61,7 +61,9 @@ class Uncore:
     def __init__(
         self, select: Callable[[], Selection], write_weight: float = 1.0, root: str = '/'
     ) -> None:
-        self._select, self._write_weight, self._root = select, write_weight, root
+        self._select = select
+        self._write_weight = write_weight
+        self._root = root
         #: The online CPUs of each node for which the plan was made.
         self._online: tuple[frozenset[int], ...] | None = None
         self._wanted: Plan = {}
