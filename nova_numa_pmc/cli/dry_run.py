@@ -84,8 +84,8 @@ def possible_places(
 
     return [
         PossiblePlace(
-            node_ids(rank.candidate.cpus),
-            node_ids(rank.candidate.mems),
+            node_ids(rank.candidate.cpu_positions),
+            node_ids(rank.candidate.mem_positions),
             rank.pressure,
             dict(zip(ranking.KEY_FIELDS, rank.key)),
         )

@@ -228,9 +228,10 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
 
 
 def _outcome_to_data(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as plain data, where scripts know its positions as ``at``."""
+    """Return an outcome as plain data, with the names that scripts know."""
     data = outcome._asdict()
-    data['at'] = data.pop('positions')
+    for field, key in (('cpu_positions', 'cpus'), ('mem_positions', 'mems'), ('positions', 'at')):
+        data[key] = data.pop(field)
     return data
 
 

@@ -150,7 +150,9 @@ def _worst_loss(
         nodes = ((position,) for position, cores in enumerate(host.cores) if cores)
         outcomes = [
             host_outcome._replace(
-                positions=positions, cpus=positions, mems=positions if host_outcome.mems else ()
+                positions=positions,
+                cpu_positions=positions,
+                mem_positions=positions if host_outcome.mem_positions else (),
             )
             for positions in nodes
         ]

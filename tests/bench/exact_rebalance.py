@@ -50,13 +50,13 @@ class Search:
             place = Place((n,), self.host_model.memory_at[n])
             size = self.host_model.bytes_to_move(guest, place)
             if self.host_model.may_have(guest, place) and (
-                size or place.cpus != guest.cpu_positions
+                size or place.cpu_positions != guest.cpu_positions
             ):
                 found.append(
                     (
                         self.host_model.effect(guest, place),
                         size,
-                        {place.memory: guest.load.memory_bytes},
+                        {place.mem_position: guest.load.memory_bytes},
                     )
                 )
         return found

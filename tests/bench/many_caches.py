@@ -99,11 +99,11 @@ def spans(cases, rng):
         view, request = drawn(rng)
         inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
         best, exact_us = timed(exact, inputs, LIMITS)
-        if best is None or len(best.candidate.cpus) < 2:
+        if best is None or len(best.candidate.cpu_positions) < 2:
             continue
         _, us = timed(placement.place, view, request, LIMITS)
         ours = placement.decide_place(inputs, LIMITS).ranks[0]
-        more = len(ours.candidate.cpus) > len(best.candidate.cpus)
+        more = len(ours.candidate.cpu_positions) > len(best.candidate.cpu_positions)
         found.append(
             (
                 float('inf') if more else relative(ours.pressure, best.pressure),

@@ -103,13 +103,13 @@ class Charge(Record):
 
     :param demand: its demand for CPU time
     :param traffic: its DRAM traffic; None if unknown
-    :param cpus, mems: {node id: share of its demand, or of its traffic}
+    :param cpu_shares, mem_shares: {node id: share of its demand, or of its traffic}
     """
 
     demand: Amount
     traffic: Amount | None
-    cpus: dict[int, float]
-    mems: dict[int, float]
+    cpu_shares: dict[int, float]
+    mem_shares: dict[int, float]
 
 
 def _compose_demand(
@@ -204,13 +204,13 @@ class LastingDemand:
                     node.demand_cores,
                     cores,
                     others.demand,
-                    [(charge.demand, charge.cpus.get(node.id, 0.0)) for charge in charges],
+                    [(charge.demand, charge.cpu_shares.get(node.id, 0.0)) for charge in charges],
                 ),
                 _compose_demand(
                     node.bandwidth_bytes_per_sec,
                     bytes_per_sec,
                     others.traffic,
-                    [(charge.traffic, charge.mems.get(node.id, 0.0)) for charge in charges],
+                    [(charge.traffic, charge.mem_shares.get(node.id, 0.0)) for charge in charges],
                 ),
                 node.bandwidth_max_bytes_per_sec,
                 node.link_ratio,
@@ -278,7 +278,7 @@ class LastingDemand:
             charge = self._guest_charge(uuid, self._promises.get(uuid), sample)
             if charge is None:
                 continue
-            for node, share in charge.cpus.items():
+            for node, share in charge.cpu_shares.items():
                 sums.setdefault(node, DemandSum()).add_charge(charge.demand, share)
             demand_cores = sample.demand_cores if sample else None
             if sample is None or not demand_cores:
@@ -309,19 +309,19 @@ class LastingDemand:
             demand, traffic = history.demand, history.traffic
             if traffic.day.mean is None:
                 traffic = None
-        cpus = self._shares_by_node(
+        cpu_shares = self._shares_by_node(
             promise and promise.cpu_nodes, history.ran_at(promise) if history else None
         )
         resident_bytes = sum(size for _, size in sample.bytes_by_node) if sample else 0
         if sample and resident_bytes:
-            mems = {node: size / resident_bytes for node, size in sample.bytes_by_node}
+            mem_shares = {node: size / resident_bytes for node, size in sample.bytes_by_node}
         else:
-            mems = (
+            mem_shares = (
                 self._shares_by_node(promise and promise.mem_nodes)
                 if promise and promise.mem_nodes
-                else cpus
+                else cpu_shares
             )
-        return Charge(demand, traffic, cpus, mems)
+        return Charge(demand, traffic, cpu_shares, mem_shares)
 
     def _expected_demand(
         self, uuid: str, promise: model.Promise, history: GuestHistory | None

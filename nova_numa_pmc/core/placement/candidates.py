@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Candidate(Record):
     """A place that is considered for a guest.
 
-    :param cpus: positions of the nodes of its CPUs
-    :param mems: positions of the nodes of its memory; empty if that may be anywhere
+    :param cpu_positions: positions of the nodes of its CPUs
+    :param mem_positions: positions of the nodes of its memory; empty if that may be anywhere
     :param memory_fits: whether the nodes have room for the memory, so that it can be bound to them
     """
 
-    cpus: tuple[int, ...]
-    mems: tuple[int, ...]
+    cpu_positions: tuple[int, ...]
+    mem_positions: tuple[int, ...]
     memory_fits: bool
 
 
@@ -131,12 +131,12 @@ def kinds_of_place(
 
 
 def _all_nodes(inputs: PlacementInput) -> list[Candidate]:
-    cpus = tuple(position for position, threads in enumerate(inputs.threads) if threads)
+    positions = tuple(position for position, threads in enumerate(inputs.threads) if threads)
     memory_fits = (
-        sum(max(0, inputs.free_bytes[position]) for position in cpus)
+        sum(max(0, inputs.free_bytes[position]) for position in positions)
         >= inputs.request.memory_bytes
     )
-    return [Candidate(cpus, cpus if memory_fits else (), memory_fits)]
+    return [Candidate(positions, positions if memory_fits else (), memory_fits)]
 
 
 def _bandwidth_maxima(inputs: PlacementInput) -> list[float | None]:
@@ -226,13 +226,17 @@ def _spans(
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
     for positions in node_sets.smallest(room, need, inputs.distance, costs):
-        cpus = tuple(position for position in positions if inputs.threads[position])
-        mems = tuple(position for position in positions if not is_memoryless(nodes[position]))
+        cpu_positions = tuple(position for position in positions if inputs.threads[position])
+        mem_positions = tuple(
+            position for position in positions if not is_memoryless(nodes[position])
+        )
         # Sets that differ only in nodes with neither CPUs nor memory for the guest are one place.
         places.setdefault(
-            (cpus, mems),
+            (cpu_positions, mem_positions),
             Candidate(
-                cpus, mems, not any(is_memoryless(nodes[position]) for position in positions)
+                cpu_positions,
+                mem_positions,
+                not any(is_memoryless(nodes[position]) for position in positions),
             ),
         )
     return list(places.values())

@@ -174,13 +174,15 @@ def _placement(
         )
 
     nodes = ids_of(
-        candidate.cpus + candidate.mems
-        if candidate.memory_fits and candidate.mems != candidate.cpus
-        else candidate.cpus
+        candidate.cpu_positions + candidate.mem_positions
+        if candidate.memory_fits and candidate.mem_positions != candidate.cpu_positions
+        else candidate.cpu_positions
     )
     # cgroup v1 and older v2 refuse to bind memory to a node that has none.
     memoryless_ids = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
-    mem_nodes = tuple(node for node in ids_of(candidate.mems) if node not in memoryless_ids)
+    mem_nodes = tuple(
+        node for node in ids_of(candidate.mem_positions) if node not in memoryless_ids
+    )
     return model.Placement(
         nodes,
         _cpus(inputs, candidate),
@@ -228,7 +230,7 @@ def _verdict(
         )
         values += (
             ('decided_by', field),
-            ('instead_of', ids_of(second.candidate.cpus)),
+            ('instead_of', ids_of(second.candidate.cpu_positions)),
             ('instead_pressure', second.pressure),
         )
     return model.Reason(code, values)
@@ -237,10 +239,10 @@ def _verdict(
 def _cpus(inputs: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
     cpu_sets = [
         cpus
-        for cpus in (inputs.view.nodes[position].cpus for position in candidate.cpus)
+        for cpus in (inputs.view.nodes[position].cpus for position in candidate.cpu_positions)
         if cpus is not None
     ]
-    if len(cpu_sets) < len(candidate.cpus):
+    if len(cpu_sets) < len(candidate.cpu_positions):
         return None
     cpus = frozenset().union(*cpu_sets)
     return cpus if inputs.request.allowed_cpus is None else cpus & inputs.request.allowed_cpus

@@ -56,7 +56,8 @@ def rank_candidates(
     """
     nodes, assumed = missing.fill_in(inputs.view.nodes)
     are_single_nodes = all(
-        len(candidate.cpus) == 1 and len(candidate.mems) < 2 for candidate in candidates
+        len(candidate.cpu_positions) == 1 and len(candidate.mem_positions) < 2
+        for candidate in candidates
     )
     rank_one = _rank_single if are_single_nodes else _rank_set
     ranks = [rank_one(inputs, candidate, nodes, limits) for candidate in candidates]
@@ -80,12 +81,13 @@ def _rank_single(
     limits: PlacementOptions,
 ) -> Rank:
     """Rank a single node, which is the usual case, by a key without lists."""
-    view, request, position = inputs.view, inputs.request, candidate.cpus[0]
+    view, request, position = inputs.view, inputs.request, candidate.cpu_positions[0]
     node = nodes[position]
-    mems = candidate.mems or candidate.cpus
-    pressure = _pressure(node, _demand(request), 0 if mems[0] != position else _traffic(request))
-    if mems[0] != position:
-        pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(request)))
+    mem_positions = candidate.mem_positions or candidate.cpu_positions
+    traffic, mem_position = _traffic(request), mem_positions[0]
+    pressure = _pressure(node, _demand(request), 0 if mem_position != position else traffic)
+    if mem_position != position:
+        pressure = max(pressure, _pressure(nodes[mem_position], None, traffic))
     cores = node.cores or 1.0
     return Rank(
         candidate,
@@ -95,7 +97,7 @@ def _rank_single(
             _distance(inputs, candidate),
             steps(pressure, limits),
             round((node.vcpus + request.vcpus) / cores, 9),
-            _promised_ratio(inputs, mems),
+            _promised_ratio(inputs, mem_positions),
             round(node.guests, 9),
             (position - view.rotation) % len(view.nodes),
         ),
@@ -111,13 +113,14 @@ def pressures_with(
         highest first
     """
     nodes, _ = missing.fill_in(inputs.view.nodes)
+    used_positions = {*candidate.cpu_positions, *candidate.mem_positions}
     return (
         _pressures_left(inputs, candidate, nodes),
         sorted(
             (
                 _pressure(node, 0, 0)
                 for position, node in enumerate(nodes)
-                if position not in candidate.cpus + (candidate.mems or candidate.cpus)
+                if position not in used_positions
             ),
             reverse=True,
         ),
@@ -128,18 +131,18 @@ def _pressures_left(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]
 ) -> list[float]:
     """List the pressures that the guest would leave on a candidate's nodes, highest first."""
-    mems = candidate.mems or candidate.cpus
-    cores = sum(nodes[position].cores for position in candidate.cpus) or 1.0
+    mem_positions = candidate.mem_positions or candidate.cpu_positions
+    cores = sum(nodes[position].cores for position in candidate.cpu_positions) or 1.0
     return sorted(
         (
             _pressure(
                 nodes[position],
                 _demand(inputs.request) * (nodes[position].cores / cores)
-                if position in candidate.cpus
+                if position in candidate.cpu_positions
                 else None,
-                _traffic(inputs.request) / len(mems) if position in mems else 0,
+                _traffic(inputs.request) / len(mem_positions) if position in mem_positions else 0,
             )
-            for position in {*candidate.cpus, *mems}
+            for position in {*candidate.cpu_positions, *mem_positions}
         ),
         reverse=True,
     )
@@ -148,7 +151,7 @@ def _pressures_left(
 def _vcpus_per_core(inputs: PlacementInput, candidate: Candidate) -> list[float]:
     """List the vCPUs per core of a candidate's nodes with the guest, highest first."""
     nodes = inputs.view.nodes
-    cores = sum(nodes[position].cores for position in candidate.cpus) or 1.0
+    cores = sum(nodes[position].cores for position in candidate.cpu_positions) or 1.0
     return sorted(
         (
             round(
@@ -156,7 +159,7 @@ def _vcpus_per_core(inputs: PlacementInput, candidate: Candidate) -> list[float]
                 / (nodes[position].cores or 1.0),
                 9,
             )
-            for position in candidate.cpus
+            for position in candidate.cpu_positions
         ),
         reverse=True,
     )
@@ -168,7 +171,7 @@ def _rank_set(
     nodes: Sequence[NodeView],
     limits: PlacementOptions,
 ) -> Rank:
-    view, mems = inputs.view, candidate.mems or candidate.cpus
+    view, mem_positions = inputs.view, candidate.mem_positions or candidate.cpu_positions
     pressures = _pressures_left(inputs, candidate, nodes)
     return Rank(
         candidate,
@@ -178,11 +181,11 @@ def _rank_set(
             _distance(inputs, candidate),
             [steps(pressure, limits) for pressure in pressures],
             _vcpus_per_core(inputs, candidate),
-            _promised_ratio(inputs, mems),
-            round(sum(nodes[position].guests for position in candidate.cpus), 9),
+            _promised_ratio(inputs, mem_positions),
+            round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),
             [
                 sorted((position - view.rotation) % len(nodes) for position in positions)
-                for positions in (candidate.cpus, candidate.mems)
+                for positions in (candidate.cpu_positions, candidate.mem_positions)
             ],
         ),
     )
@@ -246,16 +249,20 @@ def steps(pressure: float, limits: PlacementOptions) -> float:
 
 def _distance(inputs: PlacementInput, candidate: Candidate) -> float:
     """Return the mean distance of memory plus that of devices, in SLIT units beyond local."""
-    if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not inputs.devices:
+    if (
+        len(candidate.cpu_positions) == 1
+        and candidate.mem_positions in ((), candidate.cpu_positions)
+        and not inputs.devices
+    ):
         return 0
     total = 0.0
-    for targets in (candidate.mems, inputs.devices):
+    for targets in (candidate.mem_positions, inputs.devices):
         if targets:
             total += sum(
                 inputs.distance(position, target) - LOCAL_DISTANCE
-                for position in candidate.cpus
+                for position in candidate.cpu_positions
                 for target in targets
-            ) / (len(targets) * len(candidate.cpus))
+            ) / (len(targets) * len(candidate.cpu_positions))
     return round(total, 6)
 
 

@@ -50,8 +50,13 @@ class MoveCandidate:
         # Of equal candidates, the one with the emptiest target comes first; uuids decide last.
         self._order = (
             self.bytes,
-            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in proposal), 6),
-            sorted((guest.load.uuid, place.cpus) for guest, place in proposal),
+            round(
+                sum(
+                    host_model.host_loss.pressure(place.cpu_positions[0]) for _, place in proposal
+                ),
+                6,
+            ),
+            sorted((guest.load.uuid, place.cpu_positions) for guest, place in proposal),
         )
 
     def overlaps(self, other: MoveCandidate) -> bool:
@@ -82,8 +87,8 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
         sorted(
             (
                 guest.load.uuid,
-                host_model.node_ids(place.cpus),
-                () if place.memory is None else host_model.ids[place.memory],
+                host_model.node_ids(place.cpu_positions),
+                () if place.mem_position is None else host_model.ids[place.mem_position],
             )
             for guest, place in proposal
         )
@@ -96,7 +101,10 @@ def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
     for sequence in sequences:
         for proposal in sequence:
             proposal_key = tuple(
-                [(guest.load.uuid, place.cpus, place.memory) for guest, place in proposal]
+                [
+                    (guest.load.uuid, place.cpu_positions, place.mem_position)
+                    for guest, place in proposal
+                ]
             )
             if len(proposal_key) > 1 and not proposal_key[0] < proposal_key[1]:
                 proposal_key = proposal_key[::-1]
@@ -109,14 +117,14 @@ def kind_of(proposal: Proposal) -> str:
     if len(proposal) > 1:
         return plan_records.SWAP
     ((guest, place),) = proposal
-    old_cpus, new_cpus = set(guest.cpu_positions), set(place.cpus)
-    if old_cpus == new_cpus:
+    old_positions, new_positions = set(guest.cpu_positions), set(place.cpu_positions)
+    if old_positions == new_positions:
         return plan_records.FETCH
     return (
         plan_records.WIDEN
-        if old_cpus < new_cpus
+        if old_positions < new_positions
         else plan_records.NARROW
-        if new_cpus < old_cpus
+        if new_positions < old_positions
         else plan_records.MOVE
     )
 
@@ -150,7 +158,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
     is_counted = all(guest.counted for guest, _ in candidate.proposal)
     from_and_to = (
         ('from', host_model.node_ids(candidate.proposal[0][0].cpu_positions)),
-        ('to', host_model.node_ids(candidate.proposal[0][1].cpus)),
+        ('to', host_model.node_ids(candidate.proposal[0][1].cpu_positions)),
     )
     for cores, cause in sorted(zip(gains, causes), reverse=True):
         if abs(cores) > 1e-6:
@@ -169,7 +177,7 @@ def open_trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) ->
                 tuple(
                     (host_model.ids[position][0], share) for position, share in guest.mem_shares
                 ),
-                host_model.node_ids(place.cpus),
+                host_model.node_ids(place.cpu_positions),
             )
             for guest, place in candidate.proposal
         ),
@@ -184,20 +192,20 @@ def _part(host_model: HostModel, guest: GuestModel, place: Place) -> plan_record
         guest.load.uuid,
         guest.load.name,
         tuple(guest.load.cpu_nodes),
-        host_model.node_ids(place.cpus),
-        () if place.memory is None else host_model.memory_ids[place.memory],
+        host_model.node_ids(place.cpu_positions),
+        () if place.mem_position is None else host_model.memory_ids[place.mem_position],
         host_model.bytes_to_move(guest, place),
     )
 
 
 def _adjust_gain(host_model: HostModel, guest: GuestModel, place: Place, gain: float) -> float:
     """Return the gain of a proposal, corrected if the proposal widens a guest or takes it home."""
-    if set(guest.cpu_positions) < set(place.cpus):
+    if set(guest.cpu_positions) < set(place.cpu_positions):
         return gain + _pooled_gain(host_model, guest, place)
     if (
-        set(place.cpus) < set(guest.cpu_positions)
-        and place.memory is None
-        and place.cpus == guest.home
+        set(place.cpu_positions) < set(guest.cpu_positions)
+        and place.mem_position is None
+        and place.cpu_positions == guest.home
     ):
         return _homecoming_gain(host_model, guest, place, gain)
     return gain
@@ -212,9 +220,9 @@ def _pooled_gain(host_model: HostModel, guest: GuestModel, place: Place) -> floa
     already may use several of them are assumed to save is subtracted.
     """
     host_loss = host_model.host_loss
-    if not any(host_loss.bursts[n] for n in place.cpus):
+    if not any(host_loss.bursts[n] for n in place.cpu_positions):
         return 0.0
-    nodes = place.cpus
+    nodes = place.cpu_positions
     demand = host_loss.levelled_demand()
     if len(guest.cpu_positions) == 1:
         demand[guest.cpu_positions[0]] -= guest.demand
@@ -254,10 +262,10 @@ def _homecoming_gain(host_model: HostModel, guest: GuestModel, place: Place, gai
         other_spanning.get(guest.cpu_positions, 0.0) - guest.demand
     )
     demand = host_loss.levelled_demand(spanning=other_spanning)
-    for n in place.cpus:
+    for n in place.cpu_positions:
         if demand[n] + guest.demand > host_model.options.narrow_below_ratio * host_loss.cores[n]:
             return 0.0
     if gain < 0:
         return gain
-    away_share = sum(share for n, share in guest.cpu_shares if n not in place.cpus)
+    away_share = sum(share for n, share in guest.cpu_shares if n not in place.cpu_positions)
     return max(gain, host_model.min_gain + AWAY_RATIO * guest.demand * away_share)

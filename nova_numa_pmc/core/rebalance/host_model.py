@@ -29,12 +29,12 @@ SPARE_RATIO, RATE_MIN_BYTES_PER_SEC = 0.25, 16 << 20
 class Place(Record):
     """A place of a guest.
 
-    :param cpus: positions of its CPUs, in ascending order
-    :param memory: position of its memory; None if the memory stays where it is
+    :param cpu_positions: positions of its CPUs, in ascending order
+    :param mem_position: position of its memory; None if the memory stays where it is
     """
 
-    cpus: tuple[int, ...]
-    memory: int | None
+    cpu_positions: tuple[int, ...]
+    mem_position: int | None
 
 
 class HostModel(Layout):
@@ -49,20 +49,24 @@ class HostModel(Layout):
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place, after any move of its memory is complete."""
-        if len(place.cpus) == 1 and place in guest.effects:
+        if len(place.cpu_positions) == 1 and place in guest.effects:
             return guest.effects[place]
-        mem_shares = guest.mem_shares if place.memory is None else ((place.memory, 1.0),)
-        effect = self.effect_with_memory(guest, place.cpus, mem_shares)
-        if len(place.cpus) == 1:
+        mem_shares = (
+            guest.mem_shares if place.mem_position is None else ((place.mem_position, 1.0),)
+        )
+        effect = self.effect_with_memory(guest, place.cpu_positions, mem_shares)
+        if len(place.cpu_positions) == 1:
             guest.effects[place] = effect
         return effect
 
     def bytes_to_move(self, guest: GuestModel, place: Place) -> int:
         """Return M, the bytes of a guest's memory that are not yet on the target."""
-        if place.memory is None:
+        if place.mem_position is None:
             return 0
         assert guest.bytes is not None  # otherwise may_have() has refused the place
-        return sum(size for position, size in guest.bytes.items() if position != place.memory)
+        return sum(
+            size for position, size in guest.bytes.items() if position != place.mem_position
+        )
 
     def cost(self, guest: GuestModel, place: Place) -> float:
         """Return K, the cost of moving one guest [core-seconds].
@@ -73,15 +77,17 @@ class HostModel(Layout):
         on average half of that memory has yet to be moved.
         """
         options, size_bytes = self.options, self.bytes_to_move(guest, place)
-        change_cost = options.change_core_sec if place.cpus != guest.cpu_positions else 0.0
+        change_cost = (
+            options.change_core_sec if place.cpu_positions != guest.cpu_positions else 0.0
+        )
         if not size_bytes:
             return change_cost
-        target, latencies_ns = place.memory, self.latencies_ns[place.cpus[0]]
+        target, latencies_ns = place.mem_position, self.latencies_ns[place.cpu_positions[0]]
         assert target is not None  # otherwise there would be no bytes to move
         rate, extra_ns, remote_share = options.bytes_per_sec, 0.0, 0.0
         for position, share in guest.mem_shares:
             if position != target:
-                extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpus[0]])
+                extra_ns += share * (latencies_ns[position] - latencies_ns[place.cpu_positions[0]])
                 remote_share += share
                 rate = min(rate, self._spare_bandwidth(position))
         rate = max(min(rate, self._spare_bandwidth(target)), RATE_MIN_BYTES_PER_SEC)
@@ -100,28 +106,28 @@ class HostModel(Layout):
         """Return whether a guest may have a place, regardless of how full it is."""
         if not guest.movable:
             return False
-        if guest.allowed is not None and not guest.allowed.issuperset(place.cpus):
+        if guest.allowed is not None and not guest.allowed.issuperset(place.cpu_positions):
             return False
-        if sum(self.nodes[n].threads for n in place.cpus) < guest.load.vcpus:
+        if sum(self.nodes[n].threads for n in place.cpu_positions) < guest.load.vcpus:
             return False
-        if place.cpus != guest.cpu_positions and not all(
-            self.cpu_known[n] for n in place.cpus + guest.cpu_positions
+        if place.cpu_positions != guest.cpu_positions and not all(
+            self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions
         ):
             return False
-        if guest.load.young and not self._placement_agrees(guest, place.cpus):
+        if guest.load.young and not self._placement_agrees(guest, place.cpu_positions):
             return False
-        return place.memory is None or (
-            guest.bytes is not None and self.capacity[place.memory] is not None
+        return place.mem_position is None or (
+            guest.bytes is not None and self.capacity[place.mem_position] is not None
         )
 
-    def _placement_agrees(self, guest: GuestModel, cpus: tuple[int, ...]) -> bool:
+    def _placement_agrees(self, guest: GuestModel, positions: tuple[int, ...]) -> bool:
         """Return whether a placement would agree with moving a young guest.
 
         See :mod:`placement_order`.
         """
-        if cpus == guest.home or set(cpus) >= set(guest.cpu_positions):
+        if positions == guest.home or set(positions) >= set(guest.cpu_positions):
             return True  # the guest goes home, stays where it is, or is widened
-        return self._order.prefers(guest, cpus[0])
+        return self._order.prefers(guest, positions[0])
 
     def fits(self, parts: Parts) -> bool:
         """Return whether all guests of a change fit their new places.
@@ -132,7 +138,7 @@ class HostModel(Layout):
         resident_changes: dict[int, int] = {}
         targets = set()
         for guest, place in parts:
-            target = place.memory
+            target = place.mem_position
             if target is None:
                 continue
             assert guest.bytes is not None  # otherwise may_have() has refused the place
@@ -168,23 +174,23 @@ class HostModel(Layout):
         for guest, place in parts:
             self.host_loss.add_effect(guest.effect, -1)
             new_effect = self.effect(guest, place)
-            if place.memory is not None:
-                self._move_memory(guest, place.memory)
-            guest.cpu_shares = self._cpu_shares(guest, place.cpus)
-            guest.cpu_positions, guest.effect, guest.effects = place.cpus, new_effect, {}
+            if place.mem_position is not None:
+                self._move_memory(guest, place.mem_position)
+            guest.cpu_shares = self._cpu_shares(guest, place.cpu_positions)
+            guest.cpu_positions, guest.effect, guest.effects = place.cpu_positions, new_effect, {}
             self.host_loss.add_effect(new_effect)
 
     def effect_with_memory(
-        self, guest: GuestModel, cpus: tuple[int, ...], mem_shares: losses.Shares
+        self, guest: GuestModel, cpu_positions: tuple[int, ...], mem_shares: losses.Shares
     ) -> losses.Effect:
         """Return a guest's effect with its CPUs and the shares of its accesses at these positions.
 
         :param mem_shares: (position, share of its accesses) pairs
         """
         return losses.effect(
-            cpus,
+            cpu_positions,
             guest.demand,
-            self._cpu_shares(guest, cpus),
+            self._cpu_shares(guest, cpu_positions),
             mem_shares,
             guest.stalls_per_ns,
             guest.traffic,
@@ -213,13 +219,13 @@ class HostModel(Layout):
         unused = maximum - self.host_loss.traffic[n]
         return SPARE_RATIO * max(0.0, unused)
 
-    def _cpu_shares(self, guest: GuestModel, cpus: tuple[int, ...]) -> losses.Shares:
+    def _cpu_shares(self, guest: GuestModel, positions: tuple[int, ...]) -> losses.Shares:
         """Return the shares of a guest's CPU time on the nodes of a place.
 
         On several nodes, they are taken to be in proportion to cores, because the kernel's load
         balancer ignores where a guest's memory is: a guest that was widened for the moments in
         which its own node is full stays on the other node afterwards.
         """
-        if len(cpus) == 1:
-            return ((cpus[0], 1.0),)
-        return guest.cpu_shares if cpus == guest.cpu_positions else self.by_cores(cpus)
+        if len(positions) == 1:
+            return ((positions[0], 1.0),)
+        return guest.cpu_shares if positions == guest.cpu_positions else self.by_cores(positions)

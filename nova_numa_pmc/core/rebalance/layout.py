@@ -205,9 +205,9 @@ class Layout:
         """Turn positions into an ascending tuple of node ids."""
         return tuple(sorted(node for n in positions for node in self.ids[n]))
 
-    def by_cores(self, cpus: Iterable[int]) -> losses.Shares:
+    def by_cores(self, positions: Iterable[int]) -> losses.Shares:
         """Return shares of CPU time in proportion to the cores of positions."""
-        return shares_of({n: self.nodes[n].cores for n in cpus})
+        return shares_of({n: self.nodes[n].cores for n in positions})
 
     def promise_by_position(self, guest: plan_records.GuestLoad) -> dict[int, int]:
         """Return {position: bytes} of a promise, divided as :func:`host_view.view` does."""

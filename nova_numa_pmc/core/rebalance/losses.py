@@ -39,21 +39,21 @@ _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 class Effect:
     """Demand and traffic that one guest adds to its host at one place.
 
-    :ivar cpus: positions that its CPUs may use, in ascending order
+    :ivar cpu_positions: positions that its CPUs may use, in ascending order
     :ivar demand: its demand [cores]
     :ivar memory_terms: (position, A, R, W, S) for each node that it accesses memory of
     """
 
-    __slots__ = ('cpus', 'demand', 'memory_terms')
+    __slots__ = ('cpu_positions', 'demand', 'memory_terms')
 
     def __init__(
-        self, cpus: tuple[int, ...], demand: float, memory_terms: tuple[MemoryTerms, ...]
+        self, cpu_positions: tuple[int, ...], demand: float, memory_terms: tuple[MemoryTerms, ...]
     ) -> None:
-        self.cpus, self.demand, self.memory_terms = cpus, demand, memory_terms
+        self.cpu_positions, self.demand, self.memory_terms = cpu_positions, demand, memory_terms
 
 
 def effect(
-    cpus: tuple[int, ...],
+    cpu_positions: tuple[int, ...],
     demand: float,
     cpu_shares: Shares,
     mem_shares: Shares,
@@ -65,7 +65,7 @@ def effect(
 ) -> Effect:
     """Return what a guest adds to its host at a place.
 
-    :param cpus: positions that its CPUs may use, in ascending order
+    :param cpu_positions: positions that its CPUs may use, in ascending order
     :param demand: its demand [cores]
     :param cpu_shares, mem_shares: (position, share of its CPU time, or of its accesses) pairs; the
         shares add up to 1
@@ -99,7 +99,7 @@ def effect(
             (m, distance * limited_cores / distance_cores, queueing, served_traffic, reaching)
             for m, distance, queueing, served_traffic, reaching in terms
         ]
-    return Effect(cpus, demand, tuple(terms))
+    return Effect(cpu_positions, demand, tuple(terms))
 
 
 def limit_loss(lost: float, limit: float) -> float:
@@ -217,12 +217,13 @@ class HostLoss:
     def add_effect(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or subtract it if ``sign`` is −1."""
         self._waiting_now = None
-        if len(added.cpus) == 1:
-            self.demand[added.cpus[0]] += sign * added.demand
+        positions = added.cpu_positions
+        if len(positions) == 1:
+            self.demand[positions[0]] += sign * added.demand
         else:
-            self.spanning[added.cpus] = self.spanning.get(added.cpus, 0.0) + sign * added.demand
-            if self.spanning[added.cpus] < 1e-9:
-                del self.spanning[added.cpus]
+            self.spanning[positions] = self.spanning.get(positions, 0.0) + sign * added.demand
+            if self.spanning[positions] < 1e-9:
+                del self.spanning[positions]
         for m, distance, queueing, traffic, reaching in added.memory_terms:
             self.distance[m] += sign * distance
             self.queueing[m] += sign * queueing
@@ -263,13 +264,13 @@ class HostLoss:
         terms: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
             for effect in effects:
-                cpus = effect.cpus
-                if len(cpus) == 1:
-                    n = cpus[0]
+                positions = effect.cpu_positions
+                if len(positions) == 1:
+                    n = positions[0]
                     demand_changes[n] = demand_changes.get(n, 0.0) + sign * effect.demand
                 else:
                     spanning = dict(self.spanning) if spanning is None else spanning
-                    spanning[cpus] = spanning.get(cpus, 0.0) + sign * effect.demand
+                    spanning[positions] = spanning.get(positions, 0.0) + sign * effect.demand
                 for m, distance, queueing, traffic, reaching in effect.memory_terms:
                     sums = terms.get(m)
                     if sums is None:

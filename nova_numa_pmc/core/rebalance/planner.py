@@ -199,7 +199,8 @@ def _recall_proposal(host_model: HostModel, key: RegretKey) -> Proposal | None:
             host_model.position_of_node[mem_nodes[0]] if mem_nodes else None,
         )
         if not host_model.may_have(guest, place) or (
-            place.cpus == guest.cpu_positions and not host_model.bytes_to_move(guest, place)
+            place.cpu_positions == guest.cpu_positions
+            and not host_model.bytes_to_move(guest, place)
         ):
             return None
         parts.append((guest, place))

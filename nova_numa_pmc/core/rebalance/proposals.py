@@ -47,11 +47,11 @@ def proposals(host_model: HostModel) -> list[Proposal]:
     is_exhaustive = len(movable_guests) <= _EXHAUSTIVE_GUESTS_MAX
     guests_by_place = _guests_by_place(promising_guests)
     all_proposals: list[Proposal] = []
-    for cpus in sorted(guests_by_place):
+    for positions in sorted(guests_by_place):
         evaluated_guests = (
-            guests_by_place[cpus]
+            guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[cpus], bounds, _MOVERS_MAX)
+            else _best_guests(host_model, guests_by_place[positions], bounds, _MOVERS_MAX)
         )
         for guest in evaluated_guests:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
@@ -118,35 +118,37 @@ def _swap_proposals(
 ) -> Iterator[Proposal]:
     """Yield swaps of guests that cause a loss at their place with guests elsewhere."""
     partners_by_place = {
-        cpus: _SwapPartners(guests)
-        for cpus, guests in _guests_by_place(movable_guests).items()
-        if len(cpus) == 1
+        positions: _SwapPartners(guests)
+        for positions, guests in _guests_by_place(movable_guests).items()
+        if len(positions) == 1
     }
     seen_pairs = set()
-    for cpus in sorted(guests_by_place):
-        if len(cpus) > 1:
+    for positions in sorted(guests_by_place):
+        if len(positions) > 1:
             continue
         guests_to_swap = (
-            guests_by_place[cpus]
+            guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[cpus], bounds, _SWAPPERS_MAX // 2)
+            else _best_guests(host_model, guests_by_place[positions], bounds, _SWAPPERS_MAX // 2)
         )
         for guest in guests_to_swap:
-            for other_cpus in sorted(partners_by_place):
-                if other_cpus == cpus or not host_model.may_have(
-                    guest, _place_at(host_model, other_cpus)
+            for other_positions in sorted(partners_by_place):
+                if other_positions == positions or not host_model.may_have(
+                    guest, _place_at(host_model, other_positions)
                 ):
                     continue
                 partners = (
-                    partners_by_place[other_cpus].guests
+                    partners_by_place[other_positions].guests
                     if is_exhaustive
-                    else partners_by_place[other_cpus].partners(host_model, guest, other_cpus[0])
+                    else partners_by_place[other_positions].partners(
+                        host_model, guest, other_positions[0]
+                    )
                 )
                 for partner in partners:
                     pair = frozenset((guest.load.uuid, partner.load.uuid))
                     proposal = (
-                        (guest, _place_at(host_model, other_cpus)),
-                        (partner, _place_at(host_model, cpus)),
+                        (guest, _place_at(host_model, other_positions)),
+                        (partner, _place_at(host_model, positions)),
                     )
                     if (
                         pair not in seen_pairs
@@ -157,8 +159,8 @@ def _swap_proposals(
                         yield proposal
 
 
-def _place_at(host_model: HostModel, cpus: tuple[int, ...]) -> Place:
-    return Place(cpus, host_model.memory_at[cpus[0]])
+def _place_at(host_model: HostModel, positions: tuple[int, ...]) -> Place:
+    return Place(positions, host_model.memory_at[positions[0]])
 
 
 class _SwapPartners:
@@ -219,8 +221,8 @@ def _widening_proposals(
         for n in host_model.positions_with_cpus
         if host_loss.waiting_at(n, demand) > host_model.min_gain
     }
-    for cpus, guests in sorted(_guests_by_place(movable_guests).items()):
-        if not crowded_nodes.intersection(cpus):
+    for positions, guests in sorted(_guests_by_place(movable_guests).items()):
+        if not crowded_nodes.intersection(positions):
             continue
         calmest_guests = [guest for guest in guests if guest.demand > host_model.min_gain]
         calmest_guests.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
@@ -231,7 +233,7 @@ def _widening_proposals(
                 is_worthwhile = (
                     demand[n] < host_loss.cores[n] or guest.load.lines_per_sec is not None
                 )
-                if n not in cpus and is_worthwhile:
-                    place = Place(tuple(sorted((*cpus, n))), None)
+                if n not in positions and is_worthwhile:
+                    place = Place(tuple(sorted((*positions, n))), None)
                     if host_model.may_have(guest, place):
                         yield ((guest, place),)

@@ -87,20 +87,26 @@ def added_loss(
     :param assumed: lower bounds for the utilisations of CPUs, bandwidth and link
     """
     # Access by name would take as long as everything else here, and this runs for each host.
-    _, _, _, positions, cpus, mems = outcome
+    _, _, _, positions, cpu_positions, mem_positions = outcome
     guest_cores = guest[2]
     cores, demand, bandwidth, bandwidth_max, link = _columns(host)
-    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpus, guest_cores, assumed[0])
+    cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpu_positions, guest_cores, assumed[0])
     bytes_per_sec = guest_cores * lines_per_core_sec * LINE_BYTES
     bandwidth_ratio, latency_ns = _memory_part(
-        bandwidth, bandwidth_max, mems or _memory_positions(host), bytes_per_sec, assumed[1]
+        bandwidth,
+        bandwidth_max,
+        mem_positions or _memory_positions(host),
+        bytes_per_sec,
+        assumed[1],
     )
     link_ratio = assumed[2]
     if link:
         link_ratio = max(link_ratio, *(link[position] for position in positions))
     # Distance does not count for guests that ask for all nodes or whose nodes Nova chooses.
-    if (len(cpus) > 1 or mems != cpus) and guest.policy != model.SPREAD:
-        latency_ns += _distance_ns(host, cpus, mems or _memory_positions(host), link_ratio)
+    if (len(cpu_positions) > 1 or mem_positions != cpu_positions) and guest.policy != model.SPREAD:
+        latency_ns += _distance_ns(
+            host, cpu_positions, mem_positions or _memory_positions(host), link_ratio
+        )
     loss_ratio = waiting_cores / (
         guest_cores if guest_cores > DEMAND_MIN_CORES else DEMAND_MIN_CORES
     )
@@ -146,13 +152,17 @@ def added_queueing(utilisation_ratio: float) -> float:
 
 
 def _cpu_part(
-    cores: _Column, demand: _Column, cpus: Sequence[int], guest_cores: float, assumed: float
+    cores: _Column, demand: _Column, positions: Sequence[int], guest_cores: float, assumed: float
 ) -> tuple[float, float]:
     """Return (highest CPU utilisation, demand that waits because of the guest [cores])."""
-    used_cores = cores[cpus[0]] if len(cpus) == 1 else sum([cores[position] for position in cpus])
+    used_cores = (
+        cores[positions[0]]
+        if len(positions) == 1
+        else sum([cores[position] for position in positions])
+    )
     host_ratio = sum(demand) / (sum(cores) or 1.0)
     highest_ratio = waiting_cores = 0.0
-    for position in cpus:
+    for position in positions:
         capacity = cores[position]
         if capacity:
             added_cores = guest_cores * capacity / used_cores
@@ -175,7 +185,7 @@ def _cpu_part(
 def _memory_part(
     bandwidth: _Column,
     bandwidth_max: _Column,
-    mems: Sequence[int],
+    positions: Sequence[int],
     bytes_per_sec: float,
     assumed: float,
 ) -> tuple[float, float]:
@@ -184,37 +194,37 @@ def _memory_part(
         return 0.0, 0.0
     host_ratio = sum(bandwidth) / (sum(bandwidth_max) or 1.0)
     highest_ratio = queueing = 0.0
-    for position in mems:
+    for position in positions:
         ratio = assumed
         if bandwidth_max and bandwidth_max[position]:
             other_bandwidth = bandwidth[position]
             other_bandwidth += HOST_SHARE * (
                 host_ratio * bandwidth_max[position] - other_bandwidth
             )
-            ratio = (other_bandwidth + bytes_per_sec / len(mems)) / bandwidth_max[position]
+            ratio = (other_bandwidth + bytes_per_sec / len(positions)) / bandwidth_max[position]
             ratio = ratio if ratio > assumed else assumed
         highest_ratio = ratio if ratio > highest_ratio else highest_ratio
         queueing += added_queueing(ratio)
-    return highest_ratio, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(mems)
+    return highest_ratio, QUEUEING_FACTOR * LOCAL_LATENCY_NS * queueing / len(positions)
 
 
 def _distance_ns(
-    host: Aggregates, cpus: Sequence[int], mems: Sequence[int], link_ratio: float
+    host: Aggregates, cpu_positions: Sequence[int], mem_positions: Sequence[int], link_ratio: float
 ) -> float:
     """Return how much longer an access takes than a local one, with queueing on the link [ns].
 
     The distances are those of SLIT. Accesses are assumed to come from the guest's nodes in
     proportion to their cores, and to be spread evenly over its memory.
     """
-    used_cores = sum(host.cores[position] for position in cpus) or 1.0
+    used_cores = sum(host.cores[position] for position in cpu_positions) or 1.0
     queueing = QUEUEING_FACTOR * added_queueing(link_ratio)
     total = 0.0
-    for position in cpus:
+    for position in cpu_positions:
         share, row = host.cores[position] / used_cores, host.distances[position]
-        for memory_position in mems:
+        for memory_position in mem_positions:
             if memory_position != position:
                 total += share * (max(0.0, row[memory_position] / row[position] - 1) + queueing)
-    return LOCAL_LATENCY_NS * total / len(mems)
+    return LOCAL_LATENCY_NS * total / len(mem_positions)
 
 
 def _columns(host: Aggregates) -> tuple[_Column, _Column, _Column, _Column, _Column]:

@@ -57,16 +57,16 @@ class Outcome(Record):
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
     :param rest: pressures of the other domains, highest first
     :param positions: positions of the domains that the guest would use
-    :param cpus, mems: positions of the domains of its CPUs and of its memory; ``mems`` is empty if
-        the memory may be anywhere
+    :param cpu_positions, mem_positions: positions of the domains of its CPUs and of its memory;
+        ``mem_positions`` is empty if the memory may be anywhere
     """
 
     code: str
     used: tuple[float, ...]
     rest: Sequence[float]
     positions: tuple[int, ...]
-    cpus: tuple[int, ...]
-    mems: tuple[int, ...]
+    cpu_positions: tuple[int, ...]
+    mem_positions: tuple[int, ...]
 
 
 def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions) -> Outcome:
@@ -228,10 +228,12 @@ def general_outcome(
     if decision.ranks:
         best = decision.ranks[0].candidate
     else:
-        cpus = tuple(position for position, cores in enumerate(host.cores) if cores)
-        if not cpus:  # no CPU that the guest may use
+        cpu_positions = tuple(position for position, cores in enumerate(host.cores) if cores)
+        if not cpu_positions:  # no CPU that the guest may use
             return Outcome(decision.reason.code, (PRESSURE_MAX,), (), (0,), (0,), ())
-        best = candidates.Candidate(cpus, (), False)
+        best = candidates.Candidate(cpu_positions, (), False)
     used, rest = ranking.pressures_with(inputs, best)
-    positions = tuple(sorted({*best.cpus, *best.mems}))
-    return Outcome(decision.reason.code, tuple(used), rest, positions, best.cpus, best.mems)
+    positions = tuple(sorted({*best.cpu_positions, *best.mem_positions}))
+    return Outcome(
+        decision.reason.code, tuple(used), rest, positions, best.cpu_positions, best.mem_positions
+    )

@@ -26,8 +26,8 @@ def placed(fleet, host, guest):
         LIMITS,
     )
     return (
-        nodes.parts(placement.cpus, hosts.cores[host]),
-        nodes.parts(placement.mems or range(hosts.nodes), fleet.free_mib(host)),
+        nodes.parts(placement.cpu_positions, hosts.cores[host]),
+        nodes.parts(placement.mem_positions or range(hosts.nodes), fleet.free_mib(host)),
     )
 
 

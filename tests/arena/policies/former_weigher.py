@@ -44,9 +44,10 @@ def _keys(known, asked):
     for position in np.flatnonzero(~usual):
         answer, _ = our_weigher.answered(known, position, asked)
         found, host = answer.outcome, answer.host
-        used_cores, mems = sum(host.cores[at] for at in found.cpus), found.mems or found.cpus
+        used_cores = sum(host.cores[at] for at in found.cpu_positions)
+        mems = found.mem_positions or found.cpu_positions
         highest = max(
-            *(host.demand[at] / host.cores[at] + cores / used_cores for at in found.cpus),
+            *(host.demand[at] / host.cores[at] + cores / used_cores for at in found.cpu_positions),
             *((host.bandwidth[at] + traffic / len(mems)) / host.bandwidth_max[at] for at in mems),
         )
         others = list(found.rest) or [0.0]

@@ -243,7 +243,7 @@ class Places:
         """Let the package's own functions tell of a host."""
         answer, _ = answered(known, position, asked)
         host, there, found = known.at[position], answer.host, answer.outcome
-        cpus, mems = list(found.cpus), list(found.mems or range(known.nodes))
+        cpus, mems = list(found.cpu_positions), list(found.mem_positions or range(known.nodes))
         self.demand[host], self.traffic[host] = there.demand, there.bandwidth
         self.cpus[host] = self.memory[host] = 0.0
         self.cpus[host, cpus] = known.cores[position, cpus] / known.cores[position, cpus].sum()

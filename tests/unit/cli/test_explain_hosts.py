@@ -43,7 +43,9 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertEqual((0, ['idle']), (code, said['chosen']))
         self.assertEqual(['idle', 'busy'], [host['host'] for host in said['hosts']])
         self.assertEqual(2, len(said['hosts'][0]['nodes']))
-        self.assertEqual('one_node', said['hosts'][0]['outcome']['code'])
+        outcome = said['hosts'][0]['outcome']
+        self.assertEqual(('one_node', [0]), (outcome['code'], outcome['at']))
+        self.assertEqual({'code', 'used', 'rest', 'at', 'cpus', 'mems'}, outcome.keys())
         self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
         self.assertEqual(1.0, said['options']['max_pressure'])
 

@@ -66,7 +66,10 @@ class HidingTest(unittest.TestCase):
         """List the positions of the nodes, best first."""
         merged, members = memory_domains.merge(view)
         inputs = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
-        return [rank.candidate.cpus[0] for rank in placement.decide_place(inputs, LIMITS).ranks]
+        return [
+            rank.candidate.cpu_positions[0]
+            for rank in placement.decide_place(inputs, LIMITS).ranks
+        ]
 
     def drawn(self, rng):
         return host(
