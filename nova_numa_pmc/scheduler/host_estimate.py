@@ -161,7 +161,7 @@ def _estimate_cached(
         return HostEstimate(None, 'no metrics from nova-numa-pmc')
     guest = guest_request.guest
     if guest is None:
-        return HostEstimate(None, guest_request.neutral)
+        return HostEstimate(None, guest_request.why_neutral)
     age_s = now_s - decoded.taken_s
     # A clock that is ahead is as wrong as a clock that is behind.
     if abs(age_s) > options.stale_after * decoded.interval_s:

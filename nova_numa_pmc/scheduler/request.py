@@ -40,7 +40,7 @@ class GuestRequest(Record):
 
     :param guest: the requested guest; None if the request was not understood
     :param instance_uuid: the guest's uuid, by which a guest that is resized is found on its host
-    :param neutral: why hosts are not compared for the guest; None if they are
+    :param why_neutral: why hosts are not compared for the guest; None if they are
     :param pinned: the extra specs or properties because of which Nova itself pins the guest; None
         if it does not. The nodes that Nova will choose are unknown here, so the guest is assumed
         to use all of them, and refusing hosts is left to NUMATopologyFilter
@@ -51,7 +51,7 @@ class GuestRequest(Record):
 
     guest: ExpectedGuest | None = None
     instance_uuid: str | None = None
-    neutral: str | None = None
+    why_neutral: str | None = None
     flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
     pinned: str | None = None
     is_move: bool = False
@@ -64,9 +64,9 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         flavor = spec.flavor
         specs = _read_optional(flavor, 'extra_specs') or {}
         flavor_specs = extra_specs.parse(specs)
-        neutral = pinned = None
+        why_neutral = pinned = None
         if flavor_specs.policy == model.NONE:
-            neutral = '%s=%s' % (POLICY_KEY, model.NONE)
+            why_neutral = '%s=%s' % (POLICY_KEY, model.NONE)
         if _read_optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned
@@ -89,14 +89,14 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         return GuestRequest(
             guest,
             _read_optional(spec, 'instance_uuid'),
-            neutral,
+            why_neutral,
             flavor_specs,
             pinned,
             is_move,
             is_soft,
         )
     except Exception as error:  # no request may make the scheduler fail
-        return GuestRequest(neutral='request not understood: %.200r' % error)
+        return GuestRequest(why_neutral='request not understood: %.200r' % error)
 
 
 def _read_optional(versioned_object: object, name: str) -> Any:

@@ -169,8 +169,8 @@ def rank(
     """
     guest_request = request.read(SavedRequest(flavor))
     decisions = decide(hosts, guest_request, conf, now_s)
-    if guest_request.neutral:
-        estimate = host_estimate.HostEstimate(None, guest_request.neutral)
+    if guest_request.why_neutral:
+        estimate = host_estimate.HostEstimate(None, guest_request.why_neutral)
         decisions = [decision._replace(estimate=estimate) for decision in decisions]
     return sorted(decisions, key=lambda decision: (not decision.passes, -(decision.share or 0.0)))
 
@@ -190,7 +190,7 @@ def decide(
     """
     filter_options = objections.filter_options(guest_request, conf)
     estimates = host_estimate.estimates(hosts, guest_request, conf, now_s)
-    all_pass = guest_request.neutral or guest_request.pinned
+    all_pass = guest_request.why_neutral or guest_request.pinned
     decisions = [
         HostDecision(
             host.host, estimate, '' if all_pass else objections.objection(estimate, filter_options)
@@ -210,7 +210,9 @@ def decide(
     options = penalty.PenaltyOptions(conf['penalty_floor'], 0.0)
     for position, loss in zip(passing, losses):
         host_penalty = (
-            0.0 if guest_request.neutral else penalty.penalty(loss, options, hosts[position].host)
+            0.0
+            if guest_request.why_neutral
+            else penalty.penalty(loss, options, hosts[position].host)
         )
         decisions[position] = decisions[position]._replace(
             pressure=loss.pressure if _is_known(estimates[position], loss) else None,
