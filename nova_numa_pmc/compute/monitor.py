@@ -227,9 +227,9 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
     publication = inputs.publication
-    counted = nova_metrics.Counted(now_s, inputs.uuids, inputs.pinned_cpus)
+    nova_counts = nova_metrics.NovaCounts(now_s, inputs.uuids, inputs.pinned_cpus)
     current, maximum = nova_metrics.to_values(
-        publication, inputs.vcpus, inputs.memory_mb, inputs.interval_s, counted
+        publication, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
     )
     timestamp = datetime.datetime.fromtimestamp(publication.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in publication.view.nodes]

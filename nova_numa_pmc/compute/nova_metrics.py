@@ -94,7 +94,7 @@ LIMITS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 10
 DEFAULT_LIMITS = model.PlacementOptions()
 
 
-class Counted(Record):
+class NovaCounts(Record):
     """Nova's counts on the host when metrics are sent, other than vCPUs and memory.
 
     :param sent_s: when the metrics are sent [s since the epoch]
@@ -112,14 +112,14 @@ def to_values(
     vcpus_used: int,
     memory_mb_used: int,
     interval_s: float | None = None,
-    counted: Counted | None = None,
+    nova_counts: NovaCounts | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a publication into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own counts now, without instances that are being
         built, from which the scheduler derives what the publication does not show yet
     :param interval_s: time between nova-compute's metrics, if longer than the agent's interval [s]
-    :param counted: Nova's other counts; None: not reported
+    :param nova_counts: Nova's other counts; None: not reported
     :returns: (current, maximum); a plain node id is present if its value is known
     :raises StateError: the host has more nodes than the metrics can hold
     """
@@ -127,11 +127,11 @@ def to_values(
     if len(view.nodes) > NODES_MAX:
         raise StateError("%d nodes: Nova's metrics hold at most %d" % (len(view.nodes), NODES_MAX))
     current: dict[str, int] = {}
-    if counted is not None and len(counted.uuids) <= _UUIDS_MAX:
-        digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in counted.uuids))
-        current[UUIDS + digits] = int(counted.sent_s) + 1
-        if counted.pinned_cpus:
-            current['pmc.pin'] = counted.pinned_cpus
+    if nova_counts is not None and len(nova_counts.uuids) <= _UUIDS_MAX:
+        digits = ''.join(sorted(uuid[:UUID_DIGITS] for uuid in nova_counts.uuids))
+        current[UUIDS + digits] = int(nova_counts.sent_s) + 1
+        if nova_counts.pinned_cpus:
+            current['pmc.pin'] = nova_counts.pinned_cpus
     current['pmc'] = SCHEMA
     current['pmc.at'] = int(publication.taken_s)
     current['pmc.vcpus'] = int(vcpus_used)

@@ -21,7 +21,7 @@ from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
-from nova_numa_pmc.moves.widened import Widened
+from nova_numa_pmc.moves.widened import WidenedGuests
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
 
@@ -83,7 +83,7 @@ class MoveExecutor:
         self._batch = batch
         self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
         self.move_promises = MovePromises(options, root, clock, mover, port)
-        self.widened = Widened()
+        self.widened = WidenedGuests()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()
         self._move: plan_records.Move  # the move in progress, or the last one

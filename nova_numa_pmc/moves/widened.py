@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     _Place = tuple[tuple[int, ...], model.Promise]
 
 
-class Widened:
+class WidenedGuests:
     """The widened guests, and those that the move in progress has narrowed."""
 
     def __init__(self) -> None:

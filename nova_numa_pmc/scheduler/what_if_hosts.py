@@ -60,12 +60,12 @@ class WhatIfHost:
         ratio = checked.number(value, _ALLOCATION_MAX_RATIO) if value else 0.0
         return ratio or saved_hosts.INITIAL_RATIOS[name]
 
-    def has_room(self, create: WhatIfRequest) -> bool:
+    def has_room(self, create_request: WhatIfRequest) -> bool:
         """Return whether Placement would allow one more instance on the host."""
         return (
-            self.saved.vcpus_used + create.flavor.vcpus <= self.vcpus
-            and self.memory_mb_used + create.flavor.memory_mb <= self.memory_mb
-            and self.disk_used_gb + create.disk_gb <= self.disk_gb
+            self.saved.vcpus_used + create_request.flavor.vcpus <= self.vcpus
+            and self.memory_mb_used + create_request.flavor.memory_mb <= self.memory_mb
+            and self.disk_used_gb + create_request.disk_gb <= self.disk_gb
         )
 
     @property
@@ -73,11 +73,11 @@ class WhatIfHost:
         """Return the free RAM as Nova weighs it, without the allocation ratio [MiB]."""
         return self._ram_mb - self.memory_mb_used
 
-    def consume(self, create: WhatIfRequest) -> None:
+    def consume(self, create_request: WhatIfRequest) -> None:
         """Count one instance of a request."""
-        self.saved.consume(create.flavor)
-        self.memory_mb_used += create.flavor.memory_mb
-        self.disk_used_gb += create.disk_gb
+        self.saved.consume(create_request.flavor)
+        self.memory_mb_used += create_request.flavor.memory_mb
+        self.disk_used_gb += create_request.disk_gb
 
 
 class WhatIfChoice(Record):
@@ -137,7 +137,7 @@ def _parse_request(row: Any) -> WhatIfRequest:
 
 
 def choices(
-    text: str, creates: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
+    text: str, create_requests: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
 ) -> list[WhatIfChoice]:
     """Return the hosts that each instance would get.
 
@@ -148,7 +148,7 @@ def choices(
     weighed_hosts, stock_hosts = read_hosts(text), read_hosts(text)
     stock_conf = {**conf, 'weight_multiplier': 0.0}
     host_choices = []
-    for request_number, create_request in enumerate(creates, 1):
+    for request_number, create_request in enumerate(create_requests, 1):
         for _ in range(create_request.instances):
             weighed = _place_instance(weighed_hosts, create_request, conf, now_s)
             stock = _place_instance(stock_hosts, create_request, stock_conf, now_s)
@@ -167,11 +167,14 @@ def choices(
 
 
 def _place_instance(
-    hosts: Sequence[WhatIfHost], create: WhatIfRequest, conf: Mapping[str, Any], now_s: float
+    hosts: Sequence[WhatIfHost],
+    create_request: WhatIfRequest,
+    conf: Mapping[str, Any],
+    now_s: float,
 ) -> saved_hosts.HostDecision | None:
     """Place an instance; return the decision about its host, or None if no host passes."""
-    roomy_hosts = [host for host in hosts if host.has_room(create)]
-    guest_request = request.read(saved_hosts.SavedRequest(create.flavor))
+    roomy_hosts = [host for host in hosts if host.has_room(create_request)]
+    guest_request = request.read(saved_hosts.SavedRequest(create_request.flavor))
     decisions = saved_hosts.decide(
         [host.saved for host in roomy_hosts], guest_request, conf, now_s
     )
@@ -186,7 +189,7 @@ def _place_instance(
         for stock_weight, decision in zip(_stock_weights(roomy_hosts), decisions)
     ]
     best = max(range(len(roomy_hosts)), key=weights.__getitem__)
-    roomy_hosts[best].consume(create)
+    roomy_hosts[best].consume(create_request)
     return decisions[best]
 
 

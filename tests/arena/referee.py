@@ -81,7 +81,7 @@ def metric_list(record, at):
         published(record, at),
         int(record['recorded_vcpus'][at]),
         int(record['recorded_mib'][at]),
-        counted=nova_metrics.Counted(
+        nova_counts=nova_metrics.NovaCounts(
             EPOCH_S + record['taken_s'][at], (), int(record['recorded_pinned'][at])
         ),
     )

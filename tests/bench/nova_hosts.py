@@ -65,7 +65,7 @@ def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
     ]
     for name, values in zip(
         (nova_metrics.CURRENT, nova_metrics.MAXIMUM),
-        nova_metrics.to_values(state, vcpus_used, memory_mb_used, counted=counted),
+        nova_metrics.to_values(state, vcpus_used, memory_mb_used, nova_counts=counted),
     ):
         listed.append(
             {
@@ -133,7 +133,7 @@ def compute_nodes(count, seed=1, instances=50):
                 published(rng),
                 50,
                 100 << 10,
-                nova_metrics.Counted(now_s, tuple(uuids(at, instances))),
+                nova_metrics.NovaCounts(now_s, tuple(uuids(at, instances))),
             ),
         )
         for at in range(count)

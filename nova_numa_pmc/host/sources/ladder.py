@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     _T = TypeVar('_T')
     _T_co = TypeVar('_T_co', covariant=True)
 
-    class Measuring(Protocol[_P, _T_co]):
+    class Measurement(Protocol[_P, _T_co]):
         """A measurement that may fail."""
 
         @property
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Close what is open; ``sample`` may be called again."""
 
-    Source = Measuring[[SourceTick], dict[str, Evidence]]
+    Source = Measurement[[SourceTick], dict[str, Evidence]]
 
 #: Ticks for which a failed source is skipped: a minute at the default interval.
 RETRY_TICKS = 12
@@ -70,7 +70,7 @@ class SourceRetries:
 
     def sample(
         self,
-        measuring: Measuring[_P, _T],
+        measurement: Measurement[_P, _T],
         problems: list[str],
         *args: _P.args,
         **kwargs: _P.kwargs,
@@ -81,21 +81,21 @@ class SourceRetries:
 
         :param problems: list that the measurement's problems are added to
         """
-        ticks, problem = self._failed.get(measuring, (0, ''))
+        ticks, problem = self._failed.get(measurement, (0, ''))
         if ticks > 0:
-            self._failed[measuring] = ticks - 1, problem
+            self._failed[measurement] = ticks - 1, problem
             problems.append(problem)
             return None
         try:
-            result = measuring.sample(*args, **kwargs)
+            result = measurement.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
-            problem = '%s: %s' % (measuring.name, error)
-            self._failed[measuring] = self._retry_ticks, problem
+            problem = '%s: %s' % (measurement.name, error)
+            self._failed[measurement] = self._retry_ticks, problem
             problems.append(problem)
-            measuring.close()
+            measurement.close()
             return None
-        self._failed.pop(measuring, None)
-        problems.extend(measuring.problems)
+        self._failed.pop(measurement, None)
+        problems.extend(measurement.problems)
         return result
 
 

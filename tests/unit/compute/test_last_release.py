@@ -48,7 +48,7 @@ PUBLISHED = publication.Publication(
     'perf',
     history=model.DemandHistory(7, 3.5),
 )
-COUNTED = nova_metrics.Counted(1790000001.5, ('0fa1-x', '2b00-y'), 4)
+COUNTED = nova_metrics.NovaCounts(1790000001.5, ('0fa1-x', '2b00-y'), 4)
 
 
 def of_last_release(name):

@@ -129,7 +129,7 @@ class RoundTripTest(unittest.TestCase):
     def test_the_metrics_tell_which_instances_were_counted(self):
         uuids = '0fa1-x', '2b00-x', 'ffff-x'
         found = host_metrics.decode(
-            listed(self.published, counted=nova_metrics.Counted(1700000000.9, uuids, 4))
+            listed(self.published, counted=nova_metrics.NovaCounts(1700000000.9, uuids, 4))
         )
         self.assertEqual((1700000001, 4), (found.sent_s, found.pinned_cpus))
         for there, left in (
@@ -141,7 +141,9 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual((left, 3), found.count_departed(there))
 
     def test_metrics_tell_that_no_guest_was_counted_from_unknown(self):
-        found = host_metrics.decode(listed(self.published, counted=nova_metrics.Counted(1.0, ())))
+        found = host_metrics.decode(
+            listed(self.published, counted=nova_metrics.NovaCounts(1.0, ()))
+        )
         self.assertEqual(
             (2, (0, 0), 0), (found.sent_s, found.count_departed(['a']), found.pinned_cpus)
         )
@@ -265,7 +267,9 @@ class SizeTest(unittest.TestCase):
         self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
     def test_two_hundred_instances_in_our_metrics_stay_below_two_kilobytes(self):
-        counted = nova_metrics.Counted(1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999)
+        counted = nova_metrics.NovaCounts(
+            1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999
+        )
         ours = listed(largest(2), 99999, 99999999, counted)[-2:]
         self.assertLess(len(json.dumps(ours)), TWO_NODES_BYTES)
 

@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.moves.parts import CpuMove, MovePart
-from nova_numa_pmc.moves.widened import Widened
+from nova_numa_pmc.moves.widened import WidenedGuests
 from tests.fixtures.hosts import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
@@ -19,7 +19,7 @@ def part(to_nodes):
 
 class WidenedTest(unittest.TestCase):
     def setUp(self):
-        self.widened = Widened()
+        self.widened = WidenedGuests()
         self.widened.begin()
         self.widened.record(plan_records.WIDEN, part((0, 1)))
 

@@ -144,7 +144,7 @@ class NovaHost:
             state(0.1, 0.1, cores=400.0),
             self.at_audit,
             1024 * self.at_audit,
-            nova_metrics.Counted(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+            nova_metrics.NovaCounts(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
         )
         used = sum(self.size.values())
         cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
