@@ -9,11 +9,11 @@ from typing import NoReturn
 
 #: In this order: nothing to do, or done; a problem, printed with its remedy; moves would pay but
 #: were not made; only some of the moves were made.
-OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
+OK, PROBLEM, NOT_MADE, PARTLY = 0, 1, 2, 3
 #: Wrong usage: EX_USAGE of sysexits(3).
 USAGE = 64
 
-TEXT = (
+EXIT_CODES_HELP = (
     'exit codes: 0 nothing to do, or done; 1 a problem (printed with its remedy); 2 moves would '
     'pay but were not made; 3 some moves were made, others were not; 64 usage error'
 )

@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         description='NUMA placement of libvirt guests on this host. Without a command, shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
         '(--interval, --horizon, --wait and --json as for "apply").',
-        epilog='Guests are given by name, uuid or libvirt id. ' + exits.TEXT,
+        epilog='Guests are given by name, uuid or libvirt id. ' + exits.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_Command

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
 CPUS = {0: '0-1', 1: '2-3'}
-NONE, NOT_EMPTY = 0, 2  # exit codes
+NONE, NOT_MADE = 0, 2  # exit codes
 
 
 class Operator:
@@ -62,7 +62,7 @@ def test_plan_apply_undo_without_an_agent(operator):
     """A plan, the same plan made, the history of it, and everything back as it was."""
     lab = operator.lab
     names = sorted(lab.guests.report())
-    planned = operator.ask('plan --interval 10', NOT_EMPTY)
+    planned = operator.ask('plan --interval 10', NOT_MADE)
     assert len(planned['moves']) == 2 and operator.per_node() == [4, 0]
     made = operator.ask('apply --interval 10 --yes')
     moved = {part['name'] for one in made['outcome']['entries'] for part in one['parts']}
@@ -94,7 +94,7 @@ def test_apply_is_ended_by_a_signal(operator):
     promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
     for name, guest in lab.guests.report().items():
         assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
-    operator.tell('plan --interval 10', NOT_EMPTY)  # nothing is left locked
+    operator.tell('plan --interval 10', NOT_MADE)  # nothing is left locked
 
 
 def test_pinned_and_paused_beside_the_agent(operator, agent):

@@ -68,4 +68,4 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         run_moves.print_result(result, print)
     if result:
         return result.exit_code
-    return exits.NOT_EMPTY if plan.moves else exits.OK
+    return exits.NOT_MADE if plan.moves else exits.OK

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if not plan.moves:
         return exits.OK
     if not can_ask or not confirm.ask_operator(command, 'make these moves?'):
-        return exits.NOT_EMPTY
+        return exits.NOT_MADE
     result = run_moves.make_moves(
         command, plan, observed.host_promises.promises, history.APPLY, args.wait
     )

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         print(json.dumps(plans.to_data(plan, situation, observed)))
     else:
         show(plan, situation, args.horizon, observed)
-    return exits.NOT_EMPTY if plan.moves else exits.OK
+    return exits.NOT_MADE if plan.moves else exits.OK
 
 
 def show(

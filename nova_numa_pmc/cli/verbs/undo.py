@@ -89,7 +89,7 @@ def _exit_code(
     undo: undo_plan.UndoPlan, result: run_moves.RunResult | None, declined: bool
 ) -> int:
     if declined:
-        return exits.NOT_EMPTY
+        return exits.NOT_MADE
     if result is None:
         return exits.PROBLEM
     if undo.left_alone and result.exit_code == exits.OK:

@@ -24,7 +24,7 @@ class PlanTest(OperatingCase):
     def test_plan_tells_what_would_pay_and_writes_nothing(self):
         before = self.places()
         code, out, _ = self.run_it('plan')
-        self.assertEqual(exits.NOT_EMPTY, code)
+        self.assertEqual(exits.NOT_MADE, code)
         self.assertIn('moves from node 0 to node 1', out)
         self.assertIn('waiting for CPUs', out)
         self.assertNotIn('lost so far', out)
@@ -103,7 +103,7 @@ class ApplyTest(OperatingCase):
         self.assertIn('waiting for CPUs', entry.why)
 
     def test_apply_moves_only_after_a_yes(self):
-        self.assertEqual(exits.NOT_EMPTY, self.run_it('apply', terminal=True, answers=['n'])[0])
+        self.assertEqual(exits.NOT_MADE, self.run_it('apply', terminal=True, answers=['n'])[0])
         self.assertEqual([], self.moved())
         self.assertEqual(exits.OK, self.run_it('apply', terminal=True, answers=['y'])[0])
         self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
@@ -248,21 +248,21 @@ class UndoTest(OperatingCase):
     def test_undo_moves_only_after_a_yes(self):
         self.assertEqual(exits.USAGE, self.run_it('undo')[0])
         self.run_it('apply', '--yes')
-        self.assertEqual(exits.NOT_EMPTY, self.run_it('undo', terminal=True, answers=[''])[0])
+        self.assertEqual(exits.NOT_MADE, self.run_it('undo', terminal=True, answers=[''])[0])
         self.assertEqual(1, len(self.moved()))
 
 
 class OverviewTest(OperatingCase):
     def test_overview_without_a_terminal_ends_after_the_plan(self):
         code, out, _ = self.run_it('overview')
-        self.assertEqual((exits.NOT_EMPTY, [], []), (code, self.moved(), self.asked))
+        self.assertEqual((exits.NOT_MADE, [], []), (code, self.moved(), self.asked))
         self.assertIn('agent: ', out)
         self.assertIn('moves from node 0', out)
         code, said = self.json('overview')
-        self.assertEqual((exits.NOT_EMPTY, {'status', 'plan'}), (code, said.keys()))
+        self.assertEqual((exits.NOT_MADE, {'status', 'plan'}), (code, said.keys()))
 
     def test_overview_moves_only_after_a_yes(self):
-        self.assertEqual(exits.NOT_EMPTY, self.run_it('overview', terminal=True, answers=['n'])[0])
+        self.assertEqual(exits.NOT_MADE, self.run_it('overview', terminal=True, answers=['n'])[0])
         self.assertEqual(exits.OK, self.run_it('overview', terminal=True, answers=['yes'])[0])
         self.assertEqual(1, len(self.moved()))
 

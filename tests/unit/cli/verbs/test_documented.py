@@ -35,7 +35,7 @@ class DocumentedTest(unittest.TestCase):
             text = (TOP / 'doc/source' / path).read_text(encoding='utf-8')
             codes = re.findall(r'^(\d+)   ?[a-z]', text, re.M)
             self.assertEqual(
-                [exits.OK, exits.PROBLEM, exits.NOT_EMPTY, exits.PARTLY, exits.USAGE],
+                [exits.OK, exits.PROBLEM, exits.NOT_MADE, exits.PARTLY, exits.USAGE],
                 [int(code) for code in codes],
                 path,
             )
