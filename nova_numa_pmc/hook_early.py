@@ -120,7 +120,7 @@ class EarlyHold:
 
         :returns: whether they were narrowed
         """
-        children = cgroups.children(groups.target)
+        children = cgroups.find_thread_groups(groups.target)
         states = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)
         if states != self._group_states:
             self._group_states, self._changed_s = states, now_s

@@ -174,7 +174,7 @@ class GuestEvents:
             former_paths: set[str] | None = None
             while True:
                 groups = cgroups.find(key[1], self._root)
-                paths = {groups.scope, groups.target, *groups.children}
+                paths = {groups.scope, groups.target, *groups.thread_groups}
                 if paths == former_paths:
                     return
                 for path in paths - watches.keys():

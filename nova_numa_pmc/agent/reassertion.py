@@ -253,7 +253,7 @@ class Reassertion:
     def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
         groups = self._groups.get(guest.life)
         # vCPUs that were plugged in since have groups of their own.
-        if groups is None or cgroups.children(groups.target) != groups.children:
+        if groups is None or cgroups.find_thread_groups(groups.target) != groups.thread_groups:
             groups = self._groups[guest.life] = cgroups.find(guest.pid, self._root)
         return groups
 

@@ -39,12 +39,12 @@ class GuestGroups(Record):
     :param version: version of the hierarchy that has the cpuset controller, 1 or 2
     :param pid: id of QEMU's main process
     :param scope: the machine's group, the outermost one that belongs to the guest
-    :param target: the group directly above the children: libvirt's delegated ``libvirt/`` if it
-        exists and has a cpuset, else the scope
-    :param children: the emulator, vcpuN and iothreadN groups that have a cpuset
+    :param target: the group directly above the thread groups: libvirt's delegated ``libvirt/`` if
+        it exists and has a cpuset, else the scope
+    :param thread_groups: the emulator, vcpuN and iothreadN groups that have a cpuset
     :param main: the group of QEMU's main thread, or ``target`` if that group has no cpuset
     :param writes_target: whether cpusets are written to ``target`` itself (v2, without usable
-        children); otherwise they are written to each child, and ``target`` stays wide
+        thread groups); otherwise they are written to each of these, and ``target`` stays wide
     :param memory: directory whose ``memory.numa_stat`` counts the guest's memory, or None if
         there is none
     :param proc: the process's directory in procfs
@@ -54,7 +54,7 @@ class GuestGroups(Record):
     pid: int
     scope: str
     target: str
-    children: tuple[str, ...]
+    thread_groups: tuple[str, ...]
     main: str
     writes_target: bool
     memory: str | None
@@ -78,7 +78,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
     target = os.path.join(scope, 'libvirt') if nested else scope
-    thread_groups = children(target)
+    thread_groups = find_thread_groups(target)
     # The group of the whole guest is only written if no other can be: libvirt's own commands
     # write the threads' groups, and fail if a group above them is narrower.
     writes_target = version == 2 and (not thread_groups or (nested and main not in thread_groups))
@@ -90,7 +90,7 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
             'cgroup.controllers (v2), or libvirt is configured not to use it '
             '(cgroup_controllers in qemu.conf)' % main
         )
-    memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
+    memory = _memory_directory(version, (scope, target), hierarchies, mounts, root)
     return GuestGroups(
         version,
         pid,
@@ -104,22 +104,10 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     )
 
 
-def machine_group_path(pid: int | None, controller: str, root: str = '/') -> str:
-    """Return the directory of a guest's machine group in a controller's hierarchy.
-
-    The unified hierarchy is used if the controller has none of its own.
-
-    :raises CpusetError: the process's group is not a libvirt guest's, or the hierarchy is not
-        mounted
-    :raises GuestGone: the process no longer exists
-    """
-    return find_machine_group(pid, controller, root)[1]
-
-
-def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
+def find_memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
 
-    :raises CpusetError: as :func:`machine_group_path`, or no group has that file
+    :raises CpusetError: as :func:`find_machine_group`, or no group has that file
     :raises GuestGone: the process no longer exists
     """
     version, scope, tail = find_machine_group(pid, 'memory', root)
@@ -137,9 +125,13 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
 def find_machine_group(
     pid: int | None, controller: str, root: str = '/'
 ) -> tuple[int, str, list[str]]:
-    """Return (version, machine's directory, path components below it) in a hierarchy.
+    """Return (version, machine's directory, path components below it) in a controller's hierarchy.
 
-    :raises CpusetError, GuestGone: as :func:`machine_group_path`
+    The unified hierarchy is used if the controller has none of its own.
+
+    :raises CpusetError: the process's group is not a libvirt guest's, or the hierarchy is not
+        mounted
+    :raises GuestGone: the process no longer exists
     """
     _, version, _, _, (scope, tail) = _find_machine(pid, controller, root)
     return version, scope, tail
@@ -184,7 +176,7 @@ def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
 
 
 def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Return :func:`memory_by_node` of a group that :func:`memory_group` found."""
+    """Return :func:`memory_by_node` of a group that :func:`find_memory_group` found."""
     names, unit_bytes = (
         (('anon', 'shmem'), 1)
         if version == 2
@@ -331,7 +323,7 @@ def _unescape(text: str) -> str:
     return text
 
 
-def children(base: str) -> tuple[str, ...]:
+def find_thread_groups(base: str) -> tuple[str, ...]:
     """Return the groups of the emulator, the vCPUs and the I/O threads that have a cpuset.
 
     :raises GuestGone: the group above them no longer exists
@@ -358,7 +350,7 @@ def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
 
 
-def _memory_group(
+def _memory_directory(
     version: int,
     directories: tuple[str, str],
     hierarchies: Mapping[str, str],

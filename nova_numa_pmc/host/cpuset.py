@@ -161,7 +161,7 @@ def release_memory(
 def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
     """Let a guest run on all CPUs of the group above its own.
 
-    If the sets are written to each child, a child whose set differs from that of the others is
+    If the sets are written to each thread group, one whose set differs from that of the others is
     left alone.
 
     :raises GuestGone, CpusetError: as :func:`hold`
@@ -228,7 +228,7 @@ def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writ
         groups.version != 2
         or groups.target == groups.scope
         or read_kernel_file(path).strip()
-        or any(os.path.basename(child) != 'emulator' for child in groups.children)
+        or any(os.path.basename(group) != 'emulator' for group in groups.thread_groups)
     ):
         return False
     write(path, format_cpulist(cpus))
@@ -271,7 +271,7 @@ def _cpu_steps(
 def _handover_steps(
     groups: GuestGroups, cpusets: Mapping[str, Cpuset], sets: Container[frozenset[int]], kind: str
 ) -> Steps:
-    """Return the steps that widen ``libvirt/`` if we narrowed it before it had children (v2).
+    """Return the steps that widen ``libvirt/`` if we narrowed it before it had thread groups (v2).
 
     Any other set of it, and any set of the scope, was made by others.
 

@@ -191,7 +191,7 @@ class GuestUseReader:
     def _read_memory(self, guest: Guest, key: Life) -> dict[int, int]:
         try:
             if key not in self._groups:
-                self._groups[key] = cgroups.memory_group(guest.pid, self._root)
+                self._groups[key] = cgroups.find_memory_group(guest.pid, self._root)
             by_node = cgroups.group_memory_by_node(*self._groups[key])
         except CpusetError:
             by_node = None

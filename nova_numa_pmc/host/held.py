@@ -28,9 +28,9 @@ class Cpuset(Record):
 def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
     """Read the own sets of each of a guest's groups, not those that it inherits.
 
-    :returns: {directory: its sets} for the target and the children that still exist
+    :returns: {directory: its sets} for the target and the thread groups that still exist
     :raises GuestGone: the guest has ended
-    :raises CpusetError: the target, or a child that still exists, cannot be read
+    :raises CpusetError: the target, or a thread group that still exists, cannot be read
     """
     return {directory: Cpuset(*sets) for directory, sets in _read_sets(groups, *Cpuset._fields)}
 
@@ -38,14 +38,14 @@ def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
 def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
     """Read the own CPUs, but not the mems, of each of a guest's groups.
 
-    :returns: {directory: CPUs} for the target and the children that still exist
+    :returns: {directory: CPUs} for the target and the thread groups that still exist
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """
     return {directory: cpus for directory, (cpus,) in _read_sets(groups, 'cpus')}
 
 
 def _read_sets(groups: GuestGroups, *kinds: str) -> Iterator[tuple[str, list[frozenset[int]]]]:
-    for directory in (groups.target, *groups.children):
+    for directory in (groups.target, *groups.thread_groups):
         try:
             sets = [parse_cpulist(read_kernel_file(file_of(directory, kind))) for kind in kinds]
         except (OSError, CpuListError) as error:
@@ -82,8 +82,8 @@ def is_held(
     :param needs_all_cpus: whether each group must have all of ``cpus``, not only a part
     :raises GuestGone, CpusetError: as :func:`own_cpus`
     """
-    child_cpus = own_cpus(groups)
-    target_cpus = child_cpus.pop(groups.target)
+    thread_group_cpus = own_cpus(groups)
+    target_cpus = thread_group_cpus.pop(groups.target)
     if groups.writes_target:
         return target_cpus & online == cpus
     if groups.version == 2 and target_cpus and target_cpus & online <= cpus != online:
@@ -92,7 +92,7 @@ def is_held(
     return all(
         group_cpus
         and (group_cpus & online == cpus or (not needs_all_cpus and group_cpus & online <= cpus))
-        for directory, group_cpus in child_cpus.items()
+        for directory, group_cpus in thread_group_cpus.items()
         if os.path.basename(directory) not in set_by_others
     )
 
@@ -122,7 +122,7 @@ def groups_set_by_others(
     cpus: frozenset[int],
     ours: frozenset[int] = frozenset(),
 ) -> list[str]:
-    """Return the names of the children whose CPUs others have set.
+    """Return the names of the thread groups whose CPUs others have set.
 
     A subset or superset of ``cpus`` does not contradict it. Nor does a set that has no effect on
     the thread, which a libvirt command leaves behind if it fails to pin the thread.
@@ -156,7 +156,7 @@ def _has_no_effect(groups: GuestGroups, directory: str, cpus: frozenset[int]) ->
 
 def written_groups(groups: GuestGroups) -> tuple[str, ...]:
     """Return the groups to which a guest's sets are written."""
-    return (groups.target,) if groups.writes_target else groups.children
+    return (groups.target,) if groups.writes_target else groups.thread_groups
 
 
 def file_of(directory: str, kind: str) -> str:

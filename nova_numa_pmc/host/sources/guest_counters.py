@@ -201,11 +201,10 @@ class GuestCounters:
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
             try:
-                path = self._paths[key] = cgroups.machine_group_path(
-                    guest.pid, 'perf_event', self._root
-                )
+                _, path, _ = cgroups.find_machine_group(guest.pid, 'perf_event', self._root)
             except CpusetError:
                 return None
+            self._paths[key] = path
             group = perf_event.cgroup(path, 0)
         return group
 

@@ -39,7 +39,7 @@ class FindTest(GroupsTestCase):
                             groups.scope,
                             groups.target,
                             groups.main,
-                            groups.children,
+                            groups.thread_groups,
                         ),
                     )
                     self.assertFalse(groups.writes_target)
@@ -65,7 +65,7 @@ class FindTest(GroupsTestCase):
             tree.add_group(os.path.join(tree.target, name))
         self.assertEqual(
             {'emulator', 'vcpu0', 'vcpu1', 'iothread1'},
-            {os.path.basename(path) for path in self.find(tree).children},
+            {os.path.basename(path) for path in self.find(tree).thread_groups},
         )
 
     def test_groups_are_found_below_another_mount_point_or_a_bound_root(self):
@@ -140,7 +140,7 @@ class FindTest(GroupsTestCase):
 
     def test_without_a_process_a_guest_has_gone(self):
         tree = self.tree(2)
-        for find in (cgroups.find, cgroups.memory_group):
+        for find in (cgroups.find, cgroups.find_memory_group):
             with self.assertRaises(GuestGone):
                 find(None, tree.root)
 
@@ -151,7 +151,7 @@ class FindTest(GroupsTestCase):
         groups = self.find(tree)
         self.assertEqual(
             (tree.scope, tree.scope, (), True),
-            (groups.target, groups.main, groups.children, groups.writes_target),
+            (groups.target, groups.main, groups.thread_groups, groups.writes_target),
         )
         os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
         with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
