@@ -65,7 +65,7 @@ class EarlyHold:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
         self._groups: cgroups.GuestGroups | None = None
-        #: v1: path and CPUs of each child group, and whether it has threads.
+        #: v1: path and CPUs of each thread group, and whether it has threads.
         self._group_states: tuple[tuple[str, str, bool], ...] | None = None
         self._changed_s = 0.0  # when these were last seen to change
         self._file: Identity | None = None
@@ -84,7 +84,7 @@ class EarlyHold:
                     cpuset.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
-            return not self._narrow_children(self._groups, now_s)
+            return not self._narrow_thread_groups(self._groups, now_s)
         except GuestGone:
             return False
 
@@ -115,37 +115,38 @@ class EarlyHold:
         except CpusetError:
             return None  # the pid file is being written, or QEMU has not been executed yet
 
-    def _narrow_children(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
+    def _narrow_thread_groups(self, groups: cgroups.GuestGroups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set up all of them (v1).
 
         :returns: whether they were narrowed
         """
-        children = cgroups.find_thread_groups(groups.target)
-        states = tuple((child, self._own_cpus(child), bool(_tasks(child))) for child in children)
+        thread_groups = cgroups.find_thread_groups(groups.target)
+        states = tuple((group, _own_cpus(group), bool(_tasks(group))) for group in thread_groups)
         if states != self._group_states:
             self._group_states, self._changed_s = states, now_s
-        names = [os.path.basename(child) for child, _, has_tasks in states if has_tasks]
+        names = [os.path.basename(group) for group, _, has_tasks in states if has_tasks]
         complete = (
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
         )
         if not complete or now_s - self._changed_s < QUIET_S:
             return False
-        for child in children:
-            self._narrow(child)
+        for group in thread_groups:
+            self._narrow(group)
         return True
 
-    def _own_cpus(self, child: str) -> str:
-        try:
-            return files.read_kernel_file(os.path.join(child, 'cpuset.cpus')).strip()
-        except OSError:
-            return ''
-
-    def _narrow(self, child: str) -> None:
-        own_cpus = self._own_cpus(child)
+    def _narrow(self, group: str) -> None:
+        own_cpus = _own_cpus(group)
         # A v2 group with an empty set inherits its parent's set; a narrower set is a pin.
         if not own_cpus or parse_cpulist(own_cpus) > self._cpus:
-            self._write(os.path.join(child, 'cpuset.cpus'), format_cpulist(self._cpus))
+            self._write(os.path.join(group, 'cpuset.cpus'), format_cpulist(self._cpus))
+
+
+def _own_cpus(directory: str) -> str:
+    try:
+        return files.read_kernel_file(os.path.join(directory, 'cpuset.cpus')).strip()
+    except OSError:
+        return ''
 
 
 def _tasks(directory: str) -> str:
