@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 class FilterOptions(Record):
     """Options that determine when a host is refused; see ``conf/scheduler.py``.
 
-    :param ceiling: the highest pressure allowed on the nodes that the guest would use; 0 means no
-        ceiling
+    :param max_pressure: the highest pressure allowed on the nodes that the guest would use; 0
+        means no limit
     """
 
     one_node: bool = False
-    ceiling: float = 0.0
+    max_pressure: float = 0.0
     refuse_unknown: bool = False
 
 
 def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> FilterOptions:
     """Return the operator's options, as changed by the flavor's extra specs.
 
-    There is no ceiling for a guest that has to leave its host: a saturated host is better than
-    none.
+    ``max_pressure`` does not apply to a guest that has to leave its host: a saturated host is
+    better than none.
 
     :param conf: {option: value} of the group ``[numa_pmc]``
     """
     flavor_specs = guest_request.flavor_specs
-    ceiling = (
-        conf['max_pressure'] if flavor_specs.max_pressure is None else flavor_specs.max_pressure
-    )
+    max_pressure = flavor_specs.max_pressure
+    if max_pressure is None:
+        max_pressure = conf['max_pressure']
     return FilterOptions(
         conf['require_one_node'] or flavor_specs.policy == model.ONE_NODE,
-        0.0 if guest_request.is_move else ceiling,
+        0.0 if guest_request.is_move else max_pressure,
         conf['refuse_unknown'],
     )
 
@@ -60,6 +60,7 @@ def objection(estimate: HostEstimate, options: FilterOptions) -> str:
     if options.one_node and estimate.outcome.code != 'one_node':
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
-    if options.ceiling and estimate.measured and estimate.outcome.used[0] > options.ceiling:
-        return 'above the ceiling of %g' % options.ceiling
+    max_pressure = options.max_pressure
+    if max_pressure and estimate.measured and estimate.outcome.used[0] > max_pressure:
+        return 'above max_pressure %g' % max_pressure
     return ''

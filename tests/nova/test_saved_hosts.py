@@ -62,14 +62,12 @@ class ReplayTest(base.NovaTest):
     def test_the_same_refusal(self):
         self.start_hosts('one', 'two')
         self.send(one=(0.9, 0.9), two=(0.6, 0.9))
-        ceiling = {'numa_pmc:max_pressure': '0.5'}
-        self.assertEqual(
-            [False, False], [decision.passes for decision in self.replayed(**ceiling)]
-        )
-        self.boot(self.flavor(**ceiling), expected_state='ERROR')
-        ceiling = {'numa_pmc:max_pressure': '0.9'}
+        specs = {'numa_pmc:max_pressure': '0.5'}
+        self.assertEqual([False, False], [decision.passes for decision in self.replayed(**specs)])
+        self.boot(self.flavor(**specs), expected_state='ERROR')
+        specs = {'numa_pmc:max_pressure': '0.9'}
         self.assertEqual(
             [('two', True), ('one', False)],
-            [(decision.host, decision.passes) for decision in self.replayed(**ceiling)],
+            [(decision.host, decision.passes) for decision in self.replayed(**specs)],
         )
-        self.assertEqual('two', self.host_of(self.boot(self.flavor(**ceiling))))
+        self.assertEqual('two', self.host_of(self.boot(self.flavor(**specs))))

@@ -28,7 +28,7 @@ class ExplainHostsTest(unittest.TestCase):
         """Run the command on rows; return (exit code, what it printed)."""
         path = self.write('hosts.json', rows if isinstance(rows, str) else json.dumps(rows))
         if '--nova-conf' not in arguments:
-            arguments += '--nova-conf', self.write('ceiling', '[numa_pmc]\nmax_pressure = 1\n')
+            arguments += '--nova-conf', self.write('limited', '[numa_pmc]\nmax_pressure = 1\n')
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = rebalance.main(['explain', '--hosts', path, *arguments])
@@ -53,7 +53,7 @@ class ExplainHostsTest(unittest.TestCase):
         code, out = self.text([row('busy', 4.5, 4.5), row('idle', 0.0, 0.1)], *SIZE)
         self.assertEqual(0, code)
         self.assertIn('chosen: idle', out)
-        self.assertIn('above the ceiling of 1', out)
+        self.assertIn('above max_pressure 1', out)
         self.assertRegex(out, r'(?m)^busy +0 +1\.1[23] +- ')
 
     def test_several_guests_are_spread_over_hosts(self):

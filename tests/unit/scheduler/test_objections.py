@@ -19,17 +19,18 @@ class ObjectionTest(unittest.TestCase):
             subject.filter_options(guest_request, conf),
         )
 
-    def test_a_ceiling_is_for_the_nodes_that_the_guest_would_use(self):
+    def test_max_pressure_is_for_the_nodes_that_the_guest_would_use(self):
         self.assertEqual('', self.objection(host(5.0, 0.85)))
-        self.assertIn('ceiling of 1', self.objection(host(5.0, 0.95)))
+        self.assertIn('above max_pressure 1', self.objection(host(5.0, 0.95)))
         self.assertEqual('', self.objection(host(5.0, 0.95), max_pressure=0.0))
 
-    def test_a_flavor_has_its_own_ceiling(self):
+    def test_a_flavor_has_its_own_max_pressure(self):
         self.assertIn(
-            'ceiling of 0.5', self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5'))
+            'above max_pressure 0.5',
+            self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5')),
         )
 
-    def test_a_guest_that_leaves_its_host_is_under_no_ceiling(self):
+    def test_max_pressure_does_not_apply_to_a_guest_that_leaves_its_host(self):
         for ignored, refused in (None, True), ([], True), (['home'], False):
             for request in (spec(), spec(numa_pmc__max_pressure='0.5')):
                 request.ignore_hosts = ignored

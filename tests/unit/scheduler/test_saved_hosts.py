@@ -56,12 +56,12 @@ class JudgeTest(unittest.TestCase):
     def test_equals_keep_their_order(self):
         self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
 
-    def test_the_ceiling(self):
+    def test_a_host_above_max_pressure_is_refused(self):
         hosts = [row('full', 4.2, 4.1), row('half', 2.0, 2.0)]
         self.assertEqual(['half', 'full'], order(judge(hosts)))
         decisions = judge(hosts, max_pressure=1.0)
         self.assertEqual(['half'], order(decisions))
-        self.assertIn('ceiling of 1', decisions[1].objection)
+        self.assertIn('above max_pressure 1', decisions[1].objection)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
