@@ -48,7 +48,7 @@ def install(
     notes: list[str] = []
     daemon = confinement.find_daemon(root)
     site = hook_files.package_site()
-    exposed = hook_files.writable_by_others(site)
+    exposed = hook_files.find_writable_by_others(site)
     if exposed:
         findings.append(
             Finding(

@@ -99,7 +99,7 @@ def render(limit_s: int, site: str | None = None) -> bytes:
     return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_s, 1)
 
 
-def writable_by_others(site: str) -> str | None:
+def find_writable_by_others(site: str) -> str | None:
     """Return the first directory on the package's path that not only root can change, or None.
 
     The hook imports the package as root.

@@ -40,7 +40,7 @@ class MoveCandidate:
     :ivar fresh: whether the gain includes the effect of all moves applied to the host model
     """
 
-    __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
+    __slots__ = ('proposal', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_tie_breakers')
 
     def __init__(self, host_model: HostModel, proposal: Proposal, gain: float) -> None:
         self.proposal, self.kind, self.gain = proposal, kind_of(proposal), gain
@@ -48,7 +48,7 @@ class MoveCandidate:
         self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
         self.regret, self.fresh = 0.0, True
         # Of equal candidates, the one with the emptiest target comes first; uuids decide last.
-        self._order = (
+        self._tie_breakers = (
             self.bytes,
             round(
                 sum(
@@ -67,9 +67,9 @@ class MoveCandidate:
             for other_guest, _ in other.proposal
         )
 
-    def order(self, payback_s: float) -> tuple[object, ...]:
+    def sort_key(self, payback_s: float) -> tuple[object, ...]:
         """Return a sort key of net gain over a time, bytes, pressure of the target, and uuids."""
-        return (-round(self.gain * payback_s - self.cost, 6), *self._order)
+        return (-round(self.gain * payback_s - self.cost, 6), *self._tie_breakers)
 
 
 def gain_of(host_model: HostModel, proposal: Proposal) -> float:

@@ -163,7 +163,7 @@ def _candidates_with_regrets(
     candidates.sort(
         key=lambda candidate: (
             -candidate.regret / max(candidate.cost, 1e-9),
-            candidate.order(PAYBACK_S),
+            candidate.sort_key(PAYBACK_S),
         )
     )
     return candidates[:REGRETS_MAX]
@@ -286,7 +286,7 @@ def _best_candidate(
     """Return the best candidate that is not superfluous; None if there is none."""
     return min(
         (candidate for candidate in candidates if not _is_superfluous(candidate, best_gains)),
-        key=lambda candidate: candidate.order(payback_s),
+        key=lambda candidate: candidate.sort_key(payback_s),
         default=None,
     )
 

@@ -165,9 +165,9 @@ class HookFilesTest(HooksCase):
         os.mkdir(package)
         if os.geteuid() == 0:
             os.chmod(self.root, 0o755)
-            self.assertIsNone(hook_files.writable_by_others(self.root))
+            self.assertIsNone(hook_files.find_writable_by_others(self.root))
         os.chmod(package, 0o777)
-        self.assertEqual(package, hook_files.writable_by_others(self.root))
+        self.assertEqual(package, hook_files.find_writable_by_others(self.root))
 
 
 class DispatcherTest(HooksCase):
