@@ -14,17 +14,23 @@ from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
-#: Assumed demand for each vCPU that Nova has promised on the host, and assumed cores for each CPU,
-#: which is taken to be one of the two threads of a core: 1.25 ÷ 2.
-CORES_PER_VCPU, CORES_PER_CPU = 0.3, 0.625
+#: Assumed demand for each vCPU that Nova has promised on the host, if no guest has been measured.
+CORES_PER_VCPU = 0.3
+#: Assumed cores for each CPU, which is taken to be one of the two threads of a core: 1.25 ÷ 2.
+CORES_PER_CPU = 0.625
 #: Assumed number of vCPUs promised per CPU if the number of the host's CPUs is not known.
 _VCPUS_PER_CPU = 0.625
 _DISTANCES = (10.0, 21.0), (21.0, 10.0)  # as most firmware of two-socket hosts reports them
 _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 
 
-def aggregates(host_state: HostStateLike) -> Aggregates:
-    """Return assumed aggregates for a host."""
+def aggregates(host_state: HostStateLike, cores_per_vcpu: float | None = None) -> Aggregates:
+    """Return assumed aggregates for a host.
+
+    :param cores_per_vcpu: the demand per vCPU of guests on the hosts that are known; None: unknown
+    """
+    if cores_per_vcpu is None:
+        cores_per_vcpu = CORES_PER_VCPU
     vcpus = max(0.0, host_state.vcpus_used)
     cpus = host_state.vcpus_total
     if not cpus > 0:
@@ -44,7 +50,7 @@ def aggregates(host_state: HostStateLike) -> Aggregates:
         [int(used_mib // 2)] * 2,
         halve(0.0),
         halve(vcpus),
-        [*halve(CORES_PER_VCPU * vcpus)],  # copied for its type: a column may lack values
+        [*halve(cores_per_vcpu * vcpus)],  # copied for its type: a column may lack values
         None,
         None,
         None,
