@@ -256,7 +256,7 @@ def _on_stopped(call: HookCall, xml: bytes) -> bytes:
 
 
 def _on_started(call: HookCall, xml: bytes) -> bytes:
-    from nova_numa_pmc import hook_started  # brings half of all imports; only needed here
+    from nova_numa_pmc import hook_started  # causes half of all imports; only needed here
 
     hook_started.hold(call, xml)
     return _OK

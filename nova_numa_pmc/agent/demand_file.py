@@ -59,10 +59,8 @@ class DemandFile:
         if self.histories is None:
             self.histories = self._load()
             self._saved_s = self.histories.clock_s
-        guests, promises = (
-            {guest.uuid: guest for guest in tick.guests},
-            tick.host_promises.promises,
-        )
+        guests = {guest.uuid: guest for guest in tick.guests}
+        promises = tick.host_promises.promises
         self.histories.add_sample(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
@@ -82,7 +80,7 @@ class DemandFile:
         return flavors.of_all_guests(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
-        """Write the histories, unless less than :data:`SAVE_MIN_S` was measured since the last."""
+        """Write the histories if at least :data:`SAVE_MIN_S` was measured since the last write."""
         if self.histories is None or not options.publish:
             return
         if self.histories.clock_s >= self._saved_s + SAVE_MIN_S:

@@ -60,7 +60,8 @@ class AgentLoop:
     def run(self) -> None:
         """Tick until SIGTERM or SIGINT, then end the moves in progress."""
         self._tick()
-        due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
+        due_s = self._clock() + min(FIRST_INTERVAL_S, self._interval_s())
+        ready = False
         while self._idle_until(due_s):
             self._tick()
             if not ready:

@@ -115,11 +115,12 @@ class Reassertion:
     def _forget(self, present: Iterable[model.Guest]) -> None:
         """Drop everything that is kept about guests that are gone."""
         alive = {guest.life: guest.name for guest in present}
-        for key in self._alive.keys() - alive.keys():
-            self._problem_log.forget(_STAGE % self._alive[key])
-            for kept in (self._groups, self._held, self._theirs):
-                kept.pop(key, None)
-            self._written.pop(key[0], None)
+        for life in self._alive.keys() - alive.keys():
+            self._problem_log.forget(_STAGE % self._alive[life])
+            for kept_by_life in (self._groups, self._held, self._theirs):
+                kept_by_life.pop(life, None)
+            uuid, _ = life
+            self._written.pop(uuid, None)
         self._alive = alive
 
     def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
@@ -146,7 +147,8 @@ class Reassertion:
         online: frozenset[int],
     ) -> bool:
         """Hold the guest to its place; return False if another program keeps resetting it."""
-        key, groups = guest.life, self._find(guest)
+        key = guest.life
+        groups = self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # A set within the place is a pin, or the place as it was before CPUs came online.
         if is_held(

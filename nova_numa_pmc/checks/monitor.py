@@ -42,7 +42,8 @@ def enabled_monitors(conf: NovaConf) -> list[str]:
 
 def check_enabled(conf: NovaConf) -> Iterator[Finding]:
     """Check that ``compute_monitors`` names our monitor and no other CPU monitor."""
-    names, file = enabled_monitors(conf), conf.file_of('compute_monitors')
+    names = enabled_monitors(conf)
+    file = conf.file_of('compute_monitors')
     if NAME not in names:
         yield Finding(
             'monitor-not-enabled',
@@ -67,10 +68,8 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
 
 def check_interval(conf: NovaConf) -> Iterator[Finding]:
     """Check that nova-compute sends metrics often enough."""
-    interval_s, file = (
-        conf.get('update_resources_interval'),
-        conf.file_of('update_resources_interval'),
-    )
+    interval_s = conf.get('update_resources_interval')
+    file = conf.file_of('update_resources_interval')
     if interval_s < 0:
         yield Finding(
             'update-interval-off',

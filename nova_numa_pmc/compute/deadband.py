@@ -60,19 +60,20 @@ def _is_history_near(sent: model.DemandHistory, now: model.DemandHistory, deadba
 
 def _is_near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
     """Return whether two views of a node differ by no more than the deadband allows."""
-    cores, memory = deadband * now.cores, _MEMORY_RATIO * now.capacity_bytes
+    core_limit = deadband * now.cores
+    memory_limit = _MEMORY_RATIO * now.capacity_bytes
     maximum = now.bandwidth_max_bytes_per_sec
-    bandwidth = math.inf if maximum is None else deadband * maximum
+    rate_limit = math.inf if maximum is None else deadband * maximum
     return (
         sent.threads == now.threads
         and _are_close(sent.guests, now.guests, 0.01)
         and _are_close(sent.vcpus, now.vcpus, 0.01)
-        and _are_close(sent.capacity_bytes, now.capacity_bytes, memory)
-        and _are_close(sent.promised_bytes, now.promised_bytes, memory)
-        and _are_close(sent.cores, now.cores, cores)
-        and _are_close(sent.demand_cores, now.demand_cores, cores)
-        and _are_close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, bandwidth)
-        and _are_close(sent.bandwidth_max_bytes_per_sec, maximum, bandwidth)
+        and _are_close(sent.capacity_bytes, now.capacity_bytes, memory_limit)
+        and _are_close(sent.promised_bytes, now.promised_bytes, memory_limit)
+        and _are_close(sent.cores, now.cores, core_limit)
+        and _are_close(sent.demand_cores, now.demand_cores, core_limit)
+        and _are_close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, rate_limit)
+        and _are_close(sent.bandwidth_max_bytes_per_sec, maximum, rate_limit)
         and _are_close(sent.link_ratio, now.link_ratio, deadband)
     )
 

@@ -226,13 +226,13 @@ def _may_resend(sent: _Inputs, now: _Inputs) -> bool:
 
 def _make_metrics(inputs: _Inputs, now_s: float) -> list[objects.MonitorMetric]:
     """Return the two metrics of a publication."""
-    publication = inputs.publication
+    published = inputs.publication
     nova_counts = nova_metrics.NovaCounts(now_s, inputs.uuids, inputs.pinned_cpus)
     current, maximum = nova_metrics.to_values(
-        publication, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
+        published, inputs.vcpus, inputs.memory_mb, inputs.interval_s, nova_counts
     )
-    timestamp = datetime.datetime.fromtimestamp(publication.taken_s, datetime.timezone.utc)
-    ids = [str(node.id) for node in publication.view.nodes]
+    timestamp = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
+    ids = [str(node.id) for node in published.view.nodes]
     return [
         _metric(
             nova_metrics.CURRENT,

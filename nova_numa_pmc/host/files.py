@@ -30,8 +30,8 @@ NODES, CPUS = 'sys/devices/system/node', 'sys/devices/system/cpu'
 HOOKS, OUR_HOOK = 'etc/libvirt/hooks', 'qemu.d/50-nova-numa-pmc'
 #: More pages, or KiB, than any host has.
 AMOUNT_MAX = 1 << 50
-#: No kernel file that is read here comes close to this; it bounds what a test or a bind mount puts
-#: in its place.
+#: No kernel file that is read here comes close to this limit, which is for files that a test or a
+#: bind mount puts in their place.
 _READ_MAX_BYTES = 1 << 20
 
 
@@ -41,9 +41,10 @@ def read_cpus(root: str, path: str) -> frozenset[int] | None:
     :raises TopologyError: the file cannot be read or understood
     """
     text = read_text(root, path)
-    # Kernels that have nohz_full built in but do not use it print a null mask.
-    if text is None or text == '(null)':
-        return None if text is None else frozenset()
+    if text is None:
+        return None
+    if text == '(null)':  # as kernels print for nohz_full that have it built in but do not use it
+        return frozenset()
     try:
         return parse_cpulist(text)
     except CpuListError as error:

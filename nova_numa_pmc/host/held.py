@@ -26,7 +26,7 @@ class Cpuset(Record):
 
 
 def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
-    """Read the own sets of each of a guest's groups, not those that it inherits.
+    """Read the sets that each of a guest's groups has of its own, not those that it inherits.
 
     :returns: {directory: its sets} for the target and the thread groups that still exist
     :raises GuestGone: the guest has ended
@@ -36,7 +36,7 @@ def read_cpusets(groups: GuestGroups) -> dict[str, Cpuset]:
 
 
 def own_cpus(groups: GuestGroups) -> dict[str, frozenset[int]]:
-    """Read the own CPUs, but not the mems, of each of a guest's groups.
+    """Read the CPUs, but not the mems, that each of a guest's groups has of its own.
 
     :returns: {directory: CPUs} for the target and the thread groups that still exist
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
@@ -82,8 +82,8 @@ def is_held(
     :param needs_all_cpus: whether each group must have all of ``cpus``, not only a part
     :raises GuestGone, CpusetError: as :func:`own_cpus`
     """
-    thread_group_cpus = own_cpus(groups)
-    target_cpus = thread_group_cpus.pop(groups.target)
+    cpus_by_group = own_cpus(groups)
+    target_cpus = cpus_by_group.pop(groups.target)
     if groups.writes_target:
         return target_cpus & online == cpus
     if groups.version == 2 and target_cpus and target_cpus & online <= cpus != online:
@@ -92,13 +92,13 @@ def is_held(
     return all(
         group_cpus
         and (group_cpus & online == cpus or (not needs_all_cpus and group_cpus & online <= cpus))
-        for directory, group_cpus in thread_group_cpus.items()
+        for directory, group_cpus in cpus_by_group.items()
         if os.path.basename(directory) not in set_by_others
     )
 
 
 def own_sets(groups: GuestGroups) -> list[Cpuset]:
-    """Return the own sets of the groups to which a guest's sets are written.
+    """Return the sets that the groups to which a guest's sets are written have of their own.
 
     :raises GuestGone, CpusetError: as :func:`read_cpusets`
     """

@@ -71,8 +71,8 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
     scheduler_conf.GROUP.name: [
         option
         for module in (scheduler_conf, compute_conf)
-        for _, listed in module.list_opts()
-        for option in listed
+        for _, group_options in module.list_opts()
+        for option in group_options
     ],
 }
 
@@ -172,8 +172,8 @@ class NovaConf:
 
 def _parse(files: list[str]) -> cfg.ConfigOpts:
     conf = _FilesOnly()
-    for group, listed in OPTIONS.items():
-        conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
+    for group, group_options in OPTIONS.items():
+        conf.register_opts(group_options, group=None if group == 'DEFAULT' else group)
     # Do not use this process's environment: the service has its own.
     conf([], project='nova', default_config_files=files, default_config_dirs=[], use_env=False)
     return conf

@@ -137,8 +137,8 @@ class MoveExecutor:
 
         Widened guests that were overridden or promised another place no longer count as widened.
         """
-        busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
-        if any(part.planned.uuid in busy for part in self._parts):
+        unmovable_uuids = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
+        if any(part.planned.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
         self.widened.observe(running, promised)
 
@@ -236,15 +236,15 @@ class MoveExecutor:
             )
         self._count(MADE, self._parts)
         parts, self._parts = self._parts, ()
-        states = [
+        shortfalls = [
             progress_text(part.guest_move.progress)
             for part in parts
             if part.guest_move.progress.state != guest_mover.DONE
         ]
         self._write_history(
             parts,
-            history.PARTLY if states else history.DONE,
-            '; '.join(states) or explain_why(self._move),
+            history.PARTLY if shortfalls else history.DONE,
+            '; '.join(shortfalls) or explain_why(self._move),
         )
 
     def _give_up(self, cause: Exception) -> None:

@@ -64,7 +64,7 @@ def to_columns(sample: Sample) -> dict[str, Any]:
 def from_columns(data: Any) -> Sample:
     """Return the sample from the output of :func:`to_columns`.
 
-    :raises RecordingError: the data are something else
+    :raises RecordingError: the data is something else
     """
     try:
         scalars = {

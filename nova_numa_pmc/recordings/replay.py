@@ -111,7 +111,7 @@ def _read_lines(
 def from_data(data: Any) -> Sample:
     """Return the sample from the output of :func:`nova_numa_pmc.sample_records.to_data`.
 
-    :raises RecordingError: the data are something else
+    :raises RecordingError: the data is something else
     """
     try:
         rows = [
@@ -167,7 +167,8 @@ def _read_perf_stat(
     cpu: str | None,
     node_of_cpu: Mapping[int, int],
 ) -> Iterator[Sample]:
-    names, any_interval = perf_stat.role_names(cpu), False
+    names = perf_stat.role_names(cpu)
+    any_interval = False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_LINE_MAX_BYTES), ''),
         lambda number, line: report_damage(

@@ -55,9 +55,12 @@ class SavedHost:
         memory_mb: float,
         memory_mb_used: float,
     ) -> None:
-        self.host, self.metrics = host, reported
-        self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
-        self.total_usable_ram_mb, self.free_ram_mb = memory_mb, memory_mb - memory_mb_used
+        self.host = host
+        self.metrics = reported
+        self.vcpus_total = vcpus_total
+        self.vcpus_used = vcpus_used
+        self.total_usable_ram_mb = memory_mb
+        self.free_ram_mb = memory_mb - memory_mb_used
         self.instances: Mapping[str, Any] = {}
         # Rows do not list the host's instances, so departures are not added back.
         self.updated, self.numa_topology = None, None

@@ -90,7 +90,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
         return [0.0] * len(weighed)
     conf = CONF.numa_pmc
     # Read here so that a bad value is logged: weight_multiplier() swallows the error.
-    default = conf.weight_multiplier
+    default_multiplier = conf.weight_multiplier
     estimates = host_estimate.estimates(host_states, guest_request, conf, now_s)
     losses = comparison.compare(host_states, estimates, guest_request.guest)
     # Jitter would outweigh Nova's weighers for soft server groups.
@@ -111,9 +111,9 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float
     if LOG.isEnabledFor(logging.DEBUG):
         _log_penalties(host_states, estimates, penalties)
     if scheduler_conf.SHADOW in modes:
-        columns = zip(weighed, modes, penalties, counted_penalties, losses, estimates)
-        candidates = [_shadow_host(now_s, default, *values) for values in columns]
-        LOG.info('%s', shadow.line(guest_request, candidates, now_s))
+        rows = zip(weighed, modes, penalties, counted_penalties, losses, estimates)
+        shadow_hosts = [_shadow_host(now_s, default_multiplier, *row) for row in rows]
+        LOG.info('%s', shadow.line(guest_request, shadow_hosts, now_s))
     return counted_penalties
 
 

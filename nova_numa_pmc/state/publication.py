@@ -31,7 +31,7 @@ FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
 _MAJOR, _MINOR = 1, 3
 #: The kernel's limit (MAX_NUMNODES).
 NODES_MAX = 1024
-#: The size of a host with that many nodes and distances.
+#: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
 _POOLS_MAX = 1024
 #: Beyond any real amount; a file with a larger one is damaged.
@@ -72,9 +72,9 @@ class Publication(Record):
         describes. The hook reads these from a separate file (:mod:`pool_loads`)
     :param demand_now_cores: by position, demand in the interval, with None where unknown; empty if
         not reported
-    :param pool_source: where the CPUs of the floating pool are known from: 'nova.conf', 'guests'
+    :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
         (their XML) or 'kernel' (all usable CPUs); '' if not reported
-    :param guests_by: where the agent knows its guests from: 'libvirt', or 'status files' with the
+    :param guests_by: how the agent learns of its guests: 'libvirt', or 'status files' with the
         reason; '' if not reported
     :param history: demand of the host's guests, from which that of new guests is estimated
     """

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the checks, print the findings, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
     # Interpreters below another root are not run on this host.
-    is_this_host = os.path.samefile(args.root, '/')
+    is_this_host = hook_checks.is_own_root(args.root)
     findings = collect(args, roles, interpreter.query if is_this_host else None)
     if args.json:
         print(

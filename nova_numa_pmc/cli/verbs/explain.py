@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
-#: Number of candidates in the text; the JSON has all of them.
+#: Number of places that the text shows; the JSON has all of them.
 _PLACES_SHOWN = 12
 #: Uuid of a guest that does not exist yet; no libvirt guest has this uuid.
 _NEW_UUID = ''

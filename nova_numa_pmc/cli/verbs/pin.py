@@ -125,10 +125,10 @@ def _move_to_node(
     ):
         return None
     # An earlier override does not matter, as this one will replace it.
-    fixed = eligibility.why_not(guest._replace(override=''), promise)
-    if promise is None or fixed:
+    reason_code = eligibility.why_not(guest._replace(override=''), promise)
+    if promise is None or reason_code:
         raise PageMoveError(
-            'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[fixed])
+            'guest %s cannot be moved: %s' % (guest.name, eligibility.TEXTS[reason_code])
         )
     part = plan_records.PlanPart(
         guest.uuid, guest.name, promise.cpu_nodes, (node_id,), mem_nodes, 0
@@ -142,10 +142,10 @@ def _move_to_node(
 def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
     """Return whether more than a negligible part of a guest's memory is on other nodes.
 
-    It is if a move was ended early, or if memory spilled.
+    That happens if a move was ended early, or if memory spilled.
     """
     try:
-        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
+        bytes_by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
-    return cgroups.bytes_off_above(by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0
+    return cgroups.bytes_off_above(bytes_by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0

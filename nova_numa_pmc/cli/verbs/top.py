@@ -95,8 +95,9 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> 
     :param wait: waits for the given number of seconds and returns whether to stop
     """
     if args.replay:
-        report_damage = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
-        samples: Iterator[Sample] = replay.read(args.replay, report_damage, args.cpu)
+        samples: Iterator[Sample] = replay.read(
+            args.replay, lambda line: print('top: %s' % line, file=sys.stderr), args.cpu
+        )
         if args.once:
             samples = iter(_last_sample(samples, args.replay))
         yield from intervals.replay_every(samples, args.interval, wait)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert histories to plain data and back, for a file that outlasts a reboot.
 
-The data do not include where guests ran, which the first intervals show again.
+The data does not include where guests ran, which the first intervals show again.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def choose(
     :param nodes: ids of the nodes of the guest's place
     :returns: (online CPUs of the cache in ascending order, or empty if none was chosen; reasons)
     """
-    caches, vcpus = _usable_caches(host, nodes, request, limits), max(1, request.vcpus)
+    caches = _usable_caches(host, nodes, request, limits)
+    vcpus = max(1, request.vcpus)
     fitting_caches = [
         cache
         for cache in caches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide whether a guest may be held or moved; any reason against that has a code and a text."""
+"""Decide whether a guest may be held or moved; each reason not to has a code and a text."""
 
 from __future__ import annotations
 

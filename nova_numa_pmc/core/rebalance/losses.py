@@ -8,10 +8,10 @@ L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores. This is the loss 
 * R_m = Σ_n x_nm · 0.15 · ℓ_mm / MLP is multiplied by the queueing at m, q(u) = u / (1 − u).
 * W_m is the traffic that m's controllers serve, and B_m its maximum.
 
-A guest stalls for no longer than it runs. S_m is the demand of guests [cores], divided by where
-their accesses go. With s = R·q / S, the loss to queueing is s·S up to s = ½, and above that
-(1 − 1/4s)·S, which approaches S. In the same way, the loss of a guest to distance approaches the
-cores that it uses.
+A guest stalls for no longer than it runs. S_m is the guests' demand [cores], split among the
+nodes that their accesses go to. With s = R·q / S, the loss to queueing is s·S up to s = ½, and
+above that (1 − 1/4s)·S, which approaches S. In the same way, the loss of a guest to distance
+approaches the cores that it uses.
 
 Each guest adds to A, R, W and S of the nodes of its memory, and to the demand on the nodes of its
 CPUs. Evaluating a move therefore takes a few additions, and not a pass over the whole host.

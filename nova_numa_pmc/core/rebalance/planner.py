@@ -74,7 +74,8 @@ def plan(
     host_model = HostModel(situation, options)
     memory = after_interval(memory, host_model, elapsed_s, now_s, options)
     candidates = _candidates_with_regrets(host_model, memory, elapsed_s)
-    loss_before, moves = host_model.host_loss.loss(), []
+    loss_before = host_model.host_loss.loss()
+    moves: list[plan_records.Move] = []
     exceeded_budgets: set[str] = set()
     while True:
         best = _best_due_candidate(host_model, candidates, memory, exceeded_budgets)
@@ -218,7 +219,7 @@ def _best_due_candidate(
     A gain that is outdated by moves of this plan is computed again only if its candidate could
     come first.
 
-    :param exceeded_budgets: names of the budgets that held candidates back, which are added to it
+    :param exceeded_budgets: set to which the budgets that held candidates back are added by name
     """
     factors, options = caution_factors(memory), host_model.options
     while True:

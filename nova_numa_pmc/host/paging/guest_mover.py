@@ -311,7 +311,7 @@ class GuestMove:
     def _narrow(self) -> str:
         """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
         off_bytes = self._off_bytes() or 0
-        written = cpuset.hold(
+        held = cpuset.hold(
             self._groups,
             self._ours.cpus,
             frozenset(self._mems),
@@ -319,7 +319,7 @@ class GuestMove:
             huge_by_node={},
             write=self._port.write,
         )
-        left_bytes = written.left_bytes or 0
+        left_bytes = held.left_bytes or 0
         progress = self.progress
         self._report(
             progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
@@ -333,8 +333,8 @@ class GuestMove:
             )
 
     def _off_bytes(self) -> int | None:
-        by_node = cgroups.memory_by_node(self._groups)
-        return None if by_node is None else cgroups.bytes_off(by_node, self._mems)
+        bytes_by_node = cgroups.memory_by_node(self._groups)
+        return None if bytes_by_node is None else cgroups.bytes_off(bytes_by_node, self._mems)
 
     def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)

@@ -178,7 +178,7 @@ class PageMover:
         mm/migrate.c). A pinned huge page would therefore hold back all pages after it. The rest of
         that huge page counts as tried.
         """
-        stop = max(
+        last_reported = max(
             (
                 position
                 for position, status in enumerate(statuses)
@@ -186,13 +186,13 @@ class PageMover:
             ),
             default=0,
         )
-        if move_pages.UNREPORTED not in statuses[:stop]:
+        if move_pages.UNREPORTED not in statuses[:last_reported]:
             return len(addresses)
-        unit = addresses[stop] // PAGE_BYTES // self._unit
+        unit = addresses[last_reported] // PAGE_BYTES // self._unit
         return next(
             (
                 position
-                for position in range(stop + 1, len(addresses))
+                for position in range(last_reported + 1, len(addresses))
                 if addresses[position] // PAGE_BYTES // self._unit != unit
             ),
             len(addresses),

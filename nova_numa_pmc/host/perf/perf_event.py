@@ -61,7 +61,7 @@ class Target(Record):
         CGROUP for a control group and those below it, on one CPU
     :param id: thread id, or path of a directory of the perf_event hierarchy (v1) or of v2
     :param cpu: CPU number, for CPU and CGROUP
-    :param since: what tells apart two holders of one id: a thread's start time
+    :param since: what distinguishes two holders of the same id: a thread's start time
         (:func:`thread`), or a control group's inode (:func:`cgroup`)
     """
 
@@ -341,7 +341,7 @@ def open_groups(
     try:
         for event in events:
             try:
-                _place(event, groups, target)
+                _add_event(event, groups, target)
             except exceptions.CounterUnsupported as error:
                 missing.append((event, error))
     except exceptions.CounterError:
@@ -356,7 +356,7 @@ def _belong_together(role: str, other: str) -> bool:
     return role == other or (role not in separate and other not in separate)
 
 
-def _place(event: Event, groups: list[EventGroup], target: Target) -> None:
+def _add_event(event: Event, groups: list[EventGroup], target: Target) -> None:
     if groups and _belong_together(groups[-1].events[-1].role, event.role):
         try:
             groups[-1].add(event)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     #: What the events of each role counted; None: unknown.
     Deltas = dict[str, rates.Delta | None]
 
-#: The owner of targets, and the key that tells its targets apart.
+#: The owner of targets, and the key that distinguishes its targets.
 _O = TypeVar('_O')
 _K = TypeVar('_K')
 
@@ -102,17 +102,17 @@ class OwnerCounters(Generic[_O, _K]):
     ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
         """Open and close counters as wanted, read them, and subtract the previous reading.
 
-        :param wanted: {owner: {key: (target, events)}}; the key tells apart two holders of one id
+        :param wanted: {owner: {key: (target, events)}}; the key distinguishes holders of an id
         :param idle_is_zero: as for :func:`rates.difference`
         :returns: ({owner: deltas summed over its targets}, problems as text). Amounts of data are
             in bytes. An owner whose targets have come or gone is absent
         """
-        flat = {
+        wanted_by_key = {
             (owner, key): target
             for owner, targets in wanted.items()
             for key, target in targets.items()
         }
-        errors = self._counters.update(flat)
+        errors = self._counters.update(wanted_by_key)
         # Counters reports unsupported events once, but refusals and exhaustion at each attempt.
         self._lacking.update(
             (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
