@@ -59,7 +59,7 @@ docs: ## Build the documentation into doc/build/html, manual pages into doc/buil
 	@$(PYTHON) -m sphinx -q -W -b man doc/source doc/build/man
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run every benchmark that needs no lab
+bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run the benchmarks of the hook, placement, moves and counters
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
