@@ -17,13 +17,14 @@ class ThreadTimes(Record):
     :param run_ns: time on a CPU
     :param wait_ns: time waiting for a CPU
     :param cpu: the CPU that it ran on last
-    :param since: its start time, which distinguishes threads that have had the same id
+    :param start_ticks: its start time [ticks since boot], which distinguishes threads that have
+        had the same id
     """
 
     run_ns: int
     wait_ns: int
     cpu: int
-    since: int
+    start_ticks: int
 
 
 class Evidence(Record):

@@ -244,7 +244,7 @@ def use_between(
             by_node.setdefault(node_of_cpu.get(new.cpu), 0.0)
         elif (
             old
-            and old.since == new.since
+            and old.start_ticks == new.start_ticks
             and (old.run_ns <= new.run_ns and old.wait_ns <= new.wait_ns)
         ):
             uses[tid] = new.run_ns - old.run_ns, new.wait_ns - old.wait_ns

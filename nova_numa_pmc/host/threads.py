@@ -219,14 +219,14 @@ def _parse(schedstat: bytes, stat: bytes) -> ThreadTimes | None:
     fields = stat.rpartition(b')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:
         return None
-    run_ns, wait_ns, cpu, since = times[0], times[1], fields[36], fields[19]
+    run_ns, wait_ns, cpu, start_ticks = times[0], times[1], fields[36], fields[19]
     # bytes.isdigit() only accepts ASCII; the kernel writes no sign, no dot and no longer number.
     if not (
         run_ns.isdigit()
         and wait_ns.isdigit()
         and cpu.isdigit()
-        and since.isdigit()
-        and max(map(len, (run_ns, wait_ns, cpu, since))) < 21
+        and start_ticks.isdigit()
+        and max(map(len, (run_ns, wait_ns, cpu, start_ticks))) < 21
     ):
         return None
-    return ThreadTimes(int(run_ns), int(wait_ns), int(cpu), int(since))
+    return ThreadTimes(int(run_ns), int(wait_ns), int(cpu), int(start_ticks))

@@ -135,7 +135,7 @@ class GuestMove:
         self._limits = limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
-        self._since = mappings.start_ticks(groups.pid, root)
+        self._start_ticks = mappings.start_ticks(groups.pid, root)
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, port)
         self._cancelled = False
         self._began_s: float | None = None
@@ -327,7 +327,7 @@ class GuestMove:
         return PARTLY if left_bytes else DONE
 
     def _check_alive(self) -> None:
-        if mappings.start_ticks(self._groups.pid, self._root) != self._since:
+        if mappings.start_ticks(self._groups.pid, self._root) != self._start_ticks:
             raise GuestGone(
                 '%s: the process has ended and its id has been reused' % self._groups.proc
             )

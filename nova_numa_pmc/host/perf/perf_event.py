@@ -61,14 +61,14 @@ class Target(Record):
         CGROUP for a control group and those below it, on one CPU
     :param id: thread id, or path of a directory of the perf_event hierarchy (v1) or of v2
     :param cpu: CPU number, for CPU and CGROUP
-    :param since: what distinguishes two holders of the same id: a thread's start time
+    :param incarnation: what distinguishes two holders of the same id: a thread's start time
         (:func:`thread`), or a control group's inode (:func:`cgroup`)
     """
 
     kind: str
     id: int | str | None
     cpu: int = -1
-    since: int | None = None
+    incarnation: int | None = None
 
 
 def on_cpu(cpu: int) -> Target:
@@ -87,7 +87,7 @@ def thread(tid: int, root: str = '/') -> Target | None:
             '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
         ) as file:
             stat = file.read(4096).decode('latin-1')
-        return Target(THREAD, tid, since=files.start_ticks(stat))
+        return Target(THREAD, tid, incarnation=files.start_ticks(stat))
     except (OSError, IndexError, ValueError):
         return None
 
@@ -148,7 +148,7 @@ def _open_cgroup(path: str, target: Target) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _explain(error.errno or 0, None, target) from error
-    if target.since is not None and os.fstat(fd).st_ino != target.since:
+    if target.incarnation is not None and os.fstat(fd).st_ino != target.incarnation:
         os.close(fd)
         raise exceptions.CounterTargetGone('%s: another control group has this name' % path)
     return fd

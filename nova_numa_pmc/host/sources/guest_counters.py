@@ -173,10 +173,10 @@ class GuestCounters:
         self, running: RunningGuest, _: Topology, events: tuple[Event, ...]
     ) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
-        keys = [(tid, times.since) for tid, times in running.threads.items()]
+        keys = [(tid, times.start_ticks) for tid, times in running.threads.items()]
         return {
             key: before.get(key)
-            or (perf_event.Target(perf_event.THREAD, key[0], since=key[1]), events)
+            or (perf_event.Target(perf_event.THREAD, key[0], incarnation=key[1]), events)
             for key in keys
         }
 
@@ -187,8 +187,8 @@ class GuestCounters:
         if group is None:
             return {}  # it is ending, or not in a libvirt group; another source may have evidence
         return {
-            (group.since, cpu): (
-                perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),
+            (group.incarnation, cpu): (
+                perf_event.Target(perf_event.CGROUP, group.id, cpu, group.incarnation),
                 events,
             )
             for core in host.cores
@@ -196,7 +196,7 @@ class GuestCounters:
         }
 
     def _group(self, guest: Guest) -> perf_event.Target | None:
-        """Return the target of a guest's control group; ``since`` differs if it was recreated."""
+        """Return the target of a guest's control group, which identifies its incarnation."""
         key = guest.life
         group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:

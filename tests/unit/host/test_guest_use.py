@@ -32,7 +32,7 @@ class PassedTest(unittest.TestCase):
             ({}, {1: new}),
             ({1: old}, {}),
             ({1: new}, {1: old}),
-            ({1: old}, {1: new._replace(since=10)}),
+            ({1: old}, {1: new._replace(start_ticks=10)}),
             ({1: old}, {1: new._replace(wait_ns=4)}),
         ):
             with self.subTest(before=before, after=after):

@@ -24,7 +24,7 @@ class ThreadsTest(unittest.TestCase):
         self.addCleanup(self.host.close)
 
     def test_times_of_a_thread_are_read(self):
-        self.host.thread(50, 51, 2.5, 0.5, cpu=6, since=77, name='CPU 0) R 1 (')
+        self.host.thread(50, 51, 2.5, 0.5, cpu=6, start_ticks=77, name='CPU 0) R 1 (')
         self.assertEqual(
             ThreadTimes(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
         )
@@ -33,7 +33,7 @@ class ThreadsTest(unittest.TestCase):
     def test_times_of_this_process_are_read(self):
         me, mine = os.getpid(), threading.get_native_id()
         before, after = threads.read(me, mine), threads.read(me, mine)
-        self.assertEqual(before.since, after.since)
+        self.assertEqual(before.start_ticks, after.start_ticks)
         self.assertLessEqual(0, before.run_ns)
         self.assertLessEqual(before.run_ns, after.run_ns)
 
@@ -89,10 +89,10 @@ class ThreadsTest(unittest.TestCase):
     def test_the_cpu_of_a_thread_is_read_when_it_has_run(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
-        self.host.thread(50, 51, 1, cpu=2, since=10)
+        self.host.thread(50, 51, 1, cpu=2, start_ticks=10)
         before = kept.read({(50, 51)})
         self.assertEqual(before, kept.read({(50, 51)}))
-        self.host.thread(50, 51, 1.5, cpu=5, since=10)
+        self.host.thread(50, 51, 1.5, cpu=5, start_ticks=10)
         self.assertEqual({(50, 51): ThreadTimes(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
     def test_open_files_are_at_most_an_eighth_of_the_descriptors(self):
@@ -111,13 +111,13 @@ class ThreadsTest(unittest.TestCase):
     def test_a_thread_id_used_again_is_read_anew(self):
         kept = threads.ThreadReader(self.root)
         self.addCleanup(kept.close)
-        self.host.thread(50, 51, 5, since=10)
+        self.host.thread(50, 51, 5, start_ticks=10)
         kept.read({(50, 51)})
         for name in ('stat', 'schedstat'):
             self.host.write('proc/50/task/51/' + name, '')  # as ended: ESRCH in procfs
             os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
-        self.host.thread(50, 51, 1, since=20)
-        self.assertEqual(20, kept.read({(50, 51)})[50, 51].since)
+        self.host.thread(50, 51, 1, start_ticks=20)
+        self.assertEqual(20, kept.read({(50, 51)})[50, 51].start_ticks)
 
     @given(st.binary(max_size=80), st.binary(max_size=200))
     def test_garbage_for_a_thread_gives_no_times(self, schedstat, stat):

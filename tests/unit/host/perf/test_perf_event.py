@@ -90,7 +90,7 @@ class TestThread(Counting):
 
     def test_a_thread_id_used_again_is_not_counted_as_the_old_one(self):
         child = self.child(lambda: None)
-        imposter = perf_event.thread(child.pid)._replace(since=1)
+        imposter = perf_event.thread(child.pid)._replace(incarnation=1)
         counting, problems = self.counters({'old': (imposter, (FAULTS,))})
         self.assertEqual(((), {}), (problems, counting.read()))
 
