@@ -276,8 +276,8 @@ class CommandContext:
             situation = situation._replace(
                 guests=tuple(
                     guest
-                    if guest.uuid in named_uuids or guest.fixed
-                    else guest._replace(fixed=eligibility.NOT_NAMED)
+                    if guest.uuid in named_uuids or guest.why_fixed
+                    else guest._replace(why_fixed=eligibility.NOT_NAMED)
                     for guest in situation.guests
                 )
             )

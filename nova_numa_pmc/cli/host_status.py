@@ -92,8 +92,8 @@ class GuestStatus(Record):
         returns them; None if unknown
     :param bytes_by_node: {node id: bytes of its memory there}, or None if unknown
     :param home_ratio: share of its memory that is on the promised nodes, or None if unknown
-    :param fixed: code of the reason why it is not moved, as in :class:`plan_records.GuestLoad`;
-        empty if it may be moved
+    :param why_fixed: code of the reason why it is not moved, as in
+        :class:`plan_records.GuestLoad`; empty if it may be moved
     :param moved: the move that brought it to its place, or None if it started there
     :param problem: why its cpusets or memory could not be read, or ''
     :param demand_history: its demand history as the agent last saved it, or None
@@ -106,7 +106,7 @@ class GuestStatus(Record):
     held_nodes: tuple[int, ...] | None
     bytes_by_node: dict[int, int] | None
     home_ratio: float | None
-    fixed: str
+    why_fixed: str
     moved: history.HistoryEntry | None = None
     problem: str = ''
     demand_history: GuestHistory | None = None

@@ -48,7 +48,7 @@ def lines(
     plan_lines += [explain_remark(reason) for reason in plan.reasons]
     names_by_reason: dict[str, list[str]] = {}
     for guest in situation.guests:
-        why = eligibility.TEXTS.get(guest.fixed)
+        why = eligibility.TEXTS.get(guest.why_fixed)
         if why:
             names_by_reason.setdefault(why, []).append(guest.name)
     plan_lines += [
@@ -89,6 +89,8 @@ def to_data(
             for move in plan.moves
         ],
         'remarks': [explain_remark(reason) for reason in plan.reasons],
-        'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
+        'left_alone': {
+            guest.uuid: guest.why_fixed for guest in situation.guests if guest.why_fixed
+        },
         'problems': list(observed.problems),
     }

@@ -186,8 +186,11 @@ def why(status: GuestStatus, now_s: float, boottime_s: float) -> str:
                 tables.short_number(status.guest.memory_bytes, 1024),
             )
         )
-    if status.fixed and status.fixed not in (eligibility.PLACED_BY_OTHERS, eligibility.UNKNOWN):
-        reasons.append(eligibility.TEXTS[status.fixed])
+    if status.why_fixed and status.why_fixed not in (
+        eligibility.PLACED_BY_OTHERS,
+        eligibility.UNKNOWN,
+    ):
+        reasons.append(eligibility.TEXTS[status.why_fixed])
     return '; '.join(reasons)
 
 
@@ -260,7 +263,7 @@ def to_data(
                 'bytes_by_node': status.bytes_by_node,
                 'home_ratio': status.home_ratio,
                 'override': status.guest.override,
-                'fixed': status.fixed,
+                'fixed': status.why_fixed,
                 'demand_cores': status.demand_history.demand.figures()
                 if status.demand_history
                 else {},

@@ -107,12 +107,12 @@ def _guest_load(
         remote_ratio=sample.remote_ratio,
         bandwidth_bytes_per_sec=traffic.bytes_per_sec(sample, bytes_per_line),
         allowed_nodes=None if guest is None else _allowed_nodes(guest, view),
-        fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
-        young=_is_young(promise, now_ns),
+        why_fixed=eligibility.why_not(guest, promise, host, measured_since_ns),
+        just_placed=_is_just_placed(promise, now_ns),
     )
 
 
-def _is_young(promise: model.Promise | None, now_ns: int | None) -> bool:
+def _is_just_placed(promise: model.Promise | None, now_ns: int | None) -> bool:
     return (
         promise is not None
         and now_ns is not None

@@ -114,14 +114,14 @@ class HostModel(Layout):
             self.cpu_known[n] for n in place.cpu_positions + guest.cpu_positions
         ):
             return False
-        if guest.load.young and not self._placement_agrees(guest, place.cpu_positions):
+        if guest.load.just_placed and not self._placement_agrees(guest, place.cpu_positions):
             return False
         return place.mem_position is None or (
             guest.bytes is not None and self.capacity[place.mem_position] is not None
         )
 
     def _placement_agrees(self, guest: GuestModel, positions: tuple[int, ...]) -> bool:
-        """Return whether a placement would agree with moving a young guest.
+        """Return whether a placement would agree with moving a guest that was just placed.
 
         See :mod:`placement_order`.
         """

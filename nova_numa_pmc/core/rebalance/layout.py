@@ -87,7 +87,7 @@ class GuestModel:
         self.demand = max(0.0, demand)
         self.bytes = layout.sum_by_position(load.bytes_by_node) if load.bytes_by_node else None
         self.promise = layout.promise_by_position(load)
-        self.movable = not load.fixed and bool(self.cpu_positions)
+        self.movable = not load.why_fixed and bool(self.cpu_positions)
         scale = 1.0
         if load.served_cores:
             scale = min(UNCLIPPED_MAX, max(1.0, self.demand / load.served_cores))

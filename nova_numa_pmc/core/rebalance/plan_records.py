@@ -46,9 +46,10 @@ class GuestLoad(Record):
         pages are
     :param bandwidth_bytes_per_sec: DRAM traffic; None if unknown
     :param allowed_nodes: ids of the nodes with CPUs that it may use; None if it may use any
-    :param fixed: code of the reason why it must not be touched, such as 'pinned'; empty if it may
-    :param young: whether it was just placed, so that it stays where it is unless a placement would
-        prefer another node (:mod:`placement_order`)
+    :param why_fixed: code of the reason why it must not be touched, such as 'pinned'; empty if it
+        may be
+    :param just_placed: whether it was just placed, so that it stays where it is unless a placement
+        would prefer another node (:mod:`placement_order`)
     """
 
     uuid: str
@@ -67,8 +68,8 @@ class GuestLoad(Record):
     remote_ratio: float | None = None
     bandwidth_bytes_per_sec: float | None = None
     allowed_nodes: tuple[int, ...] | None = None
-    fixed: str = ''
-    young: bool = False
+    why_fixed: str = ''
+    just_placed: bool = False
 
 
 class Situation(Record):

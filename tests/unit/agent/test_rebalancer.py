@@ -201,7 +201,7 @@ class OtherPoolTest(RebalancingCase):
             self.assertIsNone(made.step())
         found = situation(made, tick)
         self.assertEqual(
-            {('other_pool', None)}, {(each.fixed, each.demand_cores) for each in found.guests}
+            {('other_pool', None)}, {(each.why_fixed, each.demand_cores) for each in found.guests}
         )
         self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
 

@@ -14,9 +14,9 @@ PROMISE = model.Promise(
 )
 
 
-def standing(promise=PROMISE, one=None, held=(0,), fixed='', **fields):
+def standing(promise=PROMISE, one=None, held=(0,), why_fixed='', **fields):
     return host_status.GuestStatus(
-        one or guest('g', 2, GIB), promise, held, {0: GIB}, 1.0, fixed, **fields
+        one or guest('g', 2, GIB), promise, held, {0: GIB}, 1.0, why_fixed, **fields
     )
 
 
@@ -57,10 +57,10 @@ class WhyTest(unittest.TestCase):
                 self.assertEqual('placed 5 min ago' + said, why(held=held))
 
     def test_why_says_what_keeps_a_guest_there(self):
-        self.assertEqual('placed 5 min ago; bound to its nodes', why(fixed='bound'))
+        self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))
         # Said already, or nothing that could be said.
-        for fixed in ('pinned', 'unknown'):
-            self.assertEqual('placed 5 min ago', why(fixed=fixed))
+        for why_fixed in ('pinned', 'unknown'):
+            self.assertEqual('placed 5 min ago', why(why_fixed=why_fixed))
 
     def test_why_says_that_a_guest_may_grow_beyond_its_promise(self):
         self.assertEqual(

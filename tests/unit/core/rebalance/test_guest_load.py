@@ -32,17 +32,19 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(1.5, told(sample(cores=1.5)).demand_cores)
         self.assertIsNone(told(sample()).demand_cores)
 
-    def test_a_guest_that_we_have_just_placed_is_young(self):
+    def test_a_guest_that_we_have_placed_lately_counts_as_just_placed(self):
         now_ns = 10**15
-        for since_ns, origin, young in (
+        for since_ns, origin, just_placed in (
             (now_ns - 899 * 10**9, model.PLACED, True),
             (now_ns, model.PLACED, True),
             (now_ns - 900 * 10**9, model.PLACED, False),
             (now_ns, model.FLOATING, False),
         ):
             promise = PROMISE._replace(since_ns=since_ns, origin=origin)
-            self.assertEqual(young, told(sample(), promise=promise, now_ns=now_ns).young)
-        self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).young)
+            self.assertEqual(
+                just_placed, told(sample(), promise=promise, now_ns=now_ns).just_placed
+            )
+        self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).just_placed)
 
     def test_unknown_accesses_stay_unknown(self):
         found = told(sample(cores=1.0, remote_ratio=0.5))
@@ -77,8 +79,8 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
 
     def test_a_guest_that_is_paused_is_fixed(self):
-        self.assertEqual('', told(sample(cores=1.0)).fixed)
-        self.assertEqual('paused', told(sample(), guest('g', 2, GIB, state='paused')).fixed)
+        self.assertEqual('', told(sample(cores=1.0)).why_fixed)
+        self.assertEqual('paused', told(sample(), guest('g', 2, GIB, state='paused')).why_fixed)
 
     def test_vcpus_that_may_be_plugged_need_a_thread_too(self):
         self.assertEqual(4, told(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)

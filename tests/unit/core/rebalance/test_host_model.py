@@ -38,18 +38,20 @@ class MayTest(unittest.TestCase):
 
     def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
-            self.assertFalse(self.may_have(place, fixed='pinned'))
+            self.assertFalse(self.may_have(place, why_fixed='pinned'))
 
     def test_memory_whose_place_is_unknown_stays(self):
         self.assertFalse(self.may_have(Place((1,), 1), lies=()))
         self.assertTrue(self.may_have(Place((1,), None), lies=()))
 
     def test_a_young_guest_on_several_nodes_may_be_held_to_one_with_room(self):
-        self.assertTrue(self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), young=True))
+        self.assertTrue(
+            self.may_have(Place((1,), None), at=(0, 1), home_nodes=(0,), just_placed=True)
+        )
 
     def test_a_young_guest_stays_where_another_node_is_no_better(self):
-        self.assertFalse(self.may_have(Place((1,), 1), young=True))
-        self.assertTrue(self.may_have(Place((0, 1), None), young=True))
+        self.assertFalse(self.may_have(Place((1,), 1), just_placed=True))
+        self.assertTrue(self.may_have(Place((0, 1), None), just_placed=True))
 
 
 class WidenTest(unittest.TestCase):

@@ -54,7 +54,7 @@ def hosts(draw, equal, bandwidth):
     )
 
 
-def placed(view, new, *, young=False):
+def placed(view, new, *, just_placed=False):
     """Return the situation with the guest on its node, wanting what it was expected to.
 
     None: one that wants more bandwidth than a node has spans.
@@ -96,7 +96,7 @@ def placed(view, new, *, young=False):
                 traffic and traffic / 64,
                 None,
                 traffic,
-                young=young,
+                just_placed=just_placed,
             ),
         ),
         slit_latencies_ns(after),
@@ -122,14 +122,14 @@ class JustPlacedTest(unittest.TestCase):
     @settings(max_examples=300, deadline=None)
     @given(st.booleans().flatmap(lambda equal: hosts(equal, bandwidth=True)))
     def test_a_young_guest_stays_where_bandwidth_decides(self, drawn):
-        self.assertStays(placed(*drawn, young=True))
+        self.assertStays(placed(*drawn, just_placed=True))
 
     @settings(max_examples=200, deadline=None)
     @given(hosts(equal=False, bandwidth=False))
     def test_a_just_placed_guest_stays_among_nodes_of_several_sizes(self, drawn):
-        self.assertStays(placed(*drawn, young=True))
+        self.assertStays(placed(*drawn, just_placed=True))
 
-    def of_two(self, young):
+    def of_two(self, just_placed):
         """Return a situation where the loss of queues says node 1, and pressure node 0."""
         view = host(
             *(
@@ -144,10 +144,10 @@ class JustPlacedTest(unittest.TestCase):
                 for at, (cores, served) in enumerate(((2.0, 0.95e11), (18.0, 0.2e11)))
             )
         )
-        return placed(view, guest(vcpus=4, memory=GIB), young=young)
+        return placed(view, guest(vcpus=4, memory=GIB), just_placed=just_placed)
 
     def test_a_young_guest_goes_where_placement_would_now_put_it(self):
-        situation = self.of_two(young=True)
+        situation = self.of_two(just_placed=True)
         self.assertEqual(
             (), planner.propose(situation, plan_records.RebalanceOptions(widen=False)).moves
         )

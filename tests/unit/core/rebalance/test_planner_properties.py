@@ -215,7 +215,7 @@ class PropertyTest(unittest.TestCase):
                 self.assertTrue(all(part.to_nodes for part in move.parts))
                 for part in move.parts:
                     guest = situation.guests[int(part.uuid[1:])]
-                    self.assertEqual('', guest.fixed)
+                    self.assertEqual('', guest.why_fixed)
                     self.assertIsNotNone(guest.demand_cores)
         planner.propose(situation, UNBOUNDED)
 
