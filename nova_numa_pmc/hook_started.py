@@ -123,14 +123,14 @@ def decide_beside_memory(
     :raises NumaPmcError: as :func:`promises.decide_promise`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    off_bytes = cgroups.bytes_off(by_node, homes)
+    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
     must_stay = (
         guest.locked
         or guest.page_bytes
         or guest.preallocated
-        or off_bytes > options.follow_memory_over_mib << 20
+        or elsewhere_bytes > options.follow_memory_over_mib << 20
     )
-    if not must_stay or 2 * off_bytes <= sum(by_node.values()):
+    if not must_stay or 2 * elsewhere_bytes <= sum(by_node.values()):
         return decision
     return promises.decide_promise(guest, options, root, lock_timeout_s, by_node)
 
@@ -180,14 +180,14 @@ def _memory_text(
     applied: cpuset.HoldResult, promise: model.Promise, by_node: Mapping[int, int]
 ) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
-    off_bytes = cgroups.bytes_off(by_node, homes)
+    elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
     outcome = applied.memory
     if outcome == cpuset.NOT_REQUESTED:
-        outcome = 'unbound' if off_bytes else cpuset.LOCAL
+        outcome = 'unbound' if elsewhere_bytes else cpuset.LOCAL
     text = ' (%s' % outcome
-    if off_bytes:
+    if elsewhere_bytes:
         text += ', %d of %d KiB lay elsewhere' % (
-            off_bytes + 1023 >> 10,
+            elsewhere_bytes + 1023 >> 10,
             sum(by_node.values()) >> 10,
         )
     if applied.left_bytes:

@@ -152,16 +152,22 @@ class LateStarts:
                 or eligibility.why_not_now(guest)
             ):
                 continue
-            off_bytes = self._off_bytes(guest, promise, tick.now.boottime_ns)
-            if off_bytes and planned and size_bytes + off_bytes > rebalance_options.bytes_per_tick:
+            elsewhere_bytes = self._bytes_elsewhere(guest, promise, tick.now.boottime_ns)
+            if (
+                elsewhere_bytes
+                and planned
+                and size_bytes + elsewhere_bytes > rebalance_options.bytes_per_tick
+            ):
                 continue  # it is fetched in a later tick
             self._fetched.add(guest.life)
-            if off_bytes:
-                size_bytes += off_bytes
-                planned.append(_fetch(guest, promise, off_bytes))
+            if elsewhere_bytes:
+                size_bytes += elsewhere_bytes
+                planned.append(_fetch(guest, promise, elsewhere_bytes))
         return plan_records.Plan(tuple(planned))
 
-    def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
+    def _bytes_elsewhere(
+        self, guest: model.Guest, promise: model.Promise, boottime_ns: int
+    ) -> int:
         """Return how much memory to fetch for a guest that was started recently [bytes]."""
         age_ns = boottime_ns - promise.since_ns
         if (
@@ -179,12 +185,17 @@ class LateStarts:
             by_node = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
         except CpusetError:
             return 0
-        return cgroups.bytes_off_above(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
+        return cgroups.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)
 
 
-def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> plan_records.Move:
+def _fetch(guest: model.Guest, promise: model.Promise, elsewhere_bytes: int) -> plan_records.Move:
     part = plan_records.PlanPart(
-        guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
+        guest.uuid,
+        guest.name,
+        promise.cpu_nodes,
+        promise.cpu_nodes,
+        promise.mem_nodes,
+        elsewhere_bytes,
     )
     return plan_records.requested_move(
         plan_records.FETCH, (part,), 'its memory lay on other nodes at its start'

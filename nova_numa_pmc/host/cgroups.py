@@ -197,24 +197,24 @@ def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     return by_node or None
 
 
-def bytes_off(by_node: Mapping[int, int], nodes: Container[int]) -> int:
+def bytes_elsewhere(bytes_by_node: Mapping[int, int], nodes: Container[int]) -> int:
     """Return the bytes on all nodes except ``nodes``.
 
-    :param by_node: {node id: bytes}
+    :param bytes_by_node: {node id: bytes}
     """
-    return sum(size for node, size in by_node.items() if node not in nodes)
+    return sum(size for node, size in bytes_by_node.items() if node not in nodes)
 
 
-def bytes_off_above(
-    by_node: Mapping[int, int], nodes: Container[int], negligible_bytes: int
+def notable_bytes_elsewhere(
+    bytes_by_node: Mapping[int, int], nodes: Container[int], negligible_bytes: int
 ) -> int:
-    """Return :func:`bytes_off`, or 0 if that is negligible.
+    """Return :func:`bytes_elsewhere`, or 0 if that is negligible.
 
     :param negligible_bytes: this amount is negligible, or 1 % of the total if that is more
     """
-    off_bytes = bytes_off(by_node, nodes)
-    limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(by_node.values()))
-    return off_bytes if off_bytes > limit_bytes else 0
+    elsewhere_bytes = bytes_elsewhere(bytes_by_node, nodes)
+    limit_bytes = max(negligible_bytes, _NEGLIGIBLE_RATIO * sum(bytes_by_node.values()))
+    return elsewhere_bytes if elsewhere_bytes > limit_bytes else 0
 
 
 def resident_bytes(groups: GuestGroups, *names: str) -> int | None:

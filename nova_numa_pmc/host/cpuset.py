@@ -23,7 +23,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import bytes_off, memory_by_node, resident_bytes
+from nova_numa_pmc.host.cgroups import bytes_elsewhere, memory_by_node, resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import (
     Cpuset,
@@ -134,14 +134,14 @@ def hold(
             )
         )
     steps = _cpu_steps(groups, cpusets, cpus, ours.cpus, set_by_others)
-    memory, off_bytes, memory_steps = _memory_steps(
+    memory, elsewhere_bytes, memory_steps = _memory_steps(
         groups, cpusets, mems, bring_over_limit_bytes, stay_bound, ours.mems, huge_by_node
     )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
-    if mems is not None and off_bytes and memory in (MOVED, BOUND):
-        left_bytes = _off_bytes(groups, mems, exactly=True)
-        if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
+    if mems is not None and elsewhere_bytes and memory in (MOVED, BOUND):
+        left_bytes = _guest_bytes_elsewhere(groups, mems, exactly=True)
+        if left_bytes and _LEFT_RATIO * elsewhere_bytes < left_bytes < elsewhere_bytes:
             left_bytes = _bring_the_rest(groups, cpusets, mems, memory, memory_steps, write)
     return HoldResult(changes, cpus, _read_effective_cpus(groups), memory, left_bytes)
 
@@ -332,9 +332,9 @@ def _memory_steps(
         if groups.writes_target or directory != groups.target
     ):
         return PINNED, None, []
-    off_bytes = _off_bytes(groups, mems, huge_by_node=huge_by_node)
-    if off_bytes is None or off_bytes > limit_bytes:
-        return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
+    elsewhere_bytes = _guest_bytes_elsewhere(groups, mems, huge_by_node=huge_by_node)
+    if elsewhere_bytes is None or elsewhere_bytes > limit_bytes:
+        return UNKNOWN if elsewhere_bytes is None else TOO_MUCH, elsewhere_bytes, []
     if groups.main not in cpusets:
         raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound to other nodes is unbound first: a child cannot have nodes that its parent
@@ -348,7 +348,7 @@ def _memory_steps(
         else _main_unbound_text(groups, cpusets)
     )
     migrate_file = os.path.join(groups.main, 'cpuset.memory_migrate')
-    needs_migrate = off_bytes and groups.version == 1
+    needs_migrate = elsewhere_bytes and groups.version == 1
     if needs_migrate:
         steps.append((migrate_file, '1'))
     if stay_bound:
@@ -358,11 +358,11 @@ def _memory_steps(
             if directory in cpusets
         ]
         steps += _handover_steps(groups, cpusets, (mems,), 'mems')
-    elif off_bytes:
+    elif elsewhere_bytes:
         steps += [(main_file, format_cpulist(mems)), (main_file, final_text)]
     if needs_migrate:
         steps.append((migrate_file, _read_migrate(migrate_file)))
-    return BOUND if stay_bound else MOVED if off_bytes else LOCAL, off_bytes, steps
+    return BOUND if stay_bound else MOVED if elsewhere_bytes else LOCAL, elsewhere_bytes, steps
 
 
 def _main_unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:
@@ -397,7 +397,7 @@ def _bring_the_rest(
         raise
     except CpusetError:
         pass  # the first pass remains valid, and the bytes left behind are reported
-    return _off_bytes(groups, mems, exactly=True)
+    return _guest_bytes_elsewhere(groups, mems, exactly=True)
 
 
 def _read_migrate(path: str) -> str:
@@ -408,7 +408,7 @@ def _read_migrate(path: str) -> str:
         return '0'
 
 
-def _off_bytes(
+def _guest_bytes_elsewhere(
     groups: GuestGroups,
     mems: frozenset[int],
     exactly: bool = False,
@@ -421,13 +421,13 @@ def _off_bytes(
     by_node = memory_by_node(groups)
     if by_node is None:
         return None if exactly else resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    off_bytes = bytes_off(by_node, mems)
+    elsewhere_bytes = bytes_elsewhere(by_node, mems)
     if exactly:
-        return off_bytes
+        return elsewhere_bytes
     if huge_by_node is not None:
-        return off_bytes + bytes_off(huge_by_node, mems)
+        return elsewhere_bytes + bytes_elsewhere(huge_by_node, mems)
     # The groups do not report on which nodes huge pages are: any of them may have to move.
-    return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
+    return elsewhere_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
 def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:

@@ -148,4 +148,4 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
         bytes_by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
-    return cgroups.bytes_off_above(bytes_by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0
+    return cgroups.notable_bytes_elsewhere(bytes_by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0

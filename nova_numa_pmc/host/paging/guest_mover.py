@@ -172,8 +172,10 @@ class GuestMove:
         )
 
     def _run(self) -> Iterator[None]:
-        off_bytes = self._off_bytes()
-        self._report(self.progress._replace(left_bytes=off_bytes, left_at_first_bytes=off_bytes))
+        elsewhere_bytes = self._bytes_elsewhere()
+        self._report(
+            self.progress._replace(left_bytes=elsewhere_bytes, left_at_first_bytes=elsewhere_bytes)
+        )
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -186,11 +188,13 @@ class GuestMove:
                 state = self._narrow()
             if state == DONE and self._much_is_unseen():
                 state = PARTLY
-        self._report(self.progress._replace(state=state, left_bytes=self._off_bytes(), wait_s=0.0))
+        self._report(
+            self.progress._replace(state=state, left_bytes=self._bytes_elsewhere(), wait_s=0.0)
+        )
 
     def _much_is_unseen(self) -> bool:
         """Return whether much memory is left that no walk has seen, and so none has refused."""
-        self._report(self.progress._replace(left_bytes=self._off_bytes()))
+        self._report(self.progress._replace(left_bytes=self._bytes_elsewhere()))
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_MIN_RATIO * (left_bytes + self.progress.arrived_bytes)
 
@@ -211,7 +215,7 @@ class GuestMove:
             moved_before = self.progress.moved_bytes
             self._refused = {}
             self._refused_bytes = 0
-            self._report(self.progress._replace(left_bytes=self._off_bytes(), refused=()))
+            self._report(self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = cgroups.memory_by_node(self._groups) or {}
@@ -301,16 +305,16 @@ class GuestMove:
         return moved
 
     def _can_narrow(self) -> bool:
-        off_bytes = self._off_bytes()
+        elsewhere_bytes = self._bytes_elsewhere()
         return (
-            off_bytes is not None
-            and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
+            elsewhere_bytes is not None
+            and elsewhere_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
             and bool(self._ours.cpus)
         )
 
     def _narrow(self) -> str:
         """Move a small remainder by writing ``cpuset.mems``, where move_pages(2) is denied."""
-        off_bytes = self._off_bytes() or 0
+        elsewhere_bytes = self._bytes_elsewhere() or 0
         held = cpuset.hold(
             self._groups,
             self._ours.cpus,
@@ -322,7 +326,9 @@ class GuestMove:
         left_bytes = held.left_bytes or 0
         progress = self.progress
         self._report(
-            progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
+            progress._replace(
+                moved_bytes=progress.moved_bytes + max(0, elsewhere_bytes - left_bytes)
+            )
         )
         return PARTLY if left_bytes else DONE
 
@@ -332,9 +338,11 @@ class GuestMove:
                 '%s: the process has ended and its id has been reused' % self._groups.proc
             )
 
-    def _off_bytes(self) -> int | None:
+    def _bytes_elsewhere(self) -> int | None:
         bytes_by_node = cgroups.memory_by_node(self._groups)
-        return None if bytes_by_node is None else cgroups.bytes_off(bytes_by_node, self._mems)
+        return (
+            None if bytes_by_node is None else cgroups.bytes_elsewhere(bytes_by_node, self._mems)
+        )
 
     def _report(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)

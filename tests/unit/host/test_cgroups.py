@@ -217,7 +217,7 @@ class MemoryTest(GroupsTestCase):
         shutil.rmtree(tree.scope)
         self.assertIsNone(cgroups.memory_by_node(groups))
 
-    def test_bytes_off_the_nodes_count_above_what_is_negligible(self):
+    def test_bytes_elsewhere_count_above_what_is_negligible(self):
         for by_node, negligible_bytes, expected in (
             ({0: 500, 1: 10, 2: 1}, 10, 11),
             ({0: 500, 1: 10}, 10, 0),  # not above it
@@ -227,7 +227,7 @@ class MemoryTest(GroupsTestCase):
         ):
             with self.subTest(by_node):
                 self.assertEqual(
-                    expected, cgroups.bytes_off_above(by_node, (0,), negligible_bytes)
+                    expected, cgroups.notable_bytes_elsewhere(by_node, (0,), negligible_bytes)
                 )
 
     def test_resident_bytes_are_summed_or_unknown(self):
