@@ -57,8 +57,8 @@ def replay_every(
         yield sample
 
 
-def duration_s(text: str) -> float:
-    """Return a duration such as '90', '90s', '15m', '2h', '7d' or '1w' in seconds.
+def parse_duration_s(text: str) -> float:
+    """Parse a duration such as '90', '90s', '15m', '2h', '7d' or '1w'; return seconds.
 
     :raises ValueError: it is not a duration, or not positive
     """
@@ -70,12 +70,12 @@ def duration_s(text: str) -> float:
 
 
 def parse_interval_s(text: str) -> float:
-    """Return an interval in seconds, 0.1 to 86400.
+    """Parse an interval in seconds, 0.1 to 86400.
 
     :raises argparse.ArgumentTypeError: it is not such an interval
     """
     try:
-        value = duration_s(text)
+        value = parse_duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
     if not 0.1 <= value <= 86400:
@@ -83,8 +83,8 @@ def parse_interval_s(text: str) -> float:
     return value
 
 
-def time_s(text: str, first_s: float, last_s: float) -> float | None:
-    """Return a time that an operator gave, in seconds since the epoch; None if it is empty.
+def parse_time_s(text: str, first_s: float, last_s: float) -> float | None:
+    """Parse a time that an operator gave; return seconds since the epoch, None if it is empty.
 
     :param text: '2026-11-21T14:00' (local time unless it has an offset), '+2h' (after the
         recording's beginning), '-30m' (before its end), '@1700000000' or ''
@@ -95,9 +95,9 @@ def time_s(text: str, first_s: float, last_s: float) -> float | None:
         if not text:
             return None
         if text[0] == '+':
-            return first_s + duration_s(text[1:])
+            return first_s + parse_duration_s(text[1:])
         if text[0] == '-':
-            return last_s - duration_s(text[1:])
+            return last_s - parse_duration_s(text[1:])
         if text[0] == '@':
             return _finite(float(text[1:]))
         return datetime.datetime.fromisoformat(text).timestamp()
@@ -114,10 +114,10 @@ def _finite(value: float) -> float:
     return value
 
 
-def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
-    """Return (from, to) of a window 'A..B' [s since the epoch], None for a side left out.
+def parse_window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
+    """Parse a window 'A..B'; return (from, to) [s since the epoch], None for a side left out.
 
-    :param first_s, last_s: as for :func:`time_s`
+    :param first_s, last_s: as for :func:`parse_time_s`
     :raises NumaPmcError: it is not a window
     """
     begin, dots, end = text.partition('..')
@@ -126,7 +126,7 @@ def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, fl
             '%.60r is not a window: write A..B, as in ..+1h; a side that is left out is the '
             "recording's beginning or end" % text
         )
-    return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
+    return parse_time_s(begin, first_s, last_s), parse_time_s(end, first_s, last_s)
 
 
 def clock_time(taken_s: float, with_date: bool = False) -> str:

@@ -157,7 +157,7 @@ def list_pids(root: str) -> list[int]:
         return []
 
 
-def whole_number(root: str, path: str, digits: str, maximum: int) -> int:
+def parse_whole_number(root: str, path: str, digits: str, maximum: int) -> int:
     """Parse a number that was read from a file.
 
     :param path: the file, to be named in the error
@@ -177,10 +177,10 @@ def read_whole_number(root: str, path: str, maximum: int) -> int | None:
     :raises TopologyError: the file does not hold a number, or one above ``maximum``
     """
     text = read_text(root, path)
-    return None if text is None else whole_number(root, path, text, maximum)
+    return None if text is None else parse_whole_number(root, path, text, maximum)
 
 
-def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
+def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
     """Read the wanted fields of a meminfo file ('Node 0 MemTotal:  1024 kB').
 
     :returns: {field: bytes}, or None if there is no such file
@@ -198,7 +198,7 @@ def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int
         digits, _, unit = value.strip().partition(' ')
         if unit != 'kB':
             raise TopologyError('%s: %a is not in kB' % (path_of(root, path), line[:80]))
-        fields[name] = whole_number(root, path, digits, AMOUNT_MAX) << 10
+        fields[name] = parse_whole_number(root, path, digits, AMOUNT_MAX) << 10
     return fields
 
 

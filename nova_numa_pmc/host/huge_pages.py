@@ -10,7 +10,7 @@ The libvirt hook imports this module if the host has huge pages, so it only impo
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.files import AMOUNT_MAX, NODES, read_whole_number, whole_number
+from nova_numa_pmc.host.files import AMOUNT_MAX, NODES, parse_whole_number, read_whole_number
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -54,7 +54,7 @@ def _largest_first(root: str, totals: Mapping[str, int]) -> list[tuple[int, str,
     sizes = []
     for path, total in totals.items():
         digits = path.rpartition('/')[2].removeprefix('hugepages-').removesuffix('kB')
-        size = whole_number(root, path, digits, 1 << 40) << 10
+        size = parse_whole_number(root, path, digits, 1 << 40) << 10
         if size:
             sizes.append((size, path, total))
     return sorted(sizes, reverse=True)

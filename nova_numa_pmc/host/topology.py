@@ -23,12 +23,12 @@ from nova_numa_pmc.host.files import (
     AMOUNT_MAX,
     CPUS,
     NODES,
-    meminfo_bytes,
+    parse_whole_number,
     path_of,
     read_cpus,
+    read_meminfo_bytes,
     read_text,
     read_whole_number,
-    whole_number,
 )
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -171,7 +171,7 @@ def pci_device_node(address: str, root: str = '/') -> int | None:
     text = read_text(root, path)
     if text is None or text == '-1':
         return None
-    return whole_number(root, path, text, CPUS_MAX - 1)
+    return parse_whole_number(root, path, text, CPUS_MAX - 1)
 
 
 def host_device_node(name: str, root: str = '/') -> int | None:
@@ -193,7 +193,7 @@ def host_device_node(name: str, root: str = '/') -> int | None:
         path = 'sys/class/%s/%s/%s/numa_node' % (kind, name, link)
         text = read_text(root, path)
         if text is not None:
-            return None if text == '-1' else whole_number(root, path, text, CPUS_MAX - 1)
+            return None if text == '-1' else parse_whole_number(root, path, text, CPUS_MAX - 1)
     return None
 
 
@@ -226,7 +226,7 @@ def _node_numbers(root: str) -> tuple[int, ...]:
 def _read_node(
     root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
 ) -> model.Node:
-    fields = meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree', *UNRECLAIMABLE_FIELDS))
+    fields = read_meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree', *UNRECLAIMABLE_FIELDS))
     if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
@@ -255,7 +255,9 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
                 LOCAL_DISTANCE if other == number else REMOTE_DISTANCE for other in numbers
             )
         else:
-            row = tuple(whole_number(root, path, item, DISTANCE_MAX) for item in text.split())
+            row = tuple(
+                parse_whole_number(root, path, item, DISTANCE_MAX) for item in text.split()
+            )
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
                 '%s: %a is not a list of %d distances from 1 to %d'

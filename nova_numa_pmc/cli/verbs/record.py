@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _duration(text: str) -> float:
     try:
-        return intervals.duration_s(text)
+        return intervals.parse_duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
 

@@ -90,8 +90,10 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
     windows = []
     if args.from_ or args.to or args.before:
         span = _span(args.file)
-        from_s, to_s = intervals.time_s(args.from_, *span), intervals.time_s(args.to, *span)
-        windows = [intervals.window_s(text, *span) for text in (args.before, args.after) if text]
+        from_s, to_s = (intervals.parse_time_s(text, *span) for text in (args.from_, args.to))
+        windows = [
+            intervals.parse_window_s(text, *span) for text in (args.before, args.after) if text
+        ]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
     recorded = summary.gather(
         (live.select_guests(sample, args.guest) for sample in samples), from_s, to_s

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc.exceptions import PageMoveError, TopologyError
-from nova_numa_pmc.host.files import NODES, meminfo_bytes, path_of
+from nova_numa_pmc.host.files import NODES, path_of, read_meminfo_bytes
 
 _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
 
@@ -19,7 +19,7 @@ def available_bytes(node: int, root: str = '/') -> int:
     """
     path = '%s/node%d/meminfo' % (NODES, node)
     try:
-        fields = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
+        fields = read_meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
         raise PageMoveError(str(error)) from None
     path = path_of(root, path)

@@ -52,12 +52,12 @@ class TestTimes(unittest.TestCase):
             ('7d', 604800),
             ('1w', 604800),
         ):
-            self.assertEqual(expected, intervals.duration_s(text))
+            self.assertEqual(expected, intervals.parse_duration_s(text))
 
     @given(st.text(max_size=6) | st.sampled_from(['-1', '0', 'nan', 'inf', '1e999d', 'm', '']))
     def test_any_text_gives_a_positive_duration_or_a_value_error(self, text):
         try:
-            self.assertGreater(intervals.duration_s(text), 0)
+            self.assertGreater(intervals.parse_duration_s(text), 0)
         except ValueError:
             pass
 
@@ -72,15 +72,15 @@ class TestTimes(unittest.TestCase):
             ('2026-11-21 14:00:00', local),
             ('1970-01-01T00:01:00+00:00', 60.0),
         ):
-            self.assertEqual(expected, intervals.time_s(text, 1000.0, 5000.0))
+            self.assertEqual(expected, intervals.parse_time_s(text, 1000.0, 5000.0))
 
     def test_windows_may_be_open_at_either_end(self):
-        self.assertEqual((None, 4600.0), intervals.window_s('..+1h', 1000.0, 9000.0))
-        self.assertEqual((8940.0, None), intervals.window_s('-1m..', 1000.0, 9000.0))
+        self.assertEqual((None, 4600.0), intervals.parse_window_s('..+1h', 1000.0, 9000.0))
+        self.assertEqual((8940.0, None), intervals.parse_window_s('-1m..', 1000.0, 9000.0))
 
     def test_a_text_that_is_no_time_is_told_how_to_write_one(self):
         for text in ('yesterday', '+', '-x', '@inf', '@', '2026-13-01', '99999999999999999'):
             with self.assertRaisesRegex(NumaPmcError, 'write 2026'):
-                intervals.time_s(text, 0.0, 1.0)
+                intervals.parse_time_s(text, 0.0, 1.0)
         with self.assertRaisesRegex(NumaPmcError, r'write A\.\.B'):
-            intervals.window_s('+1h', 0.0, 1.0)
+            intervals.parse_window_s('+1h', 0.0, 1.0)
