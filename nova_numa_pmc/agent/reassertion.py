@@ -86,7 +86,6 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        online = tick.host.online_cpus
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
@@ -103,9 +102,7 @@ class Reassertion:
             failed.add(guest.uuid)
             with self._problem_log.stage(_STAGE % guest.name):
                 try:
-                    if only_unbind or self._hold(
-                        guest, promise, nodes, cpus, tick.now, tick.host, online
-                    ):
+                    if only_unbind or self._hold(guest, promise, nodes, cpus, tick.now, tick.host):
                         failed.discard(guest.uuid)
                     self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
@@ -144,16 +141,14 @@ class Reassertion:
         cpus: frozenset[int],
         now: Moment,
         host: model.Topology,
-        online: frozenset[int],
     ) -> bool:
         """Hold the guest to its place; return False if another program keeps resetting it."""
         key = guest.life
         groups = self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # A set within the place is a pin, or the place as it was before CPUs came online.
-        if is_held(
-            groups, cpus, online, set_by_others, needs_all_cpus=self._held.get(key) != cpus
-        ):
+        place_changed = self._held.get(key) != cpus
+        if is_held(groups, cpus, host.online_cpus, set_by_others, needs_all_cpus=place_changed):
             self._held[key] = cpus
             self._log_set_by_others(key, guest, set_by_others)
             return True
