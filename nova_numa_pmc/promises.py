@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
+#: How long all but the hook wait for the promises file's lock; short, because starts of guests go
+#: first [s].
+LOCK_TIMEOUT_S = 0.25
 #: A node that has less than this share of a guest's memory does not count as one of its nodes.
 _HOLDS_RATIO = 0.05
 

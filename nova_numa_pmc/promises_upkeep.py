@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.files import Identity
 
-#: How long to wait for the promises file's lock; short, because starts of guests go first [s].
-LOCK_TIMEOUT_S = 0.25
 #: Status files that could not be read are tried again after this time [s].
 _RETRY_S = 60.0
 
@@ -63,20 +61,18 @@ class PromisesUpkeep:
             return host_promises, []
         before = dict(host_promises.promises) if host_promises else {}
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_promises:
-                problems = promises.reconcile(
-                    locked_promises, host, self.options, self._root, now_ns=now_ns
-                )
+            with promises.locked(self.options, self._root, promises.LOCK_TIMEOUT_S) as draft:
+                problems = promises.reconcile(draft, host, self.options, self._root, now_ns=now_ns)
         except StateError as error:  # busy, or the file system is full
             if host_promises is None:
                 raise
             return host_promises, [str(error)]  # the next tick tries again
         self._unreadable_names = guests.active_names(self._root) - {
-            promise.name for promise in locked_promises.promises.values()
+            promise.name for promise in draft.promises.values()
         }
         self._tried_s = now_ns / 1e9
-        self._log_changes(before, locked_promises.promises)
-        return locked_promises.with_promises({}), problems
+        self._log_changes(before, draft.promises)
+        return draft.with_promises({}), problems
 
     def update_changed_guests(
         self, host_promises: HostPromises, running: Iterable[model.Guest], host: model.Topology
@@ -99,14 +95,14 @@ class PromisesUpkeep:
         if not changed:
             return host_promises
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_promises:
+            with promises.locked(self.options, self._root, promises.LOCK_TIMEOUT_S) as draft:
                 changed = [
                     (before, after)
                     for before, after in changed
-                    if locked_promises.promises.get(before.uuid) == before
+                    if draft.promises.get(before.uuid) == before
                 ]
                 for _, after in changed:
-                    locked_promises.put(after)
+                    draft.put(after)
         except StateError:
             return host_promises  # the next tick tries again
         for before, after in changed:
@@ -126,7 +122,7 @@ class PromisesUpkeep:
                 before.vcpus,
                 before.memory_bytes >> 20,
             )
-        return locked_promises.with_promises({})
+        return draft.with_promises({})
 
     def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log each change in how others have placed a guest."""

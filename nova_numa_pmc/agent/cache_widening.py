@@ -16,7 +16,6 @@ from nova_numa_pmc.conf.host_options import HostOptions
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,7 +78,9 @@ class CacheWidening:
                 continue
             waiting_cores, promise = max(waiters, key=lambda waiter: (waiter[0], waiter[1].uuid))
             widened_promise = promise._replace(cpus=())
-            promises.record_started(widened_promise, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(
+                widened_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
+            )
             widened[promise.uuid] = widened_promise
             self._log.info(
                 'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '

@@ -16,7 +16,6 @@ from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     import logging
@@ -84,7 +83,9 @@ class LateStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             finished_promise = promise._replace(started=True, missed=False)
-            promises.record_started(finished_promise, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(
+                finished_promise, self.options, self._root, promises.LOCK_TIMEOUT_S
+            )
         except GuestGone:
             return None
         except NumaPmcError as error:
@@ -96,7 +97,9 @@ class LateStarts:
 
     def _place(self, guest: model.Guest) -> model.Promise:
         """Decide on a guest that the hook has not placed; record and return its promise."""
-        decision = promises.decide_promise(guest, self.options, self._root, LOCK_TIMEOUT_S)
+        decision = promises.decide_promise(
+            guest, self.options, self._root, promises.LOCK_TIMEOUT_S
+        )
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)
             decision = hook_started.decide_beside_memory(
@@ -105,12 +108,12 @@ class LateStarts:
                 hook_started.read_memory_by_node(guest, groups, self._root)[0],
                 self.options,
                 self._root,
-                LOCK_TIMEOUT_S,
+                promises.LOCK_TIMEOUT_S,
             )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         started_promise = decision.promise._replace(started=True)
-        promises.record_started(started_promise, self.options, self._root, LOCK_TIMEOUT_S)
+        promises.record_started(started_promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
         if started_promise.origin == model.PLACED:
             self._log_start(guest, started_promise, decision.why)
         else:

@@ -30,7 +30,6 @@ from nova_numa_pmc.host.held import (
     read_cpusets,
 )
 from nova_numa_pmc.host.paging import node_room
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     import logging
@@ -180,7 +179,7 @@ class Reassertion:
             self._log_held(guest, nodes, cpus, changes)
         self._held[key] = cpus
         if not promise.started:
-            promises.record_started(promise, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
         return True
 
     def _our_sets(
@@ -285,7 +284,7 @@ class Reassertion:
             return
         cpuset.release_memory(groups, mems)
         promises.record_started(
-            promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S
+            promise._replace(bound=False), self.options, self._root, promises.LOCK_TIMEOUT_S
         )
         self._log.info(
             'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why

@@ -21,7 +21,6 @@ from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, Unk
 from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets, signals
 from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
 from nova_numa_pmc.moves import situations
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
 
@@ -176,7 +175,7 @@ class CommandContext:
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
         host_promises = (
-            promises.locked(shared, self.root, LOCK_TIMEOUT_S)
+            promises.locked(shared, self.root, promises.LOCK_TIMEOUT_S)
             if write_promises
             else dry_run.read_draft(shared, self.root)
         )

@@ -13,7 +13,6 @@ from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.held import common_cpuset
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
 
@@ -113,7 +112,9 @@ class MovePromises:
 
         :raises MoveRefused: a guest's promise has changed since, or there is no room any more
         """
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
+        with promises.locked(
+            self.options.shared, self._root, promises.LOCK_TIMEOUT_S
+        ) as host_promises:
             for part in parts:
                 if host_promises.promises.get(part.planned.uuid) != part.before:
                     raise MoveRefused(
@@ -124,7 +125,9 @@ class MovePromises:
 
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as host_promises:
+        with promises.locked(
+            self.options.shared, self._root, promises.LOCK_TIMEOUT_S
+        ) as host_promises:
             if host_promises.promises.get(part.planned.uuid) == part.after:
                 host_promises.put(part.before)
 

@@ -21,7 +21,6 @@ from nova_numa_pmc import model, promises
 from nova_numa_pmc.cli import context, exits, options, run_moves
 from nova_numa_pmc.cli.verbs import pin
 from nova_numa_pmc.host import cgroups, cpuset
-from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.state import overrides
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
-    with promises.locked(command.shared, command.root, LOCK_TIMEOUT_S) as host_promises:
+    with promises.locked(command.shared, command.root, promises.LOCK_TIMEOUT_S) as host_promises:
         promise = host_promises.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
