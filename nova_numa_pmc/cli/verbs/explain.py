@@ -27,7 +27,7 @@ import json
 from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model, usable_cpus
-from nova_numa_pmc.cli import dry_run, exits, options
+from nova_numa_pmc.cli import dry_run, exits, numbers, options
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
+#: The most guests that are placed one after another.
+_COUNT_MAX = 1 << 16
 #: Number of places that the text shows; the JSON has all of them.
 _PLACES_SHOWN = 12
 #: Uuid of a guest that does not exist yet; no libvirt guest has this uuid.
@@ -101,7 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--count',
-        type=_vcpus,
+        type=numbers.whole_number(1, _COUNT_MAX),
         default=1,
         metavar='N',
         help='with --hosts: place this many such guests, one after another',

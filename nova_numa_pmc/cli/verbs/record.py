@@ -24,9 +24,8 @@ import time
 from array import array
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, intervals, live
+from nova_numa_pmc.cli import exits, intervals, live, numbers
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
@@ -56,14 +55,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--max-size',
-        type=_whole_number(1, _FILE_MAX_MIB),
+        type=numbers.whole_number(1, _FILE_MAX_MIB),
         default=64,
         metavar='MIB',
         help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
-        type=_whole_number(1, recording.FILES_MAX),
+        type=numbers.whole_number(1, recording.FILES_MAX),
         default=8,
         metavar='N',
         help='number of files to keep, including the current one (default: 8)',
@@ -75,15 +74,6 @@ def _duration(text: str) -> float:
         return intervals.parse_duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
-
-
-def _whole_number(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (is_number(text) and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
-        return int(text)
-
-    return parse
 
 
 def run(
