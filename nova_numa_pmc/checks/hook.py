@@ -115,7 +115,7 @@ def _check_wiring(
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Finding]:
-    if not runs_directory(root, libvirt_version) and not installed.dispatcher:
+    if not libvirt_runs_directory(root, libvirt_version) and not installed.dispatcher:
         yield Finding(
             'hook-not-read',
             ERROR,
@@ -197,7 +197,7 @@ def _promises(root: str) -> tuple[model.Promise, ...]:
     )
 
 
-def runs_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
+def libvirt_runs_directory(root: str, libvirt_version: tuple[int, ...] | None) -> bool:
     """Return whether libvirt runs the scripts in ``hooks/qemu.d`` itself.
 
     :param libvirt_version: the version to assume; None: that of the installed libvirt

@@ -75,7 +75,9 @@ def install(
         notes.append("not tried under the daemon's confinement: --root names another system")
     if findings and not force:
         return InstallResult(notes=tuple(notes), findings=tuple(findings))
-    changes = hook_files.install(root, expected, hook_checks.runs_directory(root, libvirt_version))
+    changes = hook_files.install(
+        root, expected, hook_checks.libvirt_runs_directory(root, libvirt_version)
+    )
     if hook_checks.is_own_root(root):
         notes += _relabel()
         notes += _reload(daemon, reload)

@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
             for problem in problems:
                 print(problem)
             return 1 if problems else 0
-        log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
+        set_up_logging(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
         directory = options.shared.state_path(args.root)
@@ -241,7 +241,7 @@ class JournalFormatter(logging.Formatter):
         return '\n'.join('<%d>%s' % (priority, line) for line in lines)
 
 
-def log_to_stderr(config_file: str, level: int) -> None:
+def set_up_logging(config_file: str, level: int) -> None:
     """Set up oslo.log as the group [DEFAULT] configures it, or plain logging without oslo.log.
 
     Plain logging is also used if standard error is systemd's journal and no log destination is

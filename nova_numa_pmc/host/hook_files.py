@@ -134,11 +134,12 @@ def inspect(root: str, expected: bytes) -> InstalledFiles:
     )
 
 
-def install(root: str, expected: bytes, runs_directory: bool) -> list[str]:
+def install(root: str, expected: bytes, libvirt_runs_directory: bool) -> list[str]:
     """Put our script in place; return a line for each change that was made.
 
     :param expected: our script, as :func:`render` returns it
-    :param runs_directory: whether libvirt runs the scripts in ``qemu.d/`` itself (since 6.5.0)
+    :param libvirt_runs_directory: whether libvirt runs the scripts in ``qemu.d/`` itself (since
+        6.5.0)
     :raises HookError: a hook that was there before cannot be kept
     """
     hooks = os.path.join(root, files.HOOKS)
@@ -146,7 +147,7 @@ def install(root: str, expected: bytes, runs_directory: bool) -> list[str]:
     os.makedirs(os.path.join(hooks, 'qemu.d'), mode=0o755, exist_ok=True)
     if _put(hooks, files.OUR_HOOK, expected):
         changes.append('wrote %s' % os.path.join(hooks, files.OUR_HOOK))
-    if runs_directory:
+    if libvirt_runs_directory:
         changes += _unchain(hooks)
     else:
         changes += _chain(hooks)

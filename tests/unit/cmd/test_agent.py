@@ -202,7 +202,7 @@ class OsloLogTest(unittest.TestCase):
             file.write('[DEFAULT]\nuse_stderr = maybe\n')
             file.flush()
             with self.assertRaisesRegex(OptionsError, 'use_stderr'):
-                agent.log_to_stderr(file.name, logging.INFO)
+                agent.set_up_logging(file.name, logging.INFO)
 
     def test_a_journal_line_has_its_priority_and_nothing_else(self):
         done = subprocess.run(
@@ -210,7 +210,7 @@ class OsloLogTest(unittest.TestCase):
                 sys.executable,
                 '-c',
                 'import logging; from nova_numa_pmc.cmd import agent\n'
-                "agent.log_to_stderr('/nonexistent', logging.INFO)\n"
+                "agent.set_up_logging('/nonexistent', logging.INFO)\n"
                 "agent.LOG.info('one')\nagent.LOG.warning('two')",
             ],
             env={**os.environ, 'JOURNAL_STREAM': '8:1'},

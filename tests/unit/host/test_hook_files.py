@@ -47,18 +47,20 @@ class HookFilesTest(HooksCase):
         )
 
     def test_install_writes_one_executable_file_into_the_directory(self):
-        changes = hook_files.install(self.root, self.script, runs_directory=True)
+        changes = hook_files.install(self.root, self.script, libvirt_runs_directory=True)
         self.assertEqual(1, len(changes))
         self.assertEqual([files.OUR_HOOK], self.names())
         self.assertEqual(self.script, read(self.ours))
         self.assertEqual(0o755, stat.S_IMODE(os.stat(self.ours).st_mode))
 
     def test_install_twice_changes_nothing(self):
-        for runs_directory in (True, False):
-            with self.subTest(runs_directory=runs_directory):
-                hook_files.install(self.root, self.script, runs_directory)
+        for libvirt_runs_directory in (True, False):
+            with self.subTest(libvirt_runs_directory=libvirt_runs_directory):
+                hook_files.install(self.root, self.script, libvirt_runs_directory)
                 before = os.stat(self.ours)
-                self.assertEqual([], hook_files.install(self.root, self.script, runs_directory))
+                self.assertEqual(
+                    [], hook_files.install(self.root, self.script, libvirt_runs_directory)
+                )
                 self.assertEqual(before.st_ino, os.stat(self.ours).st_ino)
 
     def test_install_repairs_mode_content_and_symlink(self):
@@ -87,7 +89,7 @@ class HookFilesTest(HooksCase):
     def test_chain_and_remove_restores_byte_for_byte(self):
         self.write_former()
         before = os.stat(self.main)
-        hook_files.install(self.root, self.script, runs_directory=False)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=False)
         self.assertEqual(FORMER, read(self.chained))
         self.assertIn(b'nova-numa-pmc', read(self.main))
         hook_files.remove(self.root)
@@ -102,7 +104,7 @@ class HookFilesTest(HooksCase):
     def test_chain_keeps_a_symlink_as_one(self):
         os.makedirs(self.hooks)
         os.symlink('/opt/site/qemu-hook', self.main)
-        hook_files.install(self.root, self.script, runs_directory=False)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=False)
         self.assertEqual('/opt/site/qemu-hook', os.readlink(self.chained))
         hook_files.remove(self.root)
         self.assertEqual('/opt/site/qemu-hook', os.readlink(self.main))
@@ -110,25 +112,25 @@ class HookFilesTest(HooksCase):
     def test_chain_after_a_crash_between_link_and_rename(self):
         self.write_former()
         os.link(self.main, self.chained)
-        hook_files.install(self.root, self.script, runs_directory=False)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=False)
         self.assertEqual(FORMER, read(self.chained))
         self.assertTrue(hook_files.inspect(self.root, self.script).dispatcher)
 
     def test_chain_refuses_to_lose_a_newer_hook(self):
         self.write_former()
-        hook_files.install(self.root, self.script, runs_directory=False)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=False)
         os.unlink(self.main)
         with open(self.main, 'wb') as stream:
             stream.write(b'#!/bin/sh\n# a newer one\n')
         with self.assertRaisesRegex(hook_files.HookError, 'merge the two'):
-            hook_files.install(self.root, self.script, runs_directory=False)
+            hook_files.install(self.root, self.script, libvirt_runs_directory=False)
         self.assertIn(b'a newer one', read(self.main))
         self.assertEqual(FORMER, read(self.chained))
 
     def test_an_install_after_a_libvirt_upgrade_unchains_the_hook(self):
         self.write_former()
-        hook_files.install(self.root, self.script, runs_directory=False)
-        hook_files.install(self.root, self.script, runs_directory=True)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=False)
+        hook_files.install(self.root, self.script, libvirt_runs_directory=True)
         self.assertEqual(FORMER, read(self.main))
         self.assertEqual(['qemu', files.OUR_HOOK], self.names())
 
@@ -182,7 +184,7 @@ class DispatcherTest(HooksCase):
                 os.chmod(path, 0o755)
         with open(self.ours, 'rb') as stream:
             script = stream.read()
-        hook_files.install(self.root, script, runs_directory=False)
+        hook_files.install(self.root, script, libvirt_runs_directory=False)
 
     def call(self, *arguments, xml=b'<domain/>\n\n'):
         return subprocess.run([self.main, *arguments], input=xml, capture_output=True)
