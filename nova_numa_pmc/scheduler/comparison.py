@@ -50,12 +50,10 @@ def compare(
     The figures of a host whose estimate is unknown come from :mod:`assumed_host`.
     """
     known_places = [_known_place(estimate) for estimate in estimates]
-    cores_per_vcpu = _expected_cores_per_vcpu(estimates, known_places)
-    if cores_per_vcpu is not None:
-        guest = with_cores_per_vcpu(guest, cores_per_vcpu)
+    guest = _with_expected_demand(guest, estimates, known_places)
     lines_per_core_sec = _expected_lines(guest, known_places)
     places = [
-        place or _assumed_place(host_state, estimate, guest, cores_per_vcpu)
+        place or _assumed_place(host_state, estimate, guest)
         for host_state, estimate, place in zip(host_states, estimates, known_places)
     ]
     losses = [
@@ -82,16 +80,17 @@ def _known_place(estimate: HostEstimate) -> _Place | None:
     return host, host_outcome
 
 
-def _expected_cores_per_vcpu(
-    estimates: Sequence[HostEstimate], known_places: Sequence[_Place | None]
-) -> float | None:
-    """Return the expected demand per vCPU of any guest [cores]; None if no guest was measured."""
+def _with_expected_demand(
+    guest: ExpectedGuest, estimates: Sequence[HostEstimate], known_places: Sequence[_Place | None]
+) -> ExpectedGuest:
     histories = [
         estimate.history or _NO_HISTORY
         for estimate, place in zip(estimates, known_places)
         if place
     ]
-    return expected_demand(histories) if any(guests for guests, _ in histories) else None
+    if any(guests for guests, _ in histories):
+        return with_cores_per_vcpu(guest, expected_demand(histories))
+    return guest
 
 
 def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None]) -> float:
@@ -126,15 +125,12 @@ def _median(values: list[float]) -> float:
 
 
 def _assumed_place(
-    host_state: HostStateLike,
-    estimate: HostEstimate,
-    guest: ExpectedGuest,
-    cores_per_vcpu: float | None,
+    host_state: HostStateLike, estimate: HostEstimate, guest: ExpectedGuest
 ) -> _Place | None:
     """Return the assumed aggregates of an unknown host and where the guest would go; else None."""
     if estimate.outcome is not None:
         return None
-    host = assumed_host.aggregates(host_state, cores_per_vcpu)
+    host = assumed_host.aggregates(host_state)
     return host, outcome(host, guest, _PLACEMENT_OPTIONS)
 
 

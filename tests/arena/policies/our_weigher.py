@@ -98,7 +98,6 @@ def losses(view, asked):
     found = np.empty(len(view.at))
     cores = 0.0 if asked.dedicated else p.PRIOR_CORES_PER_VCPU * asked.vcpus
     lines, bandwidth_ratio = added_loss.LINES_PER_CORE_SEC, 0.0
-    per_vcpu = assumed_host.CORES_PER_VCPU
     if len(at):
         hosts, places = view.at[at], Places.of(view.fleet, asked)
         places.renew(view, at, asked)
@@ -107,13 +106,9 @@ def losses(view, asked):
         )
         found[at], used = _on_known(view.fleet.hosts, places, hosts, cores, lines, asked)
         bandwidth_ratio = missing.upper_quartile(used.tolist())
-        if view.known_guests[at].any():
-            per_vcpu = expected_per_vcpu(view.known_guests[at], view.known_sum[at])
     others = np.flatnonzero(~known)
     if len(others):
-        found[others] = _on_assumed(
-            view.only(others), per_vcpu, cores, lines, asked, bandwidth_ratio
-        )
+        found[others] = _on_assumed(view.only(others), cores, lines, asked, bandwidth_ratio)
     return np.minimum(1.0, found)
 
 
@@ -136,15 +131,12 @@ def _on_known(hosts, places, at, cores, lines, asked):
     return lost, np.where(memory > 0, used, 0.0).max(1)
 
 
-def _on_assumed(view, per_vcpu, cores, lines, asked, bandwidth_ratio):
-    """Return the losses on hosts of which only Nova's counts are known.
-
-    :param per_vcpu: what a vCPU there is expected to want [cores]
-    """
+def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
+    """Return the losses on hosts of which only Nova's counts are known."""
     vcpus = np.maximum(0, view.vcpus_used)
     halves = np.ones((len(view.at), 2)) / 2
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
-    demand = per_vcpu * vcpus[:, None] * halves
+    demand = assumed_host.CORES_PER_VCPU * vcpus[:, None] * halves
     ram_mib = view.ram_mib - p.RESERVED_MIB
     free_mib, cpus_fit = ram_mib // 2 - view.ram_used_mib // 2, view.vcpus // 2 >= asked.vcpus
     fits = cpus_fit & (free_mib >= asked.memory_mib)
@@ -318,13 +310,9 @@ def estimate(rates, guests, sums, asked):
     lines = added_loss.LINES_PER_CORE_SEC
     if len(rates):
         lines = _median(rates) / losses_model.LINE_BYTES
-    return 0.0 if asked.dedicated else expected_per_vcpu(guests, sums) * asked.vcpus, lines
-
-
-def expected_per_vcpu(guests, sums):
-    """Return what any vCPU is expected to want [cores], by all hosts' median."""
     means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
-    return _per_vcpu(guests.sum(), guests.sum() * _median(means))
+    per_vcpu = _per_vcpu(guests.sum(), guests.sum() * _median(means))
+    return 0.0 if asked.dedicated else per_vcpu * asked.vcpus, lines
 
 
 def _median(values):

@@ -242,16 +242,15 @@ class OursTest(unittest.TestCase):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
         # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores, on 1 of 30 of a host's
-        # 3 of 60, and on 12 of 30 of 32 of 60; on the blind one each of 16 vCPUs of a half wants
-        # as much as one of the guest's. Lower median of 50e9 / 32 and 1e9 bytes per core-second:
-        # of memory 0.02 and 0.27 are used; on the blind one as much as on the worse of the two.
+        # 3 of 60, and on 12 of 30 of 32 of 60; on the blind one, on 4.8 of 30 of each half. Lower
+        # median of 50e9 / 32 and 1e9 bytes per core-second: of memory 0.02 and 0.27 are used; on
+        # the blind one as much as on the worse of the two.
         wanted, rate = round(64 * 8 * 9.25 / 23 / 8) / 8, 1e9
         traffic = wanted * rate / 1e11
         expected = [
             cpu_loss((1.0, 2.0), 0, wanted, 30) + queueing_loss(0.014 + traffic, rate),
             cpu_loss((20.0, 12.0), 1, wanted, 30) + queueing_loss(0.26 + traffic, rate),
-            cpu_loss((2 * wanted, 2 * wanted), 0, wanted, 30)
-            + queueing_loss(0.26 + traffic, rate),
+            cpu_loss((4.8, 4.8), 0, wanted, 30) + queueing_loss(0.26 + traffic, rate),
         ]
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
         share = our_weigher.DEFAULTS['penalty_jitter']

@@ -44,9 +44,6 @@ class AssumedHostTest(unittest.TestCase):
         self.assertEqual([0.3 * 20] * 2, host.demand)
         self.assertEqual([0.625 * 32] * 2, host.cores)
 
-    def test_what_guests_want_on_known_hosts_is_wanted_there_too(self):
-        self.assertEqual([0.1 * 20] * 2, subject.aggregates(host_state(40), 0.1).demand)
-
     def test_a_guest_that_fits_on_no_half_loses_to_distance(self):
         large = loss(host_state(used_mb=131072), memory_mb=100_000)
         self.assertGreater(large.loss_ratio, 0.05)

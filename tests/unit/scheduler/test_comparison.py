@@ -255,16 +255,6 @@ class ComparingTest(unittest.TestCase):
         self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
         self.assertLess(found[1].loss_ratio, found[2].loss_ratio)
 
-    def test_guests_of_an_unknown_host_want_what_others_guests_do(self):
-        # Per vCPU of the guests there and of the new one; 8/64 are (2.5 + 6) ÷ (5 + 60), rounded.
-        for history, there, new in (
-            (model.DemandHistory(60, 6.0), 0.125, 0.125),
-            (None, 0.3, 0.5),
-        ):
-            known = nova_host(*(node(at, 0.3, rate=2) for at in range(2)), history=history)
-            _, (found, _) = compared(unknown_host(), known, vcpus=2)
-            self.assertAlmostEqual((8 * there + 2 * new) / 8, found.cpu_ratio)
-
     def test_an_unknown_host_counts_for_no_quartile(self):
         known, blind, unknown = (
             nova_host(node(0, 0.3, 0.9)),
