@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.pressure import LINE_BYTES
 from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host import system_calls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-#: System call numbers of mbind and get_mempolicy.
-_SYSCALLS = {
-    'x86_64': (237, 239),
-    'aarch64': (235, 236),
-    'ppc64le': (259, 260),
-    's390x': (268, 269),
-    'riscv64': (235, 236),
-}
 _MPOL_PREFERRED = 1
 _MPOL_F_NODE_ADDR = 3
 _MADV_HUGEPAGE = 14
@@ -63,7 +56,7 @@ _CACHE_MAX_BYTES = 1 << 30
 _SLICE_MIN_BYTES = 8 << 20
 _PAGES_CHECKED = 16
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
 _pointer = ctypes.c_void_p
 _libc.memchr.argtypes = (_pointer, ctypes.c_int, ctypes.c_size_t)
 _libc.memchr.restype = _pointer
@@ -155,46 +148,34 @@ class Memory:
         self.close()
 
 
-def _syscall(which: int, *arguments: object) -> None:
-    numbers = _SYSCALLS.get(platform.machine())
-    if numbers is None:
+def _call(name: str, *arguments: object) -> None:
+    number = system_calls.number_of(name)
+    if number is None:
         raise CalibrationError(
-            'the system call number of mbind is unknown on %s' % platform.machine()
+            'the system call number of %s is unknown on %s' % (name, platform.machine())
         )
-    if _libc.syscall(ctypes.c_long(numbers[which]), *arguments) == 0:
-        return
-    code = ctypes.get_errno()
-    why = os.strerror(code)
-    if code in (errno.EPERM, errno.ENOSYS):
-        why += "; a container's seccomp profile may forbid it: run on the host itself"
-    raise CalibrationError('%s: %s' % (('mbind', 'get_mempolicy')[which], why))
+    try:
+        system_calls.call(number, *arguments)
+    except OSError as error:
+        remedy = (
+            "; a container's seccomp profile may forbid it: run on the host itself"
+            if error.errno in (errno.EPERM, errno.ENOSYS)
+            else ''
+        )
+        raise CalibrationError('%s: %s%s' % (name, error.strerror, remedy))
 
 
 def _prefer(address: int, size: int, node: int) -> None:
     words = (ctypes.c_ulong * (node // 64 + 1))()
     words[node // 64] = 1 << node % 64
-    _syscall(
-        0,
-        _pointer(address),
-        ctypes.c_ulong(size),
-        ctypes.c_int(_MPOL_PREFERRED),
-        words,
-        ctypes.c_ulong(64 * len(words) + 1),
-        ctypes.c_uint(0),
-    )
+    _call('mbind', address, size, _MPOL_PREFERRED, words, 64 * len(words) + 1, 0)
 
 
 def _check_node(address: int, size: int, node: int) -> None:
     for index in range(_PAGES_CHECKED):
         actual = ctypes.c_int(-1)
-        _syscall(
-            1,
-            ctypes.byref(actual),
-            None,
-            ctypes.c_ulong(0),
-            _pointer(address + size * index // _PAGES_CHECKED),
-            ctypes.c_ulong(_MPOL_F_NODE_ADDR),
-        )
+        page = address + size * index // _PAGES_CHECKED
+        _call('get_mempolicy', ctypes.byref(actual), None, 0, page, _MPOL_F_NODE_ADDR)
         if actual.value != node:
             raise CalibrationError(
                 'node %d does not have %d MiB free (the memory came from node %d): free memory '

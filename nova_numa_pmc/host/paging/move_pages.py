@@ -3,9 +3,9 @@
 
 If py-libnuma is installed, libnuma's ``move_pages`` is called through py-libnuma's library handle
 (py-libnuma has no function for it). This works on every architecture that libnuma supports.
-Otherwise the system call is made directly, which requires no package; its numbers on the common
-architectures are listed here. libnuma is not used without py-libnuma, because that would only add
-rare architectures, on which py-libnuma can be installed.
+Otherwise the system call is made directly, which requires no package but works on the common
+architectures only. libnuma is not used without py-libnuma, because that would only add rare
+architectures, on which py-libnuma can be installed.
 
 Nothing else of py-libnuma is called: its functions do not check the masks that they are given, and
 a node that does not exist ends the process. Here the kernel checks the node and returns ENODEV.
@@ -23,14 +23,15 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
+from nova_numa_pmc.host import system_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
 
-    #: move_pages(pid, count, pages, nodes, statuses, flags); arrays are passed as addresses.
+    #: move_pages(pid, count, pages, nodes, statuses, flags), which raises OSError; arrays are
+    #: passed as addresses.
     MovePages = Callable[[int, int, int, int | None, int, int], int]
 
-_SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
 _MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 #: Pages that one call touches: IOV_MAX of limits.h.
@@ -138,30 +139,32 @@ def _call(
     pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
 ) -> int:
     """Return 0, or an errno if the kernel stopped at pages that did not move."""
-    not_moved = _function()(
-        pid,
-        len(addresses),
-        addresses.buffer_info()[0],
-        nodes.buffer_info()[0] if nodes else None,
-        statuses.buffer_info()[0],
-        flags,
-    )
-    if not_moved >= 0:
-        return errno.EAGAIN if not_moved else 0
-    code = ctypes.get_errno()
-    if code == errno.ENOMEM and nodes:
-        return code  # the node is full; some of the pages may have moved
-    message = 'move_pages of process %d%s: %s' % (
-        pid,
-        ' to node %d' % nodes[0] if nodes else '',
-        os.strerror(code),
-    )
-    # EINVAL: the process is ending and has no memory any more (find_mm_struct() in mm/migrate.c).
-    if code in (errno.ESRCH, errno.EINVAL):
-        raise GuestGone(message)
-    if code in _REMEDIES:
-        raise PageMoveRefused('%s: %s' % (message, _REMEDIES[code]))
-    raise PageMoveError(message)
+    move_pages = _function()
+    try:
+        not_moved = move_pages(
+            pid,
+            len(addresses),
+            addresses.buffer_info()[0],
+            nodes.buffer_info()[0] if nodes else None,
+            statuses.buffer_info()[0],
+            flags,
+        )
+    except OSError as error:
+        if error.errno == errno.ENOMEM and nodes:
+            return errno.ENOMEM  # the node is full; some of the pages may have moved
+        message = 'move_pages of process %d%s: %s' % (
+            pid,
+            ' to node %d' % nodes[0] if nodes else '',
+            error.strerror,
+        )
+        # EINVAL: the process is ending and has no memory any more (find_mm_struct() in
+        # mm/migrate.c).
+        if error.errno in (errno.ESRCH, errno.EINVAL):
+            raise GuestGone(message)
+        if error.errno in _REMEDIES:
+            raise PageMoveRefused('%s: %s' % (message, _REMEDIES[error.errno]))
+        raise PageMoveError(message)
+    return errno.EAGAIN if not_moved else 0
 
 
 _bound: list[MovePages] = []
@@ -182,32 +185,16 @@ def _bind() -> MovePages:
     # The import can fail in several ways: without libnuma it raises AttributeError, and another
     # distribution named numa has no such handle.
     with contextlib.suppress(Exception):
-        return prototype(('move_pages', _py_libnuma()))
-    number = _SYSCALLS.get(platform.machine())
+        function = prototype(('move_pages', _py_libnuma()))
+        function.errcheck = system_calls.check_result
+        return function
+    number = system_calls.number_of('move_pages')
     if number is None:
         raise PageMoveRefused(
             '%s: the system call number of move_pages is unknown: install py-libnuma'
             % platform.machine()
         )
-    # syscall(2) is variadic, so each argument has to be as wide as a register.
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-
-    def syscall(
-        pid: int, count: int, pages: int, nodes: int | None, statuses: int, flags: int
-    ) -> int:
-        result: int = libc.syscall(
-            ctypes.c_long(number),
-            ctypes.c_long(pid),
-            ctypes.c_ulong(count),
-            _POINTER(pages),
-            _POINTER(nodes),
-            _POINTER(statuses),
-            ctypes.c_long(flags),
-        )
-        return result
-
-    return syscall
+    return functools.partial(system_calls.call, number)
 
 
 def _py_libnuma() -> ctypes.CDLL:

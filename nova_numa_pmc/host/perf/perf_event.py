@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open, read and close hardware counters: a thin binding of perf_event_open(2).
 
-This is a binding with ctypes, because PyPI has no maintained one that reads
+This is a binding of our own, because PyPI has no maintained one that reads
 groups and counts control groups: performance-features (2023) counts whole
 processes only, perfmon is unmaintained and counts threads, and python3-libpfm
 is not packaged for Debian.
@@ -11,12 +11,10 @@ Structures: include/uapi/linux/perf_event.h.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import functools
 import os
-import platform
 import resource
 import struct
 from typing import TYPE_CHECKING
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import CounterReading
-from nova_numa_pmc.host import files
+from nova_numa_pmc.host import files, system_calls
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     #: Readings of a group's events, in their order; None: not reported.
     GroupReadings = tuple[CounterReading | None, ...]
 
-_SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
 # config2, then fields up to PERF_ATTR_SIZE_VER5 that are not used here.
 _ATTR = struct.Struct('=IIQQQQQIIQQ40x')
@@ -122,7 +119,7 @@ def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool 
 
     :raises CounterError: the subclass tells what can be done about it
     """
-    number = _SYSCALLS.get(platform.machine())
+    number = system_calls.number_of('perf_event_open')
     if number is None or event.type is None:
         raise exceptions.CounterUnsupported('%s: not on this machine' % event.name)
     directory = -1
@@ -134,10 +131,9 @@ def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool 
         elif target.id is not None:  # THREAD
             pid = target.id
         attr = pack_attr(event, disabled)
-        fd: int = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
-        if fd < 0:
-            raise _explain(ctypes.get_errno(), event, target)
-        return fd
+        return system_calls.call(number, attr, pid, target.cpu, group_fd, flags)
+    except OSError as error:
+        raise _explain(error, event, target) from error
     finally:
         if directory >= 0:
             os.close(directory)
@@ -147,30 +143,11 @@ def _open_cgroup(path: str, target: Target) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise _explain(error.errno or 0, None, target) from error
+        raise _explain(error, None, target) from error
     if target.incarnation is not None and os.fstat(fd).st_ino != target.incarnation:
         os.close(fd)
         raise exceptions.CounterTargetGone('%s: another control group has this name' % path)
     return fd
-
-
-_library: list[ctypes.CDLL] = []
-
-
-def _libc() -> ctypes.CDLL:
-    if not _library:
-        library = ctypes.CDLL(None, use_errno=True)
-        library.syscall.restype = ctypes.c_long
-        library.syscall.argtypes = (
-            ctypes.c_long,
-            ctypes.c_char_p,
-            ctypes.c_long,
-            ctypes.c_long,
-            ctypes.c_long,
-            ctypes.c_ulong,
-        )
-        _library.append(library)
-    return _library[0]
 
 
 def paranoid(root: str = '/') -> int | None:
@@ -182,13 +159,14 @@ def paranoid(root: str = '/') -> int | None:
         return None
 
 
-def _explain(number: int, event: Event | None, target: Target) -> exceptions.CounterError:
-    """Return the exception for an errno, with its remedy."""
+def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.CounterError:
+    """Return the exception for a failed call, with its remedy."""
     name = event.name if event else 'counters'
     where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
         target.kind, '%s on CPU %s' % (target.id, target.cpu)
     )
-    text = '%s on %s: %s' % (name, where, os.strerror(number))
+    number = error.errno
+    text = '%s on %s: %s' % (name, where, error.strerror)
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
             '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
@@ -288,7 +266,7 @@ class EventGroup:
             self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
         except OSError as error:
             os.close(fd)
-            raise _explain(error.errno or 0, event, self.target) from error
+            raise _explain(error, event, self.target) from error
         self.fds.append(fd)
 
     def read(self) -> GroupReadings:

@@ -128,8 +128,7 @@ class RefusalTest(unittest.TestCase):
     def test_errors_of_the_call_name_what_to_do(self):
         def failing(code):
             def call(*_args):
-                ctypes.set_errno(code)
-                return -1
+                raise OSError(code, os.strerror(code))
 
             return call
 
