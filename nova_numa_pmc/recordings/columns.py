@@ -16,7 +16,7 @@ from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample, file_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
     from nova_numa_pmc.record import Record
@@ -26,22 +26,6 @@ if TYPE_CHECKING:
 #: A measured rate is not more precise than this.
 SIGNIFICANT_DIGITS = 6
 
-_NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
-#: Kinds of fields; a field that is not listed is a number or None.
-_KINDS: dict[type[Record], dict[str, int]] = {
-    NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
-    GuestSample: {
-        'uuid': _TEXT,
-        'name': _TEXT,
-        'source': _TEXT,
-        'basis': _TEXT,
-        'cores_by_node': _SHARES,
-        'bytes_by_node': _SHARES,
-        'cpi_reliable': _FLAG,
-        'devices': _DEVICES,
-    },
-    Sample: {'source': _TEXT, 'problems': _TEXTS},
-}
 #: Inclusive bounds: the highest node id, and a number beyond any real rate.
 _NODE_MAX, _NUMBER_MAX = 16383, 1e30
 
@@ -67,16 +51,13 @@ def from_columns(data: Any) -> Sample:
     :raises RecordingError: the data is something else
     """
     try:
-        scalars = {
-            name: _value(_KINDS[Sample].get(name, _NUMBER), data[name])
-            for name in ('taken_s', 'elapsed_s', 'source', 'problems')
-        }
-        if scalars['taken_s'] is None or scalars['elapsed_s'] is None:
-            raise ValueError('missing taken_s or elapsed_s')
         return Sample(
+            taken_s=_number(data['taken_s']),
+            elapsed_s=_number(data['elapsed_s']),
             nodes=_rows(data['nodes'], NodeSample),
             guests=_rows(data['guests'], GuestSample),
-            **scalars,
+            source=_text(data['source']),
+            problems=_texts(data['problems']),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError('not a sample: %s' % error) from None
@@ -107,40 +88,64 @@ def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     }
     if len({len(column) for column in columns_by_field.values()}) > 1:
         raise ValueError('columns of unequal length')
-    kinds = _KINDS[kind]
+    parsers = _PARSERS[kind]
     rows = [
-        [_value(kinds.get(field, _NUMBER), value) for value in column]
+        [parsers.get(field, _optional_number)(value) for value in column]
         for field, column in columns_by_field.items()
     ]
     return tuple(kind(**dict(zip(columns_by_field, row))) for row in zip(*rows))
-
-
-def _value(kind: int, value: Any) -> Any:
-    if kind == _NUMBER:
-        return None if value is None else _number(value)
-    if kind == _COUNT:
-        return _node(value)
-    if kind == _FLAG:
-        return checked.of_type(bool, value)
-    if kind == _TEXT:
-        return checked.of_type(str, value)
-    if kind == _TEXTS:
-        return tuple(checked.of_type(str, text) for text in checked.of_type(list, value))
-    if kind == _SHARES:
-        return tuple((_node(node), _number(share)) for node, share in checked.of_type(list, value))
-    return tuple(
-        DeviceSample(
-            checked.of_type(str, address),
-            None if node is None else _node(node),
-            None if local is None else checked.of_type(bool, local),
-        )
-        for address, node, local, *_ in checked.of_type(list, value)
-    )
 
 
 def _number(value: object) -> float:
     return checked.number(value, _NUMBER_MAX, -_NUMBER_MAX)
 
 
+def _optional_number(value: object) -> float | None:
+    return None if value is None else _number(value)
+
+
 def _node(value: object) -> int:
     return checked.integer(value, _NODE_MAX)
+
+
+def _flag(value: object) -> bool:
+    return checked.of_type(bool, value)
+
+
+def _text(value: object) -> str:
+    return checked.of_type(str, value)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(text) for text in checked.of_type(list, value))
+
+
+def _amounts_by_node(value: object) -> tuple[tuple[int, float], ...]:
+    return tuple((_node(node), _number(amount)) for node, amount in checked.of_type(list, value))
+
+
+def _devices(value: object) -> tuple[DeviceSample, ...]:
+    return tuple(
+        DeviceSample(
+            _text(address),
+            None if node is None else _node(node),
+            None if local is None else _flag(local),
+        )
+        for address, node, local, *_ in checked.of_type(list, value)
+    )
+
+
+#: Parsers of fields; a field that is not listed is a number or None.
+_PARSERS: dict[type[Record], dict[str, Callable[[object], object]]] = {
+    NodeSample: {'id': _node, 'cpi_reliable': _flag},
+    GuestSample: {
+        'uuid': _text,
+        'name': _text,
+        'source': _text,
+        'basis': _text,
+        'cores_by_node': _amounts_by_node,
+        'bytes_by_node': _amounts_by_node,
+        'cpi_reliable': _flag,
+        'devices': _devices,
+    },
+}
