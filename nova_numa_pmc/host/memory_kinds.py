@@ -28,7 +28,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
-from nova_numa_pmc.host.files import NODES, list_names, path_of, read_optional
+from nova_numa_pmc.host.files import NODES, list_names, read_optional
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -103,7 +103,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 
 
 def _from_gpus(root: str) -> Iterator[_Kind]:
-    for name in list_names(path_of(root, _GPUS)):
+    for name in list_names(os.path.join(root, _GPUS)):
         # A GPU that is not in use also has its node; a GPU without a node reports -1.
         for line in (read_optional(root, '%s/%s/numa_status' % (_GPUS, name)) or '').splitlines():
             label, _, value = line.partition(':')
@@ -119,7 +119,7 @@ def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> I
         path = '%s/node%d/access0/initiators' % (NODES, node_id)
         nearest = {
             int(name[4:])
-            for name in list_names(path_of(root, path))
+            for name in list_names(os.path.join(root, path))
             if name[:4] == 'node' and is_number(name[4:])
         } or {node_id}
         if nearest & initiators and not nearest & with_cpus:
@@ -127,9 +127,9 @@ def _from_initiators(root: str, memory_only: Set[int], with_cpus: Set[int]) -> I
 
 
 def _from_dax(root: str) -> Iterator[_Kind]:
-    for name in list_names(path_of(root, _DAX)):
+    for name in list_names(os.path.join(root, _DAX)):
         try:
-            driver = os.path.basename(os.readlink(path_of(root, '%s/%s/driver' % (_DAX, name))))
+            driver = os.path.basename(os.readlink(os.path.join(root, _DAX, name, 'driver')))
         except OSError:
             continue
         target = read_optional(root, '%s/%s/target_node' % (_DAX, name)) or ''
@@ -139,7 +139,7 @@ def _from_dax(root: str) -> Iterator[_Kind]:
 
 def _from_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     tiers: dict[int, frozenset[int]] = {}
-    for name in list_names(path_of(root, _TIERS)):
+    for name in list_names(os.path.join(root, _TIERS)):
         digits = name.removeprefix('memory_tier')
         if digits != name and is_number(digits):
             tiers[int(digits)] = _list(root, '%s/%s/nodelist' % (_TIERS, name)) or frozenset()

@@ -24,7 +24,6 @@ from nova_numa_pmc.host.files import (
     CPUS,
     NODES,
     parse_whole_number,
-    path_of,
     read_cpus,
     read_meminfo_bytes,
     read_text,
@@ -68,7 +67,7 @@ def read(root: str = '/') -> model.Topology:
     if online is None:
         online = frozenset[int]().union(*cpus_by_node.values())
     if not online:
-        raise TopologyError('%s/online: no CPU is online' % path_of(root, CPUS))
+        raise TopologyError('%s/online: no CPU is online' % os.path.join(root, CPUS))
     usable = online - isolated - nohz_full
     cpus_by_node, problems = _keep_on_one_node(root, cpus_by_node, online)
     nodes = tuple(
@@ -101,7 +100,7 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     :raises TopologyError: a file is malformed
     """
     try:
-        names = os.listdir(path_of(root, _HUGE_PAGES))
+        names = os.listdir(os.path.join(root, _HUGE_PAGES))
     except OSError:
         return {}
     pages = {
@@ -127,14 +126,14 @@ def _keep_on_one_node(
         if duplicates:
             problems.append(
                 '%s: CPUs %s are also on another node, and counted there'
-                % (path_of(root, _CPULIST % number), format_cpulist(duplicates))
+                % (os.path.join(root, _CPULIST % number), format_cpulist(duplicates))
             )
         online_by_node[number] = cpus & remaining
         remaining -= cpus
     if remaining:
         problems.append(
             '%s/node*/cpulist: CPUs %s are online but on no node: no guest is placed '
-            'on them' % (path_of(root, NODES), format_cpulist(remaining))
+            'on them' % (os.path.join(root, NODES), format_cpulist(remaining))
         )
     return online_by_node, tuple(problems)
 
@@ -185,7 +184,8 @@ def host_device_node(name: str, root: str = '/') -> int | None:
     """
     kind = 'net'
     if name.startswith('/dev/'):
-        path = os.path.realpath(path_of(root, name[1:]))  # follow /dev/disk/by-id/... and others
+        # A link, such as one in /dev/disk/by-id, is followed.
+        path = os.path.realpath(os.path.join(root, name[1:]))
         kind, name = 'block', os.path.basename(path)
     if not name or '/' in name or name in ('.', '..'):
         return None
@@ -213,11 +213,11 @@ def _is_pci_address(address: str) -> bool:
 def _node_numbers(root: str) -> tuple[int, ...]:
     """Return the numbers of the online nodes, ascending; they need not be contiguous."""
     try:
-        names = os.listdir(path_of(root, NODES))
+        names = os.listdir(os.path.join(root, NODES))
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise TopologyError('%s: %s' % (path_of(root, NODES), error.strerror)) from error
+        raise TopologyError('%s: %s' % (os.path.join(root, NODES), error.strerror)) from error
     return tuple(
         sorted(int(name[4:]) for name in names if name[:4] == 'node' and is_number(name[4:]))
     )
@@ -230,7 +230,7 @@ def _read_node(
     if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
-        raise TopologyError('%s: MemTotal or MemFree is missing' % path_of(root, meminfo))
+        raise TopologyError('%s: MemTotal or MemFree is missing' % os.path.join(root, meminfo))
     return model.Node(
         number,
         cpus,
@@ -261,7 +261,7 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
         if len(row) != len(numbers) or 0 in row:
             raise TopologyError(
                 '%s: %a is not a list of %d distances from 1 to %d'
-                % (path_of(root, path), (text or '')[:80], len(numbers), DISTANCE_MAX)
+                % (os.path.join(root, path), (text or '')[:80], len(numbers), DISTANCE_MAX)
             )
         rows.append(row)
     return tuple(rows)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
+
 from nova_numa_pmc.exceptions import PageMoveError, TopologyError
-from nova_numa_pmc.host.files import NODES, path_of, read_meminfo_bytes
+from nova_numa_pmc.host.files import NODES, read_meminfo_bytes
 
 _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
 
@@ -22,7 +24,7 @@ def available_bytes(node: int, root: str = '/') -> int:
         fields = read_meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
         raise PageMoveError(str(error)) from None
-    path = path_of(root, path)
+    path = os.path.join(root, path)
     if fields is None:
         raise PageMoveError('%s: no such file: there is no such node' % path)
     if fields.get(_TOTAL) == 0:
