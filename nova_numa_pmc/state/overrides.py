@@ -33,12 +33,16 @@ _LOCK_TIMEOUT_S = 5.0
 class Override(Record):
     """The override of one guest.
 
-    :param what: :data:`PIN` or :data:`IGNORE`
+    :param kind: :data:`PIN` or :data:`IGNORE`
     """
 
     uuid: str
-    what: str
+    kind: str
     name: str
+
+    def to_data(self) -> dict[str, str]:
+        """Return the override as plain data, as --json prints it."""
+        return {'uuid': self.uuid, 'what': self.kind, 'name': self.name}
 
 
 def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
@@ -69,10 +73,10 @@ def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
     return overrides, problems
 
 
-def _override(uuid: str, what: str, name: str) -> Override:
-    if what not in (PIN, IGNORE):
-        raise DomainError('%.40r is neither %s nor %s' % (what, PIN, IGNORE))
-    return Override(domain_values.uuid(uuid), what, domain_values.name(name))
+def _override(uuid: str, kind: str, name: str) -> Override:
+    if kind not in (PIN, IGNORE):
+        raise DomainError('%.40r is neither %s nor %s' % (kind, PIN, IGNORE))
+    return Override(domain_values.uuid(uuid), kind, domain_values.name(name))
 
 
 def with_overrides(
@@ -85,7 +89,7 @@ def with_overrides(
     """
     overrides, problems = read(root)
     return tuple(
-        guest._replace(override=overrides[guest.uuid].what) if guest.uuid in overrides else guest
+        guest._replace(override=overrides[guest.uuid].kind) if guest.uuid in overrides else guest
         for guest in guests
     ), problems
 

@@ -277,6 +277,6 @@ def to_data(
             }
             for status in guests
         ],
-        'not_running': [override._asdict() for override in absent],
+        'not_running': [override.to_data() for override in absent],
         'problems': list(problems),
     }

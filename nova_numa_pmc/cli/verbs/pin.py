@@ -82,7 +82,7 @@ def record_override(
     """
     overrides.put(override, command.root)
     if args.json:
-        print(json.dumps(dict(override._asdict(), outcome=result)))
+        print(json.dumps(dict(override.to_data(), outcome=result)))
     else:
         print(
             '%s %s: %s'
@@ -93,7 +93,7 @@ def record_override(
                     model.PIN: 'pinned: it is held where it is and not moved',
                     model.IGNORE: 'ignored: it is neither held nor moved, and left floating '
                     'at its next start',
-                }[override.what],
+                }[override.kind],
             )
         )
 

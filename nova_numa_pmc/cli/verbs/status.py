@@ -69,7 +69,7 @@ def show(command: context.CommandContext, observed: context.ObservedHost) -> Non
             '',
             'not running: '
             + ', '.join(
-                '%s %s (%s)' % (override.name, override.uuid, override.what) for override in absent
+                '%s %s (%s)' % (override.name, override.uuid, override.kind) for override in absent
             ),
         ]
     print('\n'.join(lines), flush=True)

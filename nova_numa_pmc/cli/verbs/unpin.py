@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
                 {
                     'uuid': uuid,
                     'name': name,
-                    'was': dropped_override and dropped_override.what,
+                    'was': dropped_override and dropped_override.kind,
                     'restored': thread_names,
                 }
             )
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     elif dropped_override:
         print(
             '%s %s: no longer %s'
-            % (name, uuid, {model.PIN: 'pinned', model.IGNORE: 'ignored'}[dropped_override.what])
+            % (name, uuid, {model.PIN: 'pinned', model.IGNORE: 'ignored'}[dropped_override.kind])
         )
     elif not thread_names:
         print('%s %s: neither pinned nor ignored' % (name, uuid))

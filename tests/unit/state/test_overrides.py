@@ -30,7 +30,7 @@ class OverridesTest(unittest.TestCase):
             file.write(text)
 
     def whats(self):
-        return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
+        return {uuid: each.kind for uuid, each in overrides.read(self.root)[0].items()}
 
     def test_without_a_file_there_is_no_override(self):
         self.assertEqual(({}, []), overrides.read(self.root))

@@ -89,7 +89,7 @@ class UnpinTest(OperatingCase):
 
 class PinTest(OperatingCase):
     def whats(self):
-        return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
+        return {uuid: each.kind for uuid, each in overrides.read(self.root)[0].items()}
 
     def test_pin_keeps_a_guest_where_it_is(self):
         code, said = self.json('pin', '7')  # libvirt's id, which all have here
