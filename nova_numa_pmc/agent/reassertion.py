@@ -292,7 +292,7 @@ class Reassertion:
 
 
 class _Room:
-    """The free memory that the nodes have for bound guests in one tick.
+    """The available memory that the nodes have for bound guests in one tick.
 
     It excludes the reserve: below that, the kernel may kill guests that cannot use another node.
 

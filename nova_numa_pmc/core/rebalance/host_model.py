@@ -132,7 +132,7 @@ class HostModel(Layout):
     def fits(self, parts: Parts) -> bool:
         """Return whether all guests of a change fit their new places.
 
-        Both the memory that may be promised there and the free memory must suffice.
+        Both the memory that may be promised there and the available memory must suffice.
         """
         promised_changes: dict[int, int] = {}
         resident_changes: dict[int, int] = {}
@@ -157,14 +157,14 @@ class HostModel(Layout):
             )
             and all(
                 change <= 0
-                or position not in self.free
-                or change <= self.free[position] - self.options.reserve_bytes
+                or position not in self.available
+                or change <= self.available[position] - self.options.reserve_bytes
                 for position, change in resident_changes.items()
             )
             # Guests of a swap make room for each other step by step; the first step needs some.
             and all(
-                position not in self.free
-                or self.free[position] >= self.options.reserve_bytes + BATCH_BYTES
+                position not in self.available
+                or self.available[position] >= self.options.reserve_bytes + BATCH_BYTES
                 for position in targets
             )
         )
@@ -205,8 +205,8 @@ class HostModel(Layout):
         self.promised[target] += guest.load.memory_bytes
         for position, size in guest.bytes.items():
             for changed_position, change in ((position, size), (target, -size)):
-                if changed_position in self.free:
-                    self.free[changed_position] += change
+                if changed_position in self.available:
+                    self.available[changed_position] += change
         guest.promise = {target: guest.load.memory_bytes}
         guest.bytes = {target: sum(guest.bytes.values())}
         guest.mem_shares = ((target, 1.0),)

@@ -141,7 +141,7 @@ class Layout:
     :ivar position_of_node: {node id: position}
     :ivar all_positions, positions_with_cpus: all positions, and those with CPUs
     :ivar capacity, promised: by position, bytes that may be promised, and those that are
-    :ivar free: {position: free bytes}
+    :ivar available: {position: bytes that it can still give now}
     :ivar memory_at: by position, the position of the memory of guests that run there
     :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
@@ -178,7 +178,7 @@ class Layout:
         self.latencies_ns = _mean_latencies(situation.latencies_ns, members)
         self.capacity = [node.capacity_bytes for node in merged.nodes]
         self.promised = [node.promised_bytes or 0 for node in merged.nodes]
-        self.free = self.sum_by_position(situation.free_bytes)
+        self.available = self.sum_by_position(situation.available_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all_positions]
         self.guests: dict[str, GuestModel] = {}

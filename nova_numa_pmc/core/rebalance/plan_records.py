@@ -79,8 +79,8 @@ class Situation(Record):
     :param latencies_ns: unloaded latencies by *position*, with a row for each node's CPUs
     :param waiting_cores: (node id, cores that waited there in the interval), even if other CPUs
         were idle; on a node that is left out, the demand above its capacity is assumed to wait
-    :param free_bytes: (node id, free bytes now); on a node that is left out, only promises limit
-        what fits
+    :param available_bytes: (node id, memory that it can still give now: what is free, and half of
+        its page cache); on a node that is left out, only promises limit what fits
     :param mlp: number of cache misses that a core waits for at the same time
         (``core/pressure.py``)
     :param limits: placement options
@@ -90,7 +90,7 @@ class Situation(Record):
     guests: tuple[GuestLoad, ...]
     latencies_ns: tuple[tuple[float, ...], ...]
     waiting_cores: tuple[tuple[int, float], ...] = ()
-    free_bytes: tuple[tuple[int, int], ...] = ()
+    available_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
     limits: PlacementOptions = PlacementOptions()
 
@@ -109,7 +109,7 @@ class RebalanceOptions(Record):
         [core-seconds] (assumed)
     :param min_gain_cores: a gain below this is noise. It is subtracted from each gain before the
         gain is added to the regret
-    :param reserve_bytes: free memory that a move leaves on its target
+    :param reserve_bytes: available memory that a move leaves on its target
     :param tick_max_s: the longest time that a sample counts for, however late the next one is
     :param narrow_below_ratio: a widened guest goes home only if the CPU demand there, with the
         guest, is at most this share of the capacity

@@ -107,7 +107,7 @@ class RebalancingTest(RebalancingCase):
         )
         os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
         seen = situation(made, tick)
-        self.assertEqual(((0, 3 << 30),), seen.free_bytes)
+        self.assertEqual(((0, 3 << 30),), seen.available_bytes)
 
     def test_a_guest_whose_pages_stay_is_taken_back(self):
         for memory in self.kernel.memories.values():

@@ -133,14 +133,16 @@ class CausesTest(unittest.TestCase):
 
     def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
         enough = TERMS.reserve_bytes + 16 * MIB
-        for free, expected in (
+        for available, expected in (
             ((enough, enough), ['swap']),
             ((enough - 1, enough), []),
             ((enough, enough - 1), []),
             ((0, 64 * GIB), []),
         ):
-            with self.subTest(free=free):
-                seen = self.tight().situation()._replace(free_bytes=tuple(enumerate(free)))
+            with self.subTest(available=available):
+                seen = (
+                    self.tight().situation()._replace(available_bytes=tuple(enumerate(available)))
+                )
                 plan = planner.propose(seen, TERMS._replace(widen=False))
                 self.assertEqual(expected, kinds([plan]))
 
@@ -286,16 +288,16 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = host.run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
 
-    def test_free_memory_is_left_on_the_target(self):
+    def test_available_memory_is_left_on_the_target(self):
         seen = skewed().situation()
-        for free, moved in (
+        for available, moved in (
             (GIB, 0),
             (GIB + TERMS.reserve_bytes, 1),
             (2 * GIB + TERMS.reserve_bytes, 2),
         ):
-            with self.subTest(free=free):
+            with self.subTest(available=available):
                 plan, _ = planner.plan(
-                    seen._replace(free_bytes=((1, free),)),
+                    seen._replace(available_bytes=((1, available),)),
                     RebalanceMemory(),
                     TERMS._replace(widen=False),
                     60.0,

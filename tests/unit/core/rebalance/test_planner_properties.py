@@ -204,7 +204,7 @@ class PropertyTest(unittest.TestCase):
             tuple(guest._replace(uuid=f'g{at}') for at, guest in enumerate(guests)),
             slit_latencies_ns(view),
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
-            free_bytes=((0, GIB),) if waited else (),
+            available_bytes=((0, GIB),) if waited else (),
         )
         memory = RebalanceMemory()
         for tick in range(3):
