@@ -66,7 +66,7 @@ class CommandContext:
     def __init__(
         self,
         root: str = '/',
-        wait: Callable[[float], bool | None] = time.sleep,
+        wait: Callable[[float], None] = time.sleep,
         ask: Callable[[str], str] = input,
         signals: Callable[
             [], AbstractContextManager[Callable[[float], int | None]]
@@ -190,12 +190,10 @@ class CommandContext:
             usable_cpus.host_with_usable_cpus(self.root), running, sets.shared, sets.dedicated
         )
 
-    def samples(
-        self, interval_s: float, wait: Callable[[float], bool | None]
-    ) -> Iterator[ObservedHost]:
+    def samples(self, interval_s: float, wait: Callable[[float], None]) -> Iterator[ObservedHost]:
         """Measure, and yield the observed host at the end of each interval.
 
-        :param wait: waits for the given number of seconds and returns whether to stop
+        :param wait: waits for the given number of seconds
         """
         with sampling.Sampler(self.options.counting, self.root) as sampler:
             for sample in intervals.sample_every(

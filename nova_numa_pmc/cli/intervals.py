@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import itertools
 import math
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +21,7 @@ _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 def sample_every(
     take: Callable[[], _T],
     interval_s: float,
-    wait: Callable[[float], bool | None],
+    wait: Callable[[float], None],
     clock: Callable[[], float],
 ) -> Iterator[_T]:
     """Yield a sample at the end of each interval.
@@ -31,12 +30,13 @@ def sample_every(
     than an interval is followed by a whole interval.
 
     :param take: returns a sample of the time since the previous call
-    :param wait: waits for the given number of seconds and returns whether to stop
+    :param wait: waits for the given number of seconds
     :param clock: returns the time of a monotonic clock [s]
     """
     take()  # the first sample has no rates
     due_s = clock() + interval_s
-    while not wait(max(0.0, due_s - clock())):
+    while True:
+        wait(max(0.0, due_s - clock()))
         yield take()
         due_s += interval_s
         if due_s <= clock():
@@ -44,16 +44,15 @@ def sample_every(
 
 
 def replay_every(
-    samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
+    samples: Iterator[_T], interval_s: float, wait: Callable[[float], None]
 ) -> Iterator[_T]:
     """Yield recorded samples, waiting for ``interval_s`` between them.
 
-    :param wait: waits for the given number of seconds and returns whether to stop
+    :param wait: waits for the given number of seconds
     """
-    for index in itertools.count():
-        sample = next(samples, None)
-        if sample is None or (index and wait(interval_s)):
-            return
+    for index, sample in enumerate(samples):
+        if index:
+            wait(interval_s)
         yield sample
 
 

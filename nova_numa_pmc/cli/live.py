@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for the verbs that show or record samples."""
+"""Show samples at intervals; helpers for the verbs that show or record samples."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -17,6 +20,20 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.sample_records import Sample
     from nova_numa_pmc.sampling import Sampler
+
+
+class Frame(Record):
+    """What is shown of one interval.
+
+    :param problems: what could not be measured
+    :param to_data, as_lines, as_parts: return it as plain data, as lines of text without the
+        problems, and as the tables and lines to draw on a terminal
+    """
+
+    problems: Collection[str]
+    to_data: Callable[[], dict[str, Any]]
+    as_lines: Callable[[], list[str]]
+    as_parts: Callable[[], list[tables.Table | str]]
 
 
 @contextlib.contextmanager
@@ -69,3 +86,54 @@ def print_once(
         if problem not in printed:
             printed.add(problem)
             print_line('problem: ' + tables.printable(problem))
+
+
+def print_each(frames: Iterator[Frame], as_json: bool) -> None:
+    """Print frames until there are no more, or until the operator ends the command.
+
+    :param as_json: whether each is printed as JSON, on a line of its own
+    """
+    printed_problems: set[str] = set()
+    with until_interrupted():
+        for frame in frames:
+            if as_json:
+                print(json.dumps(frame.to_data()), flush=True)
+            else:
+                print_once(
+                    frame.problems, printed_problems, lambda line: print(line, file=sys.stderr)
+                )
+                print('\n'.join(frame.as_lines()) + '\n', flush=True)
+
+
+def redraw(
+    frames: Callable[[Callable[[float], None]], Iterator[Frame]],
+    interval_s: float,
+    on_key: Callable[[str], None] = lambda _key: None,
+) -> None:
+    """Redraw the terminal with each frame until the operator ends the command.
+
+    The last frame is drawn again after each key, and stays when there are no more.
+
+    :param frames: yields the frames, and waits for the given number of seconds [s] by calling its
+        argument
+    :param on_key: is called with each key other than q
+    """
+    from nova_numa_pmc.cli.render import screen  # rich takes long to import
+
+    frame: Frame | None = None
+    with until_interrupted(), screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
+
+        def wait(duration_s: float) -> None:
+            end_s = time.monotonic() + duration_s
+            while key := read_key(max(0.0, end_s - time.monotonic())):
+                if key == 'q':
+                    raise KeyboardInterrupt
+                on_key(key)
+                if frame is not None:
+                    display.draw(frame.as_parts())
+
+        display.draw(['measuring for %g s …  (q ends)' % interval_s])
+        for frame in frames(wait):
+            display.draw(frame.as_parts())
+        while True:
+            wait(3600)

@@ -79,12 +79,12 @@ def _duration(text: str) -> float:
 def run(
     args: argparse.Namespace,
     open_sampler: Callable[[], Sampler] = live.open_sampler,
-    wait: Callable[[float], bool | None] = time.sleep,
+    wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Record until the duration is over or a signal is received; return the exit code.
 
-    :param wait: waits for the given number of seconds and returns whether to stop
+    :param wait: waits for the given number of seconds
     :param clock: returns the time of a monotonic clock [s]
     """
     writer = recording.RecordingWriter(args.out, args.max_size << 20, args.keep)

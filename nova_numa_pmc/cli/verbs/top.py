@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
+import itertools
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -81,19 +81,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show samples until the operator ends the command; return the exit code."""
-    with live.until_interrupted():
-        if args.json or args.once or not sys.stdout.isatty():
-            _print_all(args)
-        else:
-            _live(args)
+    if not (args.json or args.once) and sys.stdout.isatty():
+        live.redraw(
+            lambda wait: _frames(args, wait), args.interval, lambda key: _sort_by_next(args, key)
+        )
+        return exits.OK
+    if not args.replay and sys.stderr.isatty():
+        print('measuring for %g s …' % args.interval, file=sys.stderr)
+    live.print_each(_frames(args, time.sleep), args.json)
     return exits.OK
 
 
-def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
-    """Yield the samples to show, one for each interval.
+def _frames(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator[live.Frame]:
+    """Yield a frame at each interval.
 
-    :param wait: waits for the given number of seconds and returns whether to stop
+    :param wait: waits for the given number of seconds
     """
+    for sample in _samples(args, wait):
+        yield _frame(live.select_guests(sample, args.guest), args)
+
+
+def _frame(sample: Sample, args: argparse.Namespace) -> live.Frame:
+    return live.Frame(
+        sample.problems,
+        lambda: sample_records.to_data(sample),
+        lambda: as_lines(sample, args.sort),
+        lambda: as_parts(sample, args.sort, screen.height()),
+    )
+
+
+def _sort_by_next(args: argparse.Namespace, key: str) -> None:
+    """Sort by the next column if the key is s."""
+    if key == 's':
+        args.sort = _SORT_KEYS[(_SORT_KEYS.index(args.sort) + 1) % len(_SORT_KEYS)]
+
+
+def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterator[Sample]:
+    """Yield the samples to show, one for each interval, or only the last with --once."""
     if args.replay:
         samples: Iterator[Sample] = replay.read(
             args.replay, lambda line: print('top: %s' % line, file=sys.stderr), args.cpu
@@ -103,7 +127,10 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> 
         yield from intervals.replay_every(samples, args.interval, wait)
         return
     with live.open_sampler() as sampler:
-        yield from intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic)
+        yield from itertools.islice(
+            intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic),
+            1 if args.once else None,
+        )
 
 
 def _last_sample(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
@@ -115,62 +142,6 @@ def _last_sample(samples: Iterator[Sample], path: str) -> collections.deque[Samp
     if not last_sample:
         raise NumaPmcError('%s: contains no samples yet' % path)
     return last_sample
-
-
-def _print_all(args: argparse.Namespace) -> None:
-    if not args.replay and sys.stderr.isatty():
-        print('measuring for %g s …' % args.interval, file=sys.stderr)
-    printed_problems: set[str] = set()
-    for sample in _samples(args, time.sleep):
-        shown_sample = live.select_guests(sample, args.guest)
-        if args.json:
-            print(json.dumps(sample_records.to_data(shown_sample)), flush=True)
-        else:
-            live.print_once(
-                shown_sample.problems, printed_problems, lambda line: print(line, file=sys.stderr)
-            )
-            print('\n'.join(as_lines(shown_sample, args.sort)) + '\n', flush=True)
-        if args.once:
-            return
-
-
-def _live(args: argparse.Namespace) -> None:
-    view = _View(args)
-    with screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
-        display.draw(['measuring for %g s …  (q ends)' % args.interval])
-
-        def wait(duration_s: float) -> bool:
-            end_s = time.monotonic() + duration_s
-            while True:
-                key = read_key(max(0.0, end_s - time.monotonic()))
-                if key == 'q':
-                    return True
-                if key == 's':
-                    view.next_sort()
-                    view.draw(display)
-                elif not key:
-                    return False
-
-        for sample in _samples(args, wait):
-            view.sample = live.select_guests(sample, args.guest)
-            view.draw(display)
-        while args.replay and not wait(3600):
-            pass  # the end of the recording is shown until the operator ends the command
-
-
-class _View:
-    """State of the live screen: the last sample, and the order of its guests."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.sample: Sample | None = None
-        self.sort: str = args.sort
-
-    def next_sort(self) -> None:
-        self.sort = _SORT_KEYS[(_SORT_KEYS.index(self.sort) + 1) % len(_SORT_KEYS)]
-
-    def draw(self, display: screen.PlainScreen | screen.RichScreen) -> None:
-        if self.sample is not None:
-            display.draw(as_parts(self.sample, self.sort, screen.height()))
 
 
 def as_lines(sample: Sample, sort: str) -> list[str]:

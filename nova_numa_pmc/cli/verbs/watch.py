@@ -14,17 +14,17 @@ exit codes: 0 ended by the operator; 1 a problem; 64 usage error
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import context, exits, live, options
-from nova_numa_pmc.cli.render import plans, screen, tables
+from nova_numa_pmc.cli.render import plans, tables
 from nova_numa_pmc.cli.verbs import plan as plan_command
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator
+
+    from nova_numa_pmc.core.rebalance import plan_records
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,49 +37,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, command: context.CommandContext | None = None) -> int:
     """Show plans until the operator ends the command; return the exit code."""
     command = command or context.CommandContext(args.root)
-    with live.until_interrupted():
-        if args.json or not command.terminal:
-            _print_all(args, command)
-        else:
-            _live(args, command)
+    if args.json or not command.terminal:
+        live.print_each(_frames(args, command, command.wait), args.json)
+    else:
+        live.redraw(lambda wait: _frames(args, command, wait), args.interval)
     return exits.OK
 
 
-def _print_all(args: argparse.Namespace, command: context.CommandContext) -> None:
-    printed_problems: set[str] = set()
-    for observed in command.samples(args.interval, command.wait):
-        plan, situation = command.propose(observed, args.horizon, args.guest)
-        if args.json:
-            print(json.dumps(plans.to_data(plan, situation, observed)), flush=True)
-        else:
-            live.print_once(
-                observed.problems, printed_problems, lambda line: print(line, file=sys.stderr)
-            )
-            print(
-                '\n'.join(plans.lines(plan, situation, args.horizon, observed)) + '\n', flush=True
-            )
+def _frames(
+    args: argparse.Namespace, command: context.CommandContext, wait: Callable[[float], None]
+) -> Iterator[live.Frame]:
+    """Yield a frame at the end of each interval."""
+    for observed in command.samples(args.interval, wait):
+        yield _frame(*command.propose(observed, args.horizon, args.guest), args.horizon, observed)
 
 
-def _live(args: argparse.Namespace, command: context.CommandContext) -> None:
-    with screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
-        display.draw(['measuring for %g s …  (q ends)' % args.interval])
-
-        def wait(duration_s: float) -> bool:
-            end_s = time.monotonic() + duration_s
-            while (left_s := end_s - time.monotonic()) > 0:
-                if read_key(left_s) == 'q':
-                    return True
-            return False
-
-        for observed in command.samples(args.interval, wait):
-            plan, situation = command.propose(observed, args.horizon, args.guest)
-            assert observed.sample is not None
-            display.draw(
-                [
-                    tables.node_table(observed.sample),
-                    '',
-                    *plans.lines(plan, situation, args.horizon, observed),
-                    '',
-                    *('problem: ' + tables.printable(problem) for problem in observed.problems),
-                ]
-            )
+def _frame(
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    payback_s: float,
+    observed: context.ObservedHost,
+) -> live.Frame:
+    assert observed.sample is not None
+    nodes = tables.node_table(observed.sample)
+    lines = plans.lines(plan, situation, payback_s, observed)
+    problems = ['problem: ' + tables.printable(problem) for problem in observed.problems]
+    return live.Frame(
+        observed.problems,
+        lambda: plans.to_data(plan, situation, observed),
+        lambda: lines,
+        lambda: [nodes, '', *lines, '', *problems],
+    )

@@ -29,11 +29,6 @@ class TestPace(unittest.TestCase):
     def test_a_whole_interval_passes_after_a_sample_that_took_too_long(self):
         self.assertEqual([100.0, 105.0, 122.0, 127.0], self.taken([0.0, 12.0, 1.0, 0.0]))
 
-    def test_sampling_ends_when_told_while_waiting(self):
-        self.assertEqual(
-            [], list(intervals.sample_every(lambda: 1, 5.0, lambda _s: True, Clock()))
-        )
-
     def test_a_replay_waits_between_samples_only(self):
         waited = []
         self.assertEqual(
