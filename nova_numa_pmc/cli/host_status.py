@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import demand_file
 from nova_numa_pmc.cli import context, pinned_threads
-from nova_numa_pmc.core import host_view, node_memory, pressure, rates
+from nova_numa_pmc.core import host_view, node_memory, pools, pressure, rates
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, processes
@@ -113,7 +113,56 @@ class GuestStatus(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
+class HostStatus(Record):
+    """State of a host.
+
+    :param absent: overrides of guests that are not running
+    :param problems: what could not be read or measured
+    :param pool: the floating pool, with the source that the agent published if it is the agent's
+    :param measured: whether the load was measured, and not taken from the publication
+    :param now_s, boottime_s: the time by CLOCK_REALTIME and by CLOCK_BOOTTIME [s]
+    """
+
+    agent: AgentStatus
+    nodes: tuple[NodeStatus, ...]
+    guests: tuple[GuestStatus, ...]
+    absent: tuple[overrides.Override, ...]
+    problems: tuple[str, ...]
+    pool: pools.Pool
+    measured: bool
+    now_s: float
+    boottime_s: float
+
+
+def read(command: context.CommandContext, observed: context.ObservedHost) -> HostStatus:
+    """Return the status of a host.
+
+    :raises StateError: the file of overrides cannot be read
+    """
+    agent, published = _agent(command)
+    guests, problems = _guests(command, observed)
+    running = {guest.uuid for guest in observed.guests}
+    pool = observed.pool
+    if published and published.pool_source and pool.source == pools.AGENT:
+        pool = pool._replace(source=published.pool_source)
+    return HostStatus(
+        agent,
+        _nodes(command, observed, published if agent.fresh else None),
+        guests,
+        tuple(
+            override
+            for override in overrides.read(command.root)[0].values()
+            if override.uuid not in running
+        ),
+        (*observed.problems, *problems),
+        pool,
+        observed.sample is not None,
+        time.time(),
+        time.clock_gettime(time.CLOCK_BOOTTIME),
+    )
+
+
+def _agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
     """Read the state of the agent.
 
     :returns: (the agent's status, its last publication or None if that cannot be read)
@@ -138,7 +187,7 @@ def agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | N
     ), published
 
 
-def nodes(
+def _nodes(
     command: context.CommandContext,
     observed: context.ObservedHost,
     publication: Publication | None,
@@ -204,7 +253,7 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
     return loads
 
 
-def guests(
+def _guests(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the status of each running guest, sorted by name, problems)."""
@@ -276,18 +325,3 @@ def _guest_status(
         None,
         tuple(pinned.items()),
     )
-
-
-def overrides_of_absent(
-    command: context.CommandContext, observed: context.ObservedHost
-) -> list[overrides.Override]:
-    """Return the overrides of guests that are not running.
-
-    :raises StateError: the file of overrides cannot be read
-    """
-    running = {guest.uuid for guest in observed.guests}
-    return [
-        override
-        for override in overrides.read(command.root)[0].values()
-        if override.uuid not in running
-    ]

@@ -40,6 +40,36 @@ def add_guest(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
+def add_guests(parser: argparse.ArgumentParser) -> None:
+    """Add the argument with the names of guests."""
+    parser.add_argument(
+        'guest',
+        nargs='*',
+        metavar='GUEST',
+        help='consider only these guests (name, uuid or libvirt id)',
+    )
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add ``--interval`` and ``--horizon``."""
+    from nova_numa_pmc.core.rebalance import planner  # not needed by most verbs
+
+    parser.add_argument(
+        '--interval',
+        type=intervals.parse_interval_s,
+        default=5.0,
+        metavar='SECONDS',
+        help='how long to measure (default: 5)',
+    )
+    parser.add_argument(
+        '--horizon',
+        type=intervals.parse_interval_s,
+        default=planner.PAYBACK_S,
+        metavar='SECONDS',
+        help='how long to assume that the load stays as it is (default: 10m)',
+    )
+
+
 def add_moving(parser: argparse.ArgumentParser) -> None:
     """Add the options of the verbs that move guests."""
     parser.add_argument('--yes', action='store_true', help='do not ask')

@@ -16,9 +16,8 @@ from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nova_numa_pmc.cli.host_status import AgentStatus, GuestStatus, NodeStatus
+    from nova_numa_pmc.cli.host_status import AgentStatus, GuestStatus, HostStatus, NodeStatus
     from nova_numa_pmc.core.demand.histories import GuestHistory
-    from nova_numa_pmc.state.overrides import Override
 
 _NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
     ('node', lambda node: str(node.id)),
@@ -46,7 +45,31 @@ _LEGEND = (
 )
 
 
-def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
+def to_lines(host: HostStatus) -> list[str]:
+    """Return the status as lines of text, without the problems."""
+    lines = [
+        *_agent_lines(host.agent, host.measured),
+        'floating pool: CPUs %s, %s'
+        % (format_cpulist(host.pool.cpus), pools.IN_WORDS.get(host.pool.source, host.pool.source)),
+        *_memory_lines(host.nodes),
+        '',
+        *tables.text(node_table(host.nodes)),
+    ]
+    if host.guests:
+        lines += ['', *tables.text(guest_table(host.guests, host.now_s, host.boottime_s))]
+    if host.absent:
+        lines += [
+            '',
+            'not running: '
+            + ', '.join(
+                '%s %s (%s)' % (override.name, override.uuid, override.what)
+                for override in host.absent
+            ),
+        ]
+    return lines
+
+
+def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     """Return the lines about the agent.
 
     :param measured: whether the command has measured the load itself; if so, nothing is said about
@@ -83,18 +106,6 @@ def agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
     return lines
 
 
-def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return the line about the floating pool: its CPUs, and the source of this knowledge.
-
-    :param published_source: the source that the agent published, or ''
-    """
-    source = published_source if pool.source == pools.AGENT and published_source else pool.source
-    return 'floating pool: CPUs %s, %s' % (
-        format_cpulist(pool.cpus),
-        pools.IN_WORDS.get(source, source),
-    )
-
-
 def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
     """Return the line about a node whose memory is not for guests."""
     return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
@@ -105,7 +116,7 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
     )
 
 
-def memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
+def _memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
     """Return a line for each node whose memory is not for guests."""
     return [
         memory_line(
@@ -237,23 +248,13 @@ def _memory_text(by_node: dict[int, int] | None) -> str:
     )
 
 
-def to_data(
-    agent: AgentStatus,
-    nodes: Iterable[NodeStatus],
-    guests: Iterable[GuestStatus],
-    absent: Iterable[Override],
-    problems: Iterable[str],
-    now_s: float,
-    boottime_s: float,
-) -> dict[str, Any]:
-    """Return the status as plain data.
-
-    :param absent: overrides of guests that are not running
-    :param now_s, boottime_s: as for :func:`guest_table`
-    """
+def to_data(host: HostStatus) -> dict[str, Any]:
+    """Return the status as plain data."""
     return {
-        'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),
-        'nodes': [node._asdict() for node in nodes],
+        'agent': dict(
+            host.agent._asdict(), paused=host.agent.paused and host.agent.paused._asdict()
+        ),
+        'nodes': [node._asdict() for node in host.nodes],
         'guests': [
             {
                 'uuid': status.guest.uuid,
@@ -273,10 +274,11 @@ def to_data(
                 'pinned': {name: format_cpulist(cpus) for name, cpus in status.pinned},
                 'promise': status.promise and status.promise._asdict(),
                 'moved': status.moved and status.moved.id,
-                'why': why(status, now_s, boottime_s),
+                'why': why(status, host.now_s, host.boottime_s),
             }
-            for status in guests
+            for status in host.guests
         ],
-        'not_running': [override.to_data() for override in absent],
-        'problems': list(problems),
+        'not_running': [override._asdict() for override in host.absent],
+        'problems': list(host.problems),
+        'pool': {'cpus': sorted(host.pool.cpus), 'source': host.pool.source},
     }

@@ -25,9 +25,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options, run_moves
+from nova_numa_pmc.cli import confirm, context, exits, options, output, run_moves
 from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import plan as plan_command
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    plan_command.configure(parser)
+    options.add_guests(parser)
+    options.add_measuring(parser)
+    options.add_common(parser)
     options.add_moving(parser)
 
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     observed = command.measure(args.interval, write_promises=True)
     plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:
-        plan_command.show(plan, situation, args.horizon, observed)
+        output.print_lines(plans.lines(plan, situation, args.horizon, observed), observed.problems)
     result = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
         result = run_moves.make_moves(

@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import context, exits, options, run_moves
-from nova_numa_pmc.cli.verbs import pin
+from nova_numa_pmc.cli import context, exits, options, output, run_moves
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.state import overrides
 
@@ -40,16 +39,25 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command.require_root()
     if not args.release:
         uuid, name = command.find_overridden(args.guest)
-        pin.record_override(command, overrides.Override(uuid, model.IGNORE, name), args)
+        _record(command, uuid, name, args.json)
         return exits.OK
     guest = command.find(args.guest)
     # The lock keeps an agent in the middle of a tick from writing back what is released here.
     with run_moves.hold_move_lock(command, 'ignore', args.wait):
-        pin.record_override(
-            command, overrides.Override(guest.uuid, model.IGNORE, guest.name), args
-        )
+        _record(command, guest.uuid, guest.name, args.json)
         _release(command, guest)
     return exits.OK
+
+
+def _record(command: context.CommandContext, uuid: str, name: str, as_json: bool) -> None:
+    """Record the override and print it."""
+    override = overrides.Override(uuid, model.IGNORE, name)
+    overrides.put(override, command.root)
+    output.print_override(
+        override,
+        'ignored: it is neither held nor moved, and left floating at its next start',
+        as_json,
+    )
 
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:

@@ -18,9 +18,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options, run_moves
-from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import plan as plan_command, status as status_command
+from nova_numa_pmc.cli import confirm, context, exits, host_status, options, output, run_moves
+from nova_numa_pmc.cli.render import plans, status
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    plan_command.add_measuring(parser)
+    options.add_measuring(parser)
     options.add_wait(parser)
     options.add_common(parser, 'print one JSON object with status and plan')
 
@@ -40,17 +39,15 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     can_ask = command.terminal and command.may_write and not args.json
     observed = command.measure(args.interval, write_promises=can_ask)
     plan, situation = command.propose(observed, args.horizon)
+    host = host_status.read(command, observed)
     if args.json:
         print(
             json.dumps(
-                {
-                    'status': status_command.to_data(command, observed),
-                    'plan': plans.to_data(plan, situation, observed),
-                }
+                {'status': status.to_data(host), 'plan': plans.to_data(plan, situation, observed)}
             )
         )
     else:
-        status_command.show(command, observed)
+        output.print_lines(status.to_lines(host), host.problems)
         print()
         print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:

@@ -16,11 +16,10 @@ its memory has followed; 64 usage error
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli import context, exits, options, output, run_moves
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, PageMoveError
 from nova_numa_pmc.host import cgroups
@@ -28,7 +27,6 @@ from nova_numa_pmc.state import history, overrides
 
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
 #: Memory that may be on other nodes without a move being made. QEMU's read-only pages take less;
 #: they stay behind when a guest is moved, and a second move would not fetch them.
@@ -61,41 +59,15 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
                     ''.join(entry.why for entry in result.entries) or 'interrupted by a signal',
                 )
             )
-    record_override(
-        command,
-        overrides.Override(uuid, model.PIN, name),
-        args,
+    override = overrides.Override(uuid, model.PIN, name)
+    overrides.put(override, command.root)
+    output.print_override(
+        override,
+        'pinned: it is held where it is and not moved',
+        args.json,
         result and run_moves.to_data(result),
     )
     return result.exit_code if result else exits.OK
-
-
-def record_override(
-    command: context.CommandContext,
-    override: overrides.Override,
-    args: argparse.Namespace,
-    result: dict[str, Any] | None = None,
-) -> None:
-    """Record an override and print it.
-
-    :param result: the result of the move that was made first, as plain data, or None
-    """
-    overrides.put(override, command.root)
-    if args.json:
-        print(json.dumps(dict(override.to_data(), outcome=result)))
-    else:
-        print(
-            '%s %s: %s'
-            % (
-                override.name,
-                override.uuid,
-                {
-                    model.PIN: 'pinned: it is held where it is and not moved',
-                    model.IGNORE: 'ignored: it is neither held nor moved, and left floating '
-                    'at its next start',
-                }[override.kind],
-            )
-        )
 
 
 def _move_to_node(

@@ -17,19 +17,13 @@ exit codes: 0 shown; 1 a problem; 64 usage error
 from __future__ import annotations
 
 import json
-import sys
-import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, host_status, intervals, options
-from nova_numa_pmc.cli.render import status, tables
-from nova_numa_pmc.core import pools
+from nova_numa_pmc.cli import context, exits, host_status, intervals, options, output
+from nova_numa_pmc.cli.render import status
 
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
-    from nova_numa_pmc.state.overrides import Override
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,71 +42,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     """Show the host's status; return the exit code."""
     command = command or context.CommandContext(args.root)
     observed = command.measure(args.interval) if args.interval else command.observe()
+    host = host_status.read(command, observed)
     if args.json:
-        print(json.dumps(to_data(command, observed)))
+        print(json.dumps(status.to_data(host)))
     else:
-        show(command, observed)
+        output.print_lines(status.to_lines(host), host.problems)
     return exits.OK
-
-
-def show(command: context.CommandContext, observed: context.ObservedHost) -> None:
-    """Print a host's status, and problems to stderr."""
-    agent, nodes, guests, absent, problems, source = _collect(command, observed)
-    lines = status.agent_lines(agent, observed.sample is not None)
-    lines.append(status.pool_line(observed.pool, source))
-    lines += status.memory_lines(nodes)
-    lines += ['', *tables.text(status.node_table(nodes))]
-    if guests:
-        lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]
-    if absent:
-        lines += [
-            '',
-            'not running: '
-            + ', '.join(
-                '%s %s (%s)' % (override.name, override.uuid, override.kind) for override in absent
-            ),
-        ]
-    print('\n'.join(lines), flush=True)
-    for problem in problems:
-        print('problem: ' + tables.printable(problem), file=sys.stderr)
-
-
-def to_data(command: context.CommandContext, observed: context.ObservedHost) -> dict[str, Any]:
-    """Return a host's status as plain data."""
-    agent, nodes, guests, absent, problems, source = _collect(command, observed)
-    return dict(
-        status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
-        pool={'cpus': sorted(observed.pool.cpus), 'source': source or observed.pool.source},
-    )
-
-
-def _collect(
-    command: context.CommandContext, observed: context.ObservedHost
-) -> tuple[
-    host_status.AgentStatus,
-    tuple[host_status.NodeStatus, ...],
-    tuple[host_status.GuestStatus, ...],
-    list[Override],
-    tuple[str, ...],
-    str,
-]:
-    """Return what is shown of a host.
-
-    :returns: (status of the agent, of the nodes, of the guests; overrides of guests that are not
-        running; problems; source of the agent's floating pool, or '' if that pool is not used)
-    """
-    agent, publication = host_status.agent(command)
-    guests, problems = host_status.guests(command, observed)
-    return (
-        agent,
-        host_status.nodes(command, observed, publication if agent.fresh else None),
-        guests,
-        host_status.overrides_of_absent(command, observed),
-        (*observed.problems, *problems),
-        publication.pool_source if publication and observed.pool.source == pools.AGENT else '',
-    )
-
-
-def _clocks() -> tuple[float, float]:
-    """Return (CLOCK_REALTIME, CLOCK_BOOTTIME) [s]."""
-    return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)

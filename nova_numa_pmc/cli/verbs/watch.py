@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import context, exits, live, options
 from nova_numa_pmc.cli.render import plans, tables
-from nova_numa_pmc.cli.verbs import plan as plan_command
 
 if TYPE_CHECKING:
     import argparse
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    plan_command.add_guests(parser)
-    plan_command.add_measuring(parser)
+    options.add_guests(parser)
+    options.add_measuring(parser)
     options.add_common(parser, 'print one JSON object per line')
 
 

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print what several verbs print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli.render import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nova_numa_pmc.state.overrides import Override
+
+
+def print_lines(lines: Iterable[str], problems: Iterable[str]) -> None:
+    """Print lines of text, and problems to stderr."""
+    print('\n'.join(lines), flush=True)
+    for problem in problems:
+        print('problem: ' + tables.printable(problem), file=sys.stderr)
+
+
+def print_override(
+    override: Override, effect: str, as_json: bool, result: dict[str, Any] | None = None
+) -> None:
+    """Print an override that was recorded.
+
+    :param effect: what it does, for the text
+    :param result: the result of the move that was made first, as plain data, or None
+    """
+    if as_json:
+        print(json.dumps(dict(override._asdict(), outcome=result)))
+    else:
+        print('%s %s: %s' % (override.name, override.uuid, effect))
