@@ -65,8 +65,10 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
             )
         )
     else:
-        print(render(rounds, host_by_name))
-        print('\n' + (render_weighers(nova_weights, passing_hosts) if nova_weights else why_none))
+        weigher_lines = (
+            weights_to_lines(nova_weights, passing_hosts) if nova_weights else [why_none]
+        )
+        print('\n'.join([*to_lines(rounds, host_by_name), '', *weigher_lines]))
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
 
 
@@ -123,8 +125,8 @@ def weights_to_data(
     }
 
 
-def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]) -> str:
-    """Return the weights as text, with a column for each weigher that distinguishes hosts."""
+def weights_to_lines(weights: nova_weighers.NovaWeights, passing_hosts: list[str]) -> list[str]:
+    """Return the weights as lines, with a column for each weigher that distinguishes hosts."""
     columns = [name for name, shares in weights.shares.items() if len(set(shares)) > 1]
     others = [name for name in weights.shares if name not in columns]
     order = _positions_by_weight(weights, passing_hosts)
@@ -137,7 +139,7 @@ def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]
         )
         for position in order[:_HOSTS_SHOWN]
     ]
-    lines = tables.text(tables.text_table(headings, rows, (0,)))
+    lines = tables.to_lines(tables.text_table(headings, rows, (0,)))
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
     if others:
@@ -145,8 +147,7 @@ def render_weighers(weights: nova_weighers.NovaWeights, passing_hosts: list[str]
     lines += [
         'left out: %s' % tables.printable('%s: %s' % pair) for pair in weights.failed.items()
     ]
-    lines += ['', 'chosen by all weighers: ' + tables.printable(passing_hosts[order[0]])]
-    return '\n'.join(lines)
+    return [*lines, '', 'chosen by all weighers: ' + tables.printable(passing_hosts[order[0]])]
 
 
 def _positions_by_weight(
@@ -235,10 +236,10 @@ def _outcome_to_data(outcome: Outcome) -> dict[str, Any]:
     return data
 
 
-def render(
+def to_lines(
     rounds: list[list[saved_hosts.HostDecision]], by_name: dict[str, saved_hosts.SavedHost]
-) -> str:
-    """Return the decision as text: the hosts in order, their nodes, and the chosen hosts."""
+) -> list[str]:
+    """Return the decision as lines: the hosts in order, their nodes, and the chosen hosts."""
     decisions = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
         (
@@ -250,7 +251,7 @@ def render(
         )
         for number, decision in enumerate(decisions, 1)
     ]
-    lines = tables.text(tables.text_table('order host share filter outcome', rows, (1, 3, 4)))
+    lines = tables.to_lines(tables.text_table('order host share filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
@@ -269,12 +270,15 @@ def render(
                     tables.percent(node['remote_ratio']),
                 )
             )
-    lines += [
+    return [
+        *lines,
         '',
-        *tables.text(tables.text_table('host node cpu bw link promised% vcpus rem%', rows, (0,))),
+        *tables.to_lines(
+            tables.text_table('host node cpu bw link promised% vcpus rem%', rows, (0,))
+        ),
+        '',
+        'chosen: ' + _chosen_text(rounds),
     ]
-    lines += ['', 'chosen: ' + _chosen_text(rounds)]
-    return '\n'.join(lines)
 
 
 def _chosen_text(rounds: list[list[saved_hosts.HostDecision]]) -> str:

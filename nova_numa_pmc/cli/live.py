@@ -26,14 +26,14 @@ class Frame(Record):
     """What is shown of one interval.
 
     :param problems: what could not be measured
-    :param to_data, as_lines, as_parts: return it as plain data, as lines of text without the
+    :param to_data, to_lines, to_parts: return it as plain data, as lines of text without the
         problems, and as the tables and lines to draw on a terminal
     """
 
     problems: Collection[str]
     to_data: Callable[[], dict[str, Any]]
-    as_lines: Callable[[], list[str]]
-    as_parts: Callable[[], list[tables.Table | str]]
+    to_lines: Callable[[], list[str]]
+    to_parts: Callable[[], list[tables.Table | str]]
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def print_each(frames: Iterator[Frame], as_json: bool) -> None:
                 print_once(
                     frame.problems, printed_problems, lambda line: print(line, file=sys.stderr)
                 )
-                print('\n'.join(frame.as_lines()) + '\n', flush=True)
+                print('\n'.join(frame.to_lines()) + '\n', flush=True)
 
 
 def redraw(
@@ -130,10 +130,10 @@ def redraw(
                     raise KeyboardInterrupt
                 on_key(key)
                 if frame is not None:
-                    display.draw(frame.as_parts())
+                    display.draw(frame.to_parts())
 
         display.draw(['measuring for %g s …  (q ends)' % interval_s])
         for frame in frames(wait):
-            display.draw(frame.as_parts())
+            display.draw(frame.to_parts())
         while True:
             wait(3600)

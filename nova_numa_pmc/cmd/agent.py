@@ -199,11 +199,11 @@ def _once(
     if args.json:
         print(json.dumps(json.loads(publication.encode(last_publication))))
     else:
-        print('\n'.join(as_lines(last_publication)))
+        print('\n'.join(to_lines(last_publication)))
     return 0
 
 
-def as_lines(publication: Publication) -> list[str]:
+def to_lines(publication: Publication) -> list[str]:
     """Return the publication as lines of text."""
     lines = ['over %.3g s, source: %s' % (publication.interval_s, publication.source or 'none')]
     for node, remote_ratio, demand_now_cores in publication.by_node():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 6
 
 
-def lines(
+def to_lines(
     plan: plan_records.Plan,
     situation: plan_records.Situation,
     payback_s: float,

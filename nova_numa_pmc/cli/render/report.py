@@ -182,7 +182,7 @@ def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
     return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
 
 
-def as_lines(
+def to_lines(
     recorded: summary.RecordedSeries, comparison: Sequence[WindowComparison] | None
 ) -> list[str]:
     """Return the report as lines of text."""
@@ -206,11 +206,11 @@ def as_lines(
     ]
     lines += ['', 'median / 95th percentile', '']
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
-    lines += tables.text(_spread_table('node', nodes))
+    lines += tables.to_lines(_spread_table('node', nodes))
     if recorded.guests:
         lines += [
             '',
-            *tables.text(
+            *tables.to_lines(
                 _spread_table('guest', [series for _uuid, series in _guests_by_name(recorded)])
             ),
         ]
@@ -229,9 +229,9 @@ def _comparison_lines(comparison: Sequence[WindowComparison]) -> list[str]:
     lines: list[str] = []
     for compared in comparison:
         if compared.kind != 'guest':
-            lines += ['', *tables.text(comparison_table(compared.name, compared.metrics))]
+            lines += ['', *tables.to_lines(comparison_table(compared.name, compared.metrics))]
     guests = [compared for compared in comparison if compared.kind == 'guest']
-    return lines + (['', *tables.text(_guests_table(guests))] if guests else [])
+    return lines + (['', *tables.to_lines(_guests_table(guests))] if guests else [])
 
 
 def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:

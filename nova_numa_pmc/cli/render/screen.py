@@ -53,7 +53,7 @@ class PlainScreen:
         width, height = shutil.get_terminal_size()
         lines: list[str] = []
         for part in parts:
-            lines += [part[:width]] if isinstance(part, str) else tables.text(part, width)
+            lines += [part[:width]] if isinstance(part, str) else tables.to_lines(part, width)
         self._stream.write(
             _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
         )

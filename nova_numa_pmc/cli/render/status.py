@@ -53,10 +53,10 @@ def to_lines(host: HostStatus) -> list[str]:
         % (format_cpulist(host.pool.cpus), pools.IN_WORDS.get(host.pool.source, host.pool.source)),
         *_memory_lines(host.nodes),
         '',
-        *tables.text(node_table(host.nodes)),
+        *tables.to_lines(node_table(host.nodes)),
     ]
     if host.guests:
-        lines += ['', *tables.text(guest_table(host.guests, host.now_s, host.boottime_s))]
+        lines += ['', *tables.to_lines(guest_table(host.guests, host.now_s, host.boottime_s))]
     if host.absent:
         lines += [
             '',

@@ -332,7 +332,7 @@ def align(table: Table) -> list[list[Cell]]:
     ]
 
 
-def text(table: Table, width: int | None = None) -> list[str]:
+def to_lines(table: Table, width: int | None = None) -> list[str]:
     """Return a table as lines of plain text, cut off at ``width`` characters unless it is None."""
     lines = [GAP.join(cell.text for cell in line).rstrip() for line in align(table)]
     return [

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     observed = command.measure(args.interval, write_promises=True)
     plan, situation = command.propose(observed, args.horizon, args.guest)
     if not args.json:
-        output.print_lines(plans.lines(plan, situation, args.horizon, observed), observed.problems)
+        output.print_lines(
+            plans.to_lines(plan, situation, args.horizon, observed), observed.problems
+        )
     result = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):
         result = run_moves.make_moves(

@@ -125,7 +125,7 @@ def run(
     if args.json:
         print(json.dumps(dict(calibration.to_data(measured), problems=problems), indent=2))
     else:
-        print('\n'.join(as_lines(measured, args.out)))
+        print('\n'.join(to_lines(measured, args.out)))
     return exits.OK
 
 
@@ -341,7 +341,7 @@ def _firmware_latencies_ns(
     return [[latencies_ns.get((from_id, to_id)) for to_id in ids] for from_id in ids]
 
 
-def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
+def to_lines(measured: calibration.Calibration, path: str) -> list[str]:
     """Return a calibration as lines of text.
 
     :param path: the file to which it was saved
@@ -361,7 +361,7 @@ def as_lines(measured: calibration.Calibration, path: str) -> list[str]:
         )
     ]
     return [
-        *tables.text(tables.text_table(headings, rows)),
+        *tables.to_lines(tables.text_table(headings, rows)),
         '',
         'saved in %s; the same values as options, which override the file:' % path,
         '',

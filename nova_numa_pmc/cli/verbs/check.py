@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     else:
-        print(render(roles, findings))
+        print('\n'.join(to_lines(roles, findings)))
     has_errors = any(finding.severity == ERROR for finding in findings)
     return exits.PROBLEM if has_errors else exits.OK
 
@@ -142,8 +142,8 @@ def _to_data(finding: Finding) -> dict[str, str]:
     return data
 
 
-def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
-    """Return the findings as text, each with its remedy."""
+def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:
+    """Return the findings as lines of text, each with its remedy."""
     lines = []
     for finding in findings:
         lines.append('%s: %s [%s]' % (finding.severity, finding.message, finding.code))
@@ -163,7 +163,7 @@ def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
             ', '.join(counts) or 'nothing wrong',
         )
     )
-    return '\n'.join(lines)
+    return lines
 
 
 def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(to_data(summary), indent=2))
     elif summary.decisions:
-        print('\n'.join(render(summary)))
+        print('\n'.join(to_lines(summary)))
     if summary.broken:
         print('%d lines cannot be read and are left out' % summary.broken, file=sys.stderr)
     if not summary.decisions:
@@ -86,7 +86,7 @@ def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
     }
 
 
-def render(summary: shadow_log.ShadowSummary) -> list[str]:
+def to_lines(summary: shadow_log.ShadowSummary) -> list[str]:
     """Return the summary as lines of text."""
     lines = [
         '%d decisions from %s to %s'
@@ -117,5 +117,5 @@ def render(summary: shadow_log.ShadowSummary) -> list[str]:
     ]
     if rows:
         headings = ('figure', 'decisions', 'chosen', 'would have been')
-        lines += ['', *tables.text(tables.text_table(headings, rows, (0,)))]
+        lines += ['', *tables.to_lines(tables.text_table(headings, rows, (0,)))]
     return lines

@@ -38,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the selection, which may be empty; return the exit code."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
     selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
-    print(json.dumps(to_data(selection), indent=2) if args.json else render(selection))
+    if args.json:
+        print(json.dumps(to_data(selection), indent=2))
+    else:
+        print('\n'.join(to_lines(selection)))
     return exits.OK
 
 
@@ -67,8 +70,8 @@ def encoding(event: events.Event) -> str:
     return text
 
 
-def render(selection: events.Selection) -> str:
-    """Return the selection as text."""
+def to_lines(selection: events.Selection) -> list[str]:
+    """Return the selection as lines of text."""
     title = (
         selection.row.title
         if selection.row
@@ -92,7 +95,7 @@ def render(selection: events.Selection) -> str:
         roles_by_reason.setdefault(reason, []).append(role)
     for reason, roles in roles_by_reason.items():
         lines.append('not counted: %s: %s' % (', '.join(roles), reason))
-    return '\n'.join(lines)
+    return lines
 
 
 def _without_repetitions(selected: Iterable[events.Event]) -> Iterable[events.Event]:

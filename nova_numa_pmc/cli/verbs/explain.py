@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
             )
         )
     else:
-        print(render(guest, decision, recorded, places, withheld))
+        print('\n'.join(to_lines(guest, decision, recorded, places, withheld)))
     has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PINNED
     return exits.OK if has_place else exits.PROBLEM
 
@@ -244,14 +244,14 @@ def _place_data(place: dry_run.PossiblePlace) -> dict[str, Any]:
     }
 
 
-def render(
+def to_lines(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
     places: Sequence[dry_run.PossiblePlace],
     withheld: Sequence[tuple[model.Node, model.NodeMemory]] = (),
-) -> str:
-    """Return the explanation as text, from what :func:`to_data` takes."""
+) -> list[str]:
+    """Return the explanation as lines of text, from what :func:`to_data` takes."""
     assert decision.view is not None
     lines = [
         '%s, %d vCPUs, %s: %s'
@@ -274,8 +274,13 @@ def render(
         )
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
-    lines += ['', *tables.text(_node_table(decision.view)), '', *tables.text(_place_table(places))]
-    return '\n'.join(lines).rstrip()
+    return [
+        *lines,
+        '',
+        *tables.to_lines(_node_table(decision.view)),
+        '',
+        *tables.to_lines(_place_table(places)),
+    ]
 
 
 def _node_table(view: model.HostView) -> tables.Table:

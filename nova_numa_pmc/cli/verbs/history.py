@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         for entry in entries:
             print(json.dumps(history.to_data(entry)))
     else:
-        print('\n'.join(tables.text(table(entries))) if entries else 'no moves in the history')
+        print('\n'.join(tables.to_lines(table(entries))) if entries else 'no moves in the history')
     if unreadable_count:
         print(
             '%d lines of the history cannot be read and are left out' % unreadable_count,

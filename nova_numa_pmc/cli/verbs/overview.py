@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     else:
         output.print_lines(status.to_lines(host), host.problems)
         print()
-        print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
+        print('\n'.join(plans.to_lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:
         return exits.OK
     if not can_ask or not confirm.ask_operator(command, 'make these moves?'):

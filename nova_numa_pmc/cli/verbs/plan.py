@@ -41,5 +41,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     if args.json:
         print(json.dumps(plans.to_data(plan, situation, observed)))
     else:
-        output.print_lines(plans.lines(plan, situation, args.horizon, observed), observed.problems)
+        output.print_lines(
+            plans.to_lines(plan, situation, args.horizon, observed), observed.problems
+        )
     return exits.NOT_MADE if plan.moves else exits.OK

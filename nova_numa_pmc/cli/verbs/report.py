@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.to_data(recorded, comparison, plot_paths), indent=2))
     else:
-        print('\n'.join(report.as_lines(recorded, comparison)))
+        print('\n'.join(report.to_lines(recorded, comparison)))
         for path in plot_paths:
             print('drawn: %s' % path)
     return exits.OK

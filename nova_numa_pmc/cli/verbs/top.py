@@ -105,8 +105,8 @@ def _frame(sample: Sample, args: argparse.Namespace) -> live.Frame:
     return live.Frame(
         sample.problems,
         lambda: sample_records.to_data(sample),
-        lambda: as_lines(sample, args.sort),
-        lambda: as_parts(sample, args.sort, screen.height()),
+        lambda: to_lines(sample, args.sort),
+        lambda: to_parts(sample, args.sort, screen.height()),
     )
 
 
@@ -144,15 +144,15 @@ def _last_sample(samples: Iterator[Sample], path: str) -> collections.deque[Samp
     return last_sample
 
 
-def as_lines(sample: Sample, sort: str) -> list[str]:
+def to_lines(sample: Sample, sort: str) -> list[str]:
     """Return a sample as lines of plain text, without its problems."""
     lines: list[str] = []
-    for part in as_parts(sample._replace(problems=()), sort):
-        lines += [part] if isinstance(part, str) else tables.text(part)
+    for part in to_parts(sample._replace(problems=()), sort):
+        lines += [part] if isinstance(part, str) else tables.to_lines(part)
     return lines
 
 
-def as_parts(sample: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
+def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
     """Return a sample as tables and lines, with only as many guests as the screen has room for.
 
     :param height: number of the screen's lines; None: all guests are shown

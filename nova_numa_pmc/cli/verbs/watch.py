@@ -59,7 +59,7 @@ def _frame(
 ) -> live.Frame:
     assert observed.sample is not None
     nodes = tables.node_table(observed.sample)
-    lines = plans.lines(plan, situation, payback_s, observed)
+    lines = plans.to_lines(plan, situation, payback_s, observed)
     problems = ['problem: ' + tables.printable(problem) for problem in observed.problems]
     return live.Frame(
         observed.problems,

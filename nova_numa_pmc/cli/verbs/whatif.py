@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(to_data(choices, conf), indent=2, sort_keys=True))
     else:
-        print('\n'.join(render(choices)))
+        print('\n'.join(to_lines(choices)))
     return exits.OK
 
 
@@ -107,7 +107,7 @@ def _choice_to_data(choice: what_if_hosts.WhatIfChoice) -> dict[str, object]:
     return data
 
 
-def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     """Return the comparison as lines of text."""
     changed = [choice for choice in choices if choice.changed]
     lines = [
@@ -124,12 +124,12 @@ def render(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
             tables.number(_mean(choice.loss_without for choice in choices), 4),
         ),
     ]
-    lines += _render_without_room(choices)
-    lines += _render_changed(changed)
+    lines += _room_lines(choices)
+    lines += _changed_lines(changed)
     return lines
 
 
-def _render_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+def _room_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     counts = (
         sum(choice.host is None for choice in choices),
         sum(choice.host_without is None for choice in choices),
@@ -139,7 +139,7 @@ def _render_without_room(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]
     return ['no host had room for %d instances (without the weigher: %d)' % counts]
 
 
-def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
+def _changed_lines(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     lines = []
     rows = [
         (
@@ -153,7 +153,7 @@ def _render_changed(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     ]
     if rows:
         headings = 'request without pressure with pressure'
-        lines += ['', *tables.text(tables.text_table(headings, rows, (1, 3)))]
+        lines += ['', *tables.to_lines(tables.text_table(headings, rows, (1, 3)))]
     if len(changed) > _CHOICES_SHOWN:
         lines.append('and %d more' % (len(changed) - _CHOICES_SHOWN))
     return lines

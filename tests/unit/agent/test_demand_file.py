@@ -94,7 +94,7 @@ class PublishTest(RememberingCase):
         found = host_status._loads_of_publication(self.published())[0]
         self.assertGreater(found['demand_cores'], 1.8)
         self.assertEqual(0.0, found['demand_now_cores'])
-        self.assertIn('(now 0.00)', agent.as_lines(self.published())[1])
+        self.assertIn('(now 0.00)', agent.to_lines(self.published())[1])
 
     def test_where_recording_demand_fails_the_interval_counts(self):
         self.start(1)

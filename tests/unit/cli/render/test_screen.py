@@ -11,7 +11,7 @@ from nova_numa_pmc.cli.render import screen
 from nova_numa_pmc.cli.verbs import top
 from tests.fixtures import samples
 
-PARTS = top.as_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)
+PARTS = top.to_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)
 
 
 class Terminal(io.StringIO):
@@ -50,7 +50,7 @@ class TestScreens(unittest.TestCase):
     def test_a_name_is_not_read_as_markup(self):
         sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
         self.assertIn(
-            '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.as_parts(sample, 'name'))
+            '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.to_parts(sample, 'name'))
         )
 
     def test_without_rich_the_screen_is_plain(self):

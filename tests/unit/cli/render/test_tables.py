@@ -111,7 +111,7 @@ class TestTables(unittest.TestCase):
 
     def test_a_name_cannot_steer_the_terminal(self):
         shown = '\n'.join(
-            tables.text(
+            tables.to_lines(
                 tables.guest_table(
                     samples.sample(
                         guests=(samples.guest()._replace(name='\x1b[2Jevil\n\u202e\ud800'),)
@@ -132,5 +132,5 @@ class TestTables(unittest.TestCase):
         )
 
     def test_lines_are_cut_to_a_terminals_width(self):
-        for line in tables.text(tables.guest_table(samples.sample()), 40):
+        for line in tables.to_lines(tables.guest_table(samples.sample()), 40):
             self.assertLessEqual(len(line), 40)

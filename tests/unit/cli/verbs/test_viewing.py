@@ -108,7 +108,7 @@ class TestTop(Viewing):
         for height in (12, 24, 70):
             lines = sum(
                 1 if isinstance(part, str) else 1 + len(part.rows) + len(part.notes)
-                for part in top.as_parts(many, 'name', height)
+                for part in top.to_parts(many, 'name', height)
             )
             self.assertLessEqual(lines, max(height, 14))
 
