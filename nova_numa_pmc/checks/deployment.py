@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check how libvirt and Nova are deployed, as that may change what an operator has to do.
+"""Check how libvirt is deployed, as that may change what an operator has to do.
 
 kolla and openstack-helm run libvirt and nova-compute in containers that share the host's pid and
 cgroup namespaces. Each container has a file system of its own, which contains the hook, the
@@ -17,8 +17,6 @@ from nova_numa_pmc.host import confinement, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from nova_numa_pmc.host.processes import Process
 
 #: (part of the name of a container's control group, the tool that deployed it).
 _DEPLOYMENTS = (
@@ -59,21 +57,6 @@ def check_libvirt(root: str) -> Iterator[Finding]:
             finding.NOTE,
             'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
             'where a guide tells you to reload libvirtd, reload virtqemud',
-        )
-
-
-def check_container(process: Process | None) -> Iterator[Finding]:
-    """Check that this command sees the files of a containerised service.
-
-    :param process: the service; None: it is not running
-    """
-    if process is not None and not process.same_root:
-        yield Finding(
-            'service-in-container',
-            finding.NOTE,
-            '%s (pid %d) runs in a container: its configuration is read through %s, but its '
-            'Python is not queried' % (process.name, process.pid, process.root),
-            'run "nova-numa-rebalance check" in the container as well',
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that nova-compute loads the compute monitor, and find the reason if it does not.
+"""Check that nova-compute loads the compute monitor and sends its metrics, or find the reason.
 
 nova/compute/monitors/__init__.py shows how Nova loads monitors: names without a namespace are in
 ``cpu``, only one monitor of each namespace is loaded, and an entry point's target has to be in
@@ -14,11 +14,10 @@ from nova_numa_pmc import finding
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from nova_numa_pmc.checks.interpreter import InterpreterModules
     from nova_numa_pmc.host.nova_conf import NovaConf
-    from nova_numa_pmc.host.processes import Process
 
 #: The full name of our monitor in ``compute_monitors``.
 NAME = 'cpu.numa_pmc'
@@ -181,28 +180,6 @@ def _check_entry_point(modules: InterpreterModules, pip: str) -> Iterator[Findin
             'the entry point numa_pmc points to %s: Nova loads monitors only from its own package'
             % ', '.join(targets),
             pip,
-        )
-
-
-def check_restarted(
-    process: Process | None, conf: NovaConf, changed_s: Mapping[str, float]
-) -> Iterator[Finding]:
-    """Check that a service has read its configuration files since they last changed.
-
-    :param process: the service; None: it is not running
-    :param changed_s: {path: time of the last change [s since the epoch]}
-    """
-    if process is None or process.started_s is None:
-        return
-    changed_paths = [path for path in conf.files if changed_s.get(path, 0) > process.started_s]
-    if changed_paths:
-        yield Finding(
-            '%s-not-restarted' % process.name,
-            finding.WARNING,
-            '%s (pid %d) was started before %s last changed'
-            % (process.name, process.pid, ', '.join(changed_paths)),
-            'restart %s' % process.name,
-            changed_paths[0],
         )
 
 

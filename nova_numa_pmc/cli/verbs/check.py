@@ -32,11 +32,12 @@ from nova_numa_pmc.checks import (
     monitor,
     published,
     scheduler,
+    service,
 )
 from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding
+from nova_numa_pmc.finding import ERROR, SEVERITIES, WARNING, Finding
 from nova_numa_pmc.host import confinement, nova_conf, processes
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     yield lambda: published.check_paused(host_options.below(root, directory))
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
-    yield lambda: _check_service(COMPUTE, process, conf)
+    # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
+    yield lambda: service.check_service(processes.NOVA_COMPUTE, process, conf, required=False)
     yield lambda: capacity.check_withheld_memory(root, conf)
     if conf.files:
         monitor.read_options(conf)
@@ -218,7 +220,7 @@ def _controller(args: argparse.Namespace, query: Query | None) -> Iterator[Check
     """Yield the checks of a controller."""
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
-    yield lambda: _check_service(CONTROLLER, process, conf)
+    yield lambda: service.check_service(processes.NOVA_SCHEDULER, process, conf, required=True)
     if conf.files:
         placement = _placement_conf(args)
         yield lambda: scheduler.check_weigher(conf)
@@ -255,43 +257,13 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
     return nova_conf.NovaConf([path])
 
 
-def _check_service(
-    role: str, process: processes.Process | None, conf: nova_conf.NovaConf
-) -> Iterator[Finding]:
-    """Check that a service runs, not in a container, and with its current configuration."""
-    service = _SERVICES[role]
-    yield from deployment.check_container(process)
-    if process is None:
-        yield Finding(
-            '%s-not-running' % service,
-            NOTE,
-            '%s is not running here' % service,
-            'start it, or use --role to say what to check',
-        )
-    if not conf.files:
-        # A host that runs libvirt but no Nova service needs no such file.
-        severity = ERROR if process or role == CONTROLLER else WARNING
-        yield from conf.findings or [
-            Finding(
-                'nova-conf-missing',
-                severity,
-                'no configuration file of %s found' % service,
-                'specify it with --nova-conf',
-            )
-        ]
-    yield from monitor.check_restarted(
-        process, conf, {path: os.stat(path).st_mtime for path in conf.files}
-    )
-
-
 def _query(
     args: argparse.Namespace, role: str, process: processes.Process | None, query: Query | None
 ) -> interpreter.InterpreterModules | None:
     """Query the service's interpreter; None if it is not found or in a container."""
-    service = _SERVICES[role]
     if query is None or (process is not None and not process.same_root):
         return None
-    python = interpreter.python_of(process, '/usr/bin/' + service, args.root)
+    python = interpreter.python_of(process, '/usr/bin/' + _SERVICES[role], args.root)
     if python is None:
         return None
     return query(python, (process.uid, process.gid) if process else None)

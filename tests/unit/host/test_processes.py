@@ -2,7 +2,7 @@
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import deployment
+from nova_numa_pmc.checks import deployment, service
 from nova_numa_pmc.host import processes
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -75,7 +75,7 @@ class ProcessesTest(unittest.TestCase):
         self.assertFalse(found.same_root)
         self.assertEqual(self.root + '/proc/30/root/etc/nova', found.path('/etc/nova'))
         self.assertEqual(
-            ['service-in-container'], [f.code for f in deployment.check_container(found)]
+            ['service-in-container'], [f.code for f in service.check_container(found)]
         )
         self.assertEqual('kolla (podman)', deployment.deployment(self.root, 30))
 

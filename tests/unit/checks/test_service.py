@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.checks import service
+from nova_numa_pmc.finding import ERROR, NOTE, WARNING
+from nova_numa_pmc.host import nova_conf, processes
+from tests.fixtures.services import add_process
+from tests.fixtures.sysfs import write
+
+
+class ServiceTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def process(self):
+        add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
+        return processes.find(self.root, 'nova-compute')
+
+    def test_a_service_without_configuration_is_an_error_only_where_it_is_needed(self):
+        stopped = ('nova-compute-not-running', NOTE)
+        for process, required, expected in (
+            (None, False, [stopped, ('nova-conf-missing', WARNING)]),
+            (None, True, [stopped, ('nova-conf-missing', ERROR)]),
+            (self.process(), False, [('nova-conf-missing', ERROR)]),
+        ):
+            with self.subTest(expected):
+                found = service.check_service(
+                    'nova-compute', process, nova_conf.NovaConf([]), required
+                )
+                self.assertEqual(expected, [(each.code, each.severity) for each in found])
+
+    def test_a_nova_compute_older_than_its_configuration_is_found(self):
+        write(self.root, 'nova.conf', '[DEFAULT]\n')
+        conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
+        process = self.process()
+        for changed_s, expected in ((1_999, []), (2_001, ['nova-compute-not-restarted'])):
+            with self.subTest(changed_s=changed_s):
+                found = service.check_restarted(process, conf, {conf.files[0]: changed_s})
+                self.assertEqual(expected, [each.code for each in found])
+        self.assertEqual([], list(service.check_restarted(None, conf, {conf.files[0]: 9_999})))
