@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.sampling import Sampler
 
-#: The rebalancer's memory in the state directory, which outlasts a restart of the agent. The name
-#: is historical: hosts already have such a file.
-FILE = 'ledger'
+#: The rebalancer's memory in the state directory, which outlasts a restart of the agent.
+FILE = 'rebalance-memory'
 _SIZE_MAX_BYTES = 4 << 20
 
 
@@ -126,7 +125,7 @@ class Rebalancer:
             saved = json.loads(data) if data else {}
             if saved.get('boot_id') != files.read_boot_id(self._root):
                 return RebalanceMemory()  # the times in the file are those of another boot
-            return rebalance_memory_format.from_data(saved['ledger'])
+            return rebalance_memory_format.from_data(saved['memory'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
                 '%s: %s: the regret of moves is counted from zero again',
@@ -138,7 +137,7 @@ class Rebalancer:
     def _save(self, memory: RebalanceMemory) -> None:
         saved = {
             'boot_id': files.read_boot_id(self._root),
-            'ledger': rebalance_memory_format.to_data(memory),
+            'memory': rebalance_memory_format.to_data(memory),
         }
         state_files.write(self._directory, FILE, json.dumps(saved).encode())
 

@@ -28,7 +28,7 @@ def check_options(root: str) -> Iterator[Finding]:
     path = host_options.below(root, host_options.PATH)
     for problem in host_options.read(path).problems:
         yield Finding(
-            'settings',
+            'option-invalid',
             finding.WARNING,
             problem,
             'correct it; until then the hook uses the default',

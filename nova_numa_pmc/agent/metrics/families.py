@@ -218,7 +218,7 @@ def _agent(scrape: Scrape, version: str) -> Iterator[core.Metric]:
         tick.now.realtime_s,
     )
     yield _gauge(
-        'agent_troubles',
+        'agent_failing',
         'Stages of a tick and guests that are currently failing',
         tick.failing_count,
     )

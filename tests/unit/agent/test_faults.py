@@ -309,7 +309,12 @@ class StateDirectoryTest(AgentCase):
             self.assertLess(len(told), 14, told)
 
     def test_files_that_break_in_the_state_directory_are_written_anew(self):
-        for at_s, name in ((10, 'promises'), (20, 'host'), (30, 'ledger'), (40, 'moves')):
+        for at_s, name in (
+            (10, 'promises'),
+            (20, 'host'),
+            (30, 'rebalance-memory'),
+            (40, 'moves'),
+        ):
             for data in (b'', b'\0' * 4096, b'{"schema": "9.0"}', b'[' * 100000):
                 with self.subTest(name=name, data=data[:9]), foreseen(self):
                     path = os.path.join(self.directory, name)
@@ -321,12 +326,12 @@ class StateDirectoryTest(AgentCase):
     def test_a_state_directory_that_cannot_be_written_is_told_once(self):
         """As on a full file system: the temporary file cannot be made."""
         with foreseen(self) as told:
-            for name in ('host', 'promises', 'ledger'):
+            for name in ('host', 'promises', 'rebalance-memory'):
                 os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))
             self.launch(2)
             for at_s in (10, 15, 20):
                 self.assertIsNotNone(self.tick(self.made, at_s).sample)
-            for name in ('host', 'promises', 'ledger'):
+            for name in ('host', 'promises', 'rebalance-memory'):
                 shutil.rmtree(os.path.join(self.directory, name + '.tmp'))
             self.tick(self.made, 25)
         self.assertEqual(1, sum('publishing fails' in text for text in told), told)

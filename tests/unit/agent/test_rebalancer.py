@@ -62,15 +62,15 @@ class RebalancingTest(RebalancingCase):
         self.load(5)
         self.tick(made, 0)
         self.tick(made, 5)
-        self.assertTrue(os.path.exists(os.path.join(self.directory, 'ledger')))
+        self.assertTrue(os.path.exists(os.path.join(self.directory, 'rebalance-memory')))
         for damage in (None, b'{', b'[]', b'{"boot_id": "x"}'):
             if damage:
-                with open(os.path.join(self.directory, 'ledger'), 'wb') as file:
+                with open(os.path.join(self.directory, 'rebalance-memory'), 'wb') as file:
                     file.write(damage)
             self.tick(self.open(), 10)
 
     def test_a_move_that_cannot_be_recorded_is_neither_made_nor_counted(self):
-        made, path = self.open(), os.path.join(self.directory, 'ledger')
+        made, path = self.open(), os.path.join(self.directory, 'rebalance-memory')
         self.tick(made, 0)
         os.mkdir(path)
         with self.assertLogs(LOG, 'WARNING') as logs:
