@@ -40,10 +40,6 @@ class Override(Record):
     kind: str
     name: str
 
-    def to_data(self) -> dict[str, str]:
-        """Return the override as plain data, as --json prints it."""
-        return {'uuid': self.uuid, 'what': self.kind, 'name': self.name}
-
 
 def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
     """Read the overrides, leaving out and reporting malformed lines.

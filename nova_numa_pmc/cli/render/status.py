@@ -62,7 +62,7 @@ def to_lines(host: HostStatus) -> list[str]:
             '',
             'not running: '
             + ', '.join(
-                '%s %s (%s)' % (override.name, override.uuid, override.what)
+                '%s %s (%s)' % (override.name, override.uuid, override.kind)
                 for override in host.absent
             ),
         ]

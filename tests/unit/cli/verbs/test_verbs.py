@@ -93,7 +93,7 @@ class PinTest(OperatingCase):
 
     def test_pin_keeps_a_guest_where_it_is(self):
         code, said = self.json('pin', '7')  # libvirt's id, which all have here
-        self.assertEqual((exits.OK, 'pin', None), (code, said['what'], said['outcome']))
+        self.assertEqual((exits.OK, 'pin', None), (code, said['kind'], said['outcome']))
         self.assertEqual({said['uuid']: 'pin'}, self.whats())
 
     def test_pin_moves_a_guest_to_the_node_asked_for(self):
