@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TestCases that several test modules derive from, each with the host that it builds.
+"""TestCases from which several test modules derive, each with the host that it builds.
 
-What holds no test case, builders, fakes, example values, strategies, is in ``tests/fixtures``.
-No test module imports another one.
+Builders, fakes, example values and strategies, which are not test cases, are in
+``tests/fixtures``. No test module imports another one.
 """

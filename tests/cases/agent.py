@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent on a host of two nodes, whose guests a test lets come, run and go."""
+"""The agent on a host with two nodes, whose guests a test starts, runs and ends."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ START_NS = 10**15
 
 
 class AgentCase(unittest.TestCase):
-    """A host of two nodes with four CPUs each, without a PMU, and its agent."""
+    """A host with two nodes of four CPUs each, without a PMU, and its agent."""
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -75,7 +75,7 @@ class AgentCase(unittest.TestCase):
         return record.promises if record else {}
 
     def busy(self, at_s, node0, node1):
-        """Let the CPUs of each node have been busy for so many seconds in all."""
+        """Set the total time in seconds for which the CPUs of each node have been busy."""
         self.host.busy(
             {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
             dict.fromkeys(range(8), 0),

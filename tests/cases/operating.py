@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator at a host with an uneven load: commands run there, questions answered."""
+"""An operator who runs commands, and answers their questions, on a host with an uneven load."""
 
 import argparse
 import contextlib
@@ -15,7 +15,7 @@ from tests.cases.rebalancing import RebalancingCase
 
 
 class OperatingCase(RebalancingCase):
-    """Three guests that want two cores more than their node has, beside an idle node."""
+    """Three guests that want two cores more than their node has, next to an idle node."""
 
     def setUp(self):
         super().setUp()
@@ -25,7 +25,7 @@ class OperatingCase(RebalancingCase):
             self.hold(number, '0-3')
 
     def hold(self, number, cpus):
-        """Let a guest's cpuset be so, as if any process had written it."""
+        """Set a guest's cpuset, as if another process had written it."""
         tree = self.kernel.memories[4000 + number].tree
         for directory in tree.children:
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
@@ -50,7 +50,7 @@ class OperatingCase(RebalancingCase):
         return self.answers.pop(0)
 
     def step(self):
-        """Between two steps of a move; the test's signals come at their steps."""
+        """Run between two steps of a move; return the signal that the test set for this step."""
         self.steps += 1
         return (
             self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None

@@ -15,7 +15,7 @@ PAGES = 300
 
 
 class TwoNodes(GuestMemory):
-    """A guest's pages on a host that has no third node."""
+    """A guest's pages on a host without a third node."""
 
     def tell(self):
         super().tell()
@@ -23,11 +23,11 @@ class TwoNodes(GuestMemory):
 
 
 class Kernel(KernelPort):
-    """move_pages(2) and writes of cpusets for several guests."""
+    """Emulate move_pages(2) and writes of cpusets for several guests."""
 
     def __init__(self):
         self.memories = {}
-        self.before = lambda: None  # called before and after whatever changes something
+        self.before = lambda: None  # called before and after each change
 
     def locate(self, pid, addresses):
         return self.memories[pid].locate(pid, addresses)
@@ -48,7 +48,7 @@ class Kernel(KernelPort):
 
 
 class RebalancingCase(AgentCase):
-    """Three guests that want two cores more than their node has, beside an idle node."""
+    """Three guests that want two cores more than their node has, next to an idle node."""
 
     NUMBERS: tuple[int, ...] = (1, 2, 3)
 
@@ -72,7 +72,7 @@ class RebalancingCase(AgentCase):
         return made
 
     def load(self, at_s):
-        """Let node 0 be full and its guests wait, for so long."""
+        """Keep node 0 fully busy, with guests that wait, up to this time."""
         for number in self.NUMBERS:
             self.run_to(number, at_s * 4 / 3, at_s * 2 / 3)
         self.host.busy(
@@ -96,7 +96,7 @@ class RebalancingCase(AgentCase):
         raise AssertionError('it does not end')
 
     def places(self):
-        """Return {number: (node ids promised, cpus held, nodes of its pages)}."""
+        """Return {number: (promised node ids, CPUs held, nodes of its pages)}."""
         found = {}
         for number in self.NUMBERS:
             promise = self.promises()[host.uuid_of(number)]
@@ -107,9 +107,9 @@ class RebalancingCase(AgentCase):
     HOME, AWAY = ((0,), '0-3', {0}), ((1,), '4-7', {1})
 
     def assert_held_after_a_kill(self, kill_at, work):
-        """Kill a process that does work(case) at a write; a new agent puts everything right.
+        """Kill a process that runs work(case) at a write; a new agent then corrects everything.
 
-        :returns: whether it came so far
+        :returns: whether the process got as far as that write
         """
         case = type(self)()
         case.setUp()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the same window as ``perf stat`` does, per thread, CPU and control group.
 
-Where the machine has the events of ``--roles`` they are compared, else software
-events. At most half of the hardware's counters should be asked for: both sides
-count at once. perf leaves guest mode out unless told otherwise, hence ``:GH``.
+The events of ``--roles`` are compared if the machine has them, otherwise software events.
+At most half of the hardware's counters should be requested, because both sides count at the
+same time. perf excludes guest mode unless told otherwise, hence ``:GH``.
 """
 
 import argparse
@@ -26,14 +26,14 @@ SOFTWARE = tuple(
 
 
 def perf_name(event):
-    """Return the event as perf takes it."""
+    """Return the event in perf's syntax."""
     if event.pmu == 'software':
         return event.name
     return '%s/config=%#x,config1=%#x/GH' % (event.pmu, event.config, event.config1)
 
 
 def choose(roles):
-    """Return the machine's events of some roles, else software events."""
+    """Return the machine's events for some roles, or software events if it has none."""
     found = [
         event
         for event in events.select(libpfm=pfm.load()).events
@@ -43,7 +43,7 @@ def choose(roles):
 
 
 class Worker:
-    """A process on one CPU that faults pages in and yields when told to."""
+    """A process on one CPU that faults in pages and yields when told to."""
 
     def __init__(self, cpu, rounds):
         self._read, go = os.pipe()
@@ -110,7 +110,7 @@ class PerfStat:
         os.close(ack_write)
 
     def tell(self, command):
-        """Send a command and wait until perf has obeyed."""
+        """Send a command and wait until perf has executed it."""
         os.write(self._control, command.encode() + b'\n')
         if not os.read(self._ack, 16):
             raise RuntimeError('perf stat ended: %s' % self._process.communicate()[1])
@@ -126,10 +126,10 @@ class PerfStat:
 
 
 def compare(chosen, wanted, arguments, worker):
-    """Return (our least, our most, perf's count) of each event over one window of work.
+    """Return (our minimum, our maximum, perf's count) of each event in one window of work.
 
-    perf starts between our first two readings and stops between our last two, so
-    that whatever else runs on a CPU meanwhile is between the least and the most.
+    perf starts between the first two readings and stops between the last two, so that
+    whatever else runs on a CPU at that time lies between the minimum and the maximum.
     """
     with contextlib.closing(counters.Counters()) as counting:
         problems = counting.update(wanted)
@@ -182,7 +182,7 @@ def scopes(chosen, worker, cpu):
 
 
 def main(argv=None):
-    """Print each pair and its difference; return 0 when all are within the limit."""
+    """Print each pair and its difference; return 0 if all are within the limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

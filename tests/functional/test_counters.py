@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our counts beside perf's, of the same window."""
+"""The package's counts compared with those of perf over the same window."""
 
 import unittest
 

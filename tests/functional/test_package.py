@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator installs: the wheel, in an environment of its own."""
+"""The package as an operator installs it: the wheel, in an environment of its own."""
 
 import email
 import os
@@ -16,7 +16,7 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 def run(*command):
     """Run a command; return its output.
 
-    :raises AssertionError: with its output, when it fails
+    :raises AssertionError: with its output, if it fails
     """
     done = subprocess.run(
         command,
@@ -45,7 +45,7 @@ class WheelTest(unittest.TestCase):
         (cls.wheel,) = cls.top.glob('*.whl')
         cls.host = cls.top / 'venv'
         run('/usr/bin/python3', '-m', 'venv', '--without-pip', cls.host)
-        # No dependencies: the hook and the command that installs it need none.
+        # Without dependencies: the hook and the command that installs it need none.
         run(
             sys.executable,
             '-m',
