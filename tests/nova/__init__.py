@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own services in this process, with the installed package in them.
+"""Nova's own services in this process, with the installed package.
 
-The wheel in the environment is under test, not the checkout: an editable install has no shim
-in Nova's package, and the checkout's metadata may be of another day. So the checkout leaves
-``sys.path`` before anything of the package is imported; and the directory changes, as
-Placement's migrations (alembic's prepend_sys_path) put ``.`` there again.
+The wheel in the environment is tested, not the checkout: an editable install has no shim in
+Nova's package, and the checkout's metadata may be outdated. Therefore the checkout is removed
+from ``sys.path`` before anything in the package is imported; and the directory is changed,
+because Placement's migrations (alembic's prepend_sys_path) add ``.`` again.
 """
 
 import os
@@ -16,6 +16,6 @@ os.chdir(sys.prefix)
 
 from nova import monkey_patch  # noqa: E402
 
-# Importing it is enough up to Nova 29; later releases want to be told.
+# Up to Nova 29, importing it is enough; later releases have to be told.
 if hasattr(monkey_patch, 'patch'):
     monkey_patch.patch()

@@ -23,13 +23,13 @@ from nova_numa_pmc.state import publication
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
-#: A compute: two nodes of two cores with two threads and 8 GiB each.
+#: A compute host: two nodes of two cores with two threads each, and 8 GiB per node.
 HOST = {'cpu_nodes': 2, 'cpu_sockets': 1, 'cpu_cores': 2, 'cpu_threads': 2, 'kB_mem': 16 << 20}
 NODE_CORES, NODE_THREADS, NODE_MB = 2.5, 4, 8192
 
 
 class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase):
-    """API, conductor, scheduler and computes in this process; Placement too."""
+    """Run API, conductor, scheduler, computes and Placement in this process."""
 
     microversion = 'latest'
     ADMIN_API = True
@@ -45,7 +45,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             api_paste_config=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'), group='wsgi'
         )
         self.flags(instances=-1, cores=-1, ram=-1, group='quota')
-        # One after the other, so that a herd is the weigher's doing and not a race's.
+        # One after the other, so that a herd is caused by the weigher and not by a race.
         self.flags(
             available_filters=['nova.scheduler.filters.all_filters', FILTER],
             weight_classes=self.WEIGHERS,
@@ -62,7 +62,8 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
                 return_value='{}',
             )
         )
-        # Nova's fake host stands still, which its CPU monitor divides by.
+        # The counters of Nova's fake host stand still, and its CPU monitor divides by their
+        # increase.
         ticks = itertools.count(10**12, 10**9)
         self.useFixture(
             fixtures.MockPatchObject(
@@ -93,11 +94,11 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         return os.path.join(self._state, name)
 
     def publish(self, name, *pressures, promised_mb=None, bandwidth_mb_per_sec=None, **changes):
-        """Write what a host's agent would: CPU pressures of its nodes, and promised memory.
+        """Write what a host's agent would publish: pressures of its nodes, and promised memory.
 
-        :param pressures: wanted over available cores of each node
-        :param promised_mb: of each node; None: as published before
-        :param bandwidth_mb_per_sec: of each node
+        :param pressures: wanted ÷ available cores of each node
+        :param promised_mb: memory promised on each node; None: as published before
+        :param bandwidth_mb_per_sec: bandwidth of each node
         :param changes: fields of Publication
         """
         promised_mb = promised_mb or self._published.get(name, (0,) * len(pressures))
@@ -127,7 +128,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         publication.write(self.state_dir(name), state._replace(**changes))
 
     def send(self, **pressures):
-        """Publish ``host=(p0, p1)`` each, and let every compute report once."""
+        """Publish each ``host=(p0, p1)``, and let every compute report once."""
         for name, values in pressures.items():
             self.publish(name, *values)
         self._run_periodics()
@@ -139,13 +140,13 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         )
 
     def host_state(self, name):
-        """Return the HostState that the scheduler would make for a request now."""
+        """Return the HostState that the scheduler would build for a request now."""
         manager = self.scheduler.manager.host_manager
         found = manager.get_host_states_by_uuids(context.get_admin_context(), None, None)
         return {each.host: each for each in found}[name]
 
     def monitor(self, name):
-        """Return a compute's monitor object."""
+        """Return the monitor object of a compute."""
         (found,) = self.computes[name].manager.rt.monitors
         return found
 
@@ -168,7 +169,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         )
 
     def boot_many(self, flavor, count):
-        """Boot servers with one request, which the scheduler serves from one look at the hosts."""
+        """Boot servers with one request, for which the scheduler reads the hosts once."""
         body = self._build_server(flavor_id=flavor, networks='none')
         body.update(min_count=count, max_count=count, return_reservation_id=True)
         reservation = self.api.post_server({'server': body})['reservation_id']
@@ -183,13 +184,13 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
 
     def spread(self, servers):
-        """Count servers per host, hosts without any included."""
+        """Count servers per host, including hosts without any."""
         counts = collections.Counter({name: 0 for name in self.computes})
         counts.update(map(self.host_of, servers))
         return dict(counts)
 
     def _migrate_stub(self, domain, destination, params, flags):
-        """Move a domain to the compute that the migration's URI names."""
+        """Move a domain to the compute that is named in the migration's URI."""
         uuid = etree.fromstring(params['destination_xml']).findtext('uuid')
         name = re.match(r'qemu\+\w+://([^/]+)/', destination).group(1)
         target = self.computes[name].driver._host.get_connection()

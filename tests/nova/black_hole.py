@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure how long a notification bus that never answers holds up Nova's claims.
+"""Measure for how long a notification bus that never answers delays Nova's claims.
 
 ``python -m tests.nova.black_hole [LIMIT]`` in an environment of ``tools/setup nova34``. The bus is
-a listener on the loopback that accepts connections and says nothing, from the beginning (never)
-or after it has taken one notification as a broker does, its connections then being ended (dies).
-Nova's resource tracker sends ``compute.metrics.update`` by oslo.messaging's rabbit driver, with
-all timeouts as they are by default, while it holds the semaphore that claims wait for; a claim
-comes right after. For each ``[oslo_messaging_notifications] retry`` a process of its own says how
-long both took [s], or that they had not ended after LIMIT (60) seconds, and how many connections
-were tried. The last line of output is one JSON object.
+a listener on the loopback interface that accepts connections but does not answer, either from
+the beginning (never) or after it has accepted one notification as a broker does and closed its
+connections (dies). Nova's resource tracker sends ``compute.metrics.update`` with
+oslo.messaging's rabbit driver, with all timeouts at their defaults, while it holds the
+semaphore that claims wait for; a claim follows immediately. For each
+``[oslo_messaging_notifications] retry``, a separate process reports how long both took [s], or
+that they had not ended after LIMIT (60) seconds, and how many connections were tried. The last
+line of output is a JSON object.
 """
 
 import itertools
@@ -22,18 +23,18 @@ import time
 
 from tests import nova
 
-#: Nova's default, what ``check`` advises (``notifications-endless``), and none.
+#: Nova's default, the value advised by ``check`` (``notifications-endless``), and none.
 RETRIES = -1, 1, 0
 LIMIT_S = 60
 
 
 def _method(channel, number, arguments=b''):
-    """Return a frame of AMQP 0-9-1 with a method: (class, method) and its arguments."""
+    """Return an AMQP 0-9-1 frame with a method, which is (class, method), and its arguments."""
     payload = struct.pack('>HH', *number) + arguments
     return struct.pack('>BHI', 1, channel, len(payload)) + payload + b'\xce'
 
 
-#: What a broker says to each method of a client that publishes, as short as it may be.
+#: A broker's answer to each method of a publishing client, as short as possible.
 ANSWERS = {
     (10, 11): ((10, 30), struct.pack('>HIH', 2047, 131072, 0)),  # start-ok: tune, no heartbeats
     (10, 40): ((10, 41), b'\0'),  # open
@@ -46,9 +47,9 @@ ANSWERS = {
 
 
 class Bus:
-    """A listener that accepts, and answers as a broker while ``answers``.
+    """A listener that accepts connections, and answers as a broker while ``answers``.
 
-    It takes a message for published with the frame of its body.
+    A message counts as published once the frame with its body has arrived.
     """
 
     def __init__(self, answers):
@@ -61,7 +62,7 @@ class Bus:
         return 'rabbit://guest:guest@127.0.0.1:%d/' % self.listener.getsockname()[1]
 
     def die(self):
-        """End the connections that there are, and answer no more."""
+        """Close the existing connections, and stop answering."""
         self.answers, self.tried = False, 0
         for kept in self.kept:
             kept.shutdown(socket.SHUT_RDWR)
@@ -75,7 +76,7 @@ class Bus:
 
     def _serve(self, client):
         stream = client.makefile('rb')
-        stream.read(8)  # the protocol's name and version
+        stream.read(8)  # name and version of the protocol
         start = b'\0\x09' + b'\0' * 4 + b'\0\0\0\x08AMQPLAIN' + b'\0\0\0\x05en_US'
         client.sendall(_method(0, (10, 10), start))
         while len(header := stream.read(7)) == 7:
@@ -90,9 +91,9 @@ class Bus:
 
 
 def measure(retry, case, limit_s):
-    """Return what one audit's notification and a claim behind it took.
+    """Return how long an audit's notification and a claim behind it took.
 
-    :param case: 'never': the bus never answers; 'dies': it takes one audit's notification first
+    :param case: 'never': the bus never answers; 'dies': it accepts one audit's notification first
     """
     import datetime
 
@@ -161,7 +162,7 @@ def measure(retry, case, limit_s):
 
 
 def main(limit_s=LIMIT_S):
-    """Measure each; print a line for each and the figures."""
+    """Measure each combination; print a line for each, and the figures."""
     figures = {'limit_s': float(limit_s)}
     for case, retry in itertools.product(('never', 'dies'), RETRIES):
         done = subprocess.run(
@@ -175,7 +176,7 @@ def main(limit_s=LIMIT_S):
                 str(limit_s),
             ],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # of each try that fails
+            stderr=subprocess.DEVNULL,  # one message per failed attempt
             text=True,
             check=True,
             cwd=nova.CHECKOUT,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arena's arrays against Nova's own handler, on decisions of a small run."""
+"""The arena's arrays compared with Nova's own handler, for the decisions of a small run."""
 
 import json
 import os
@@ -17,10 +17,10 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def decisions(number, count=20):
-    """Return what a small run of a cell decided on."""
+    """Return the recorded decisions of a small run of a cell."""
     cell = cells.cells()[number].shortened(count, 1200, 600)
     shape = hosts.Hosts(cell.shape, count, np.random.default_rng((7, number, 0)))
-    # Each way of being wrong.
+    # Each kind of error.
     shape.agent[:] = np.arange(count) > 1
     shape.broken[2:6] = range(1, 5)
     sampler = sampling.Sampler(6, number)

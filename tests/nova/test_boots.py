@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where servers boot: the lowest pressure, spread within one request, beside Nova's own rules."""
+"""Servers boot at the lowest pressure and spread within a request, in addition to Nova's rules."""
 
 from nova_numa_pmc.compute import nova_metrics
 from tests.nova import base
@@ -35,7 +35,7 @@ class BootTest(base.NovaTest):
         self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
 
     def test_a_host_of_unknown_pressure_is_not_the_best(self):
-        # Nova's own weighers see no difference between the three: the first of the best is taken.
+        # Nova's own weighers weigh the three equally, so the first of the best is chosen.
         self.flags(
             cpu_weight_multiplier=0.0,
             ram_weight_multiplier=0.0,
@@ -44,14 +44,14 @@ class BootTest(base.NovaTest):
         )
         self.start_hosts('busy', 'unknown', 'calm')
         self.publish('unknown', 0.1, 0.1, taken_s=0)
-        # As many vCPUs as Nova's fake host has CPUs: assumed to want 4.8 of ten cores.
+        # As many vCPUs as Nova's fake host has CPUs, which are assumed to want 4.8 of ten cores.
         self.boot(self.flavor(vcpus=16), host='unknown')
         self.send(busy=(0.75, 0.75), calm=(0.1, 0.1))
         self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
 
 
 class StockBootTest(base.NovaTest):
-    """The same without us, so that the tests above are known to test something."""
+    """Nova without the package, to prove that the tests above depend on the package."""
 
     ADDITIONAL_FILTERS = []
     WEIGHERS = ['nova.scheduler.weights.all_weighers']
@@ -64,7 +64,7 @@ class StockBootTest(base.NovaTest):
 
 
 class HerdBase(base.NovaTest):
-    """A request for many servers is served from one look at the hosts: no metric changes."""
+    """A request for many servers, for which the hosts are read once and no metric changes."""
 
     def boots(self, *hosts):
         """Return {host: servers of one request for COUNT} after each host has reported once."""
@@ -87,7 +87,7 @@ class HerdTest(HerdBase):
 
 
 class UnchargedHerdTest(HerdBase):
-    """Our weigher without the charge for new guests."""
+    """The package's weigher without the charge for new guests."""
 
     def start_hosts(self, *names):
         super().start_hosts(*names)
@@ -99,7 +99,7 @@ class UnchargedHerdTest(HerdBase):
 
 
 class StockHerdTest(HerdBase):
-    """Nova's own weighers, its MetricsWeigher reading our metrics."""
+    """Nova's own weighers, with its MetricsWeigher reading the package's metrics."""
 
     ADDITIONAL_FILTERS = []
     WEIGHERS = ['nova.scheduler.weights.all_weighers']

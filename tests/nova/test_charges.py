@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is charged for guests that Nova counts and the agent has not measured yet."""
+"""Charges for guests that Nova counts but the agent has not measured yet."""
 
 import time
 from unittest import mock
@@ -9,13 +9,13 @@ from nova_numa_pmc.scheduler import host_estimate, request
 from tests.bench import nova_hosts
 from tests.nova import base
 
-#: So long ago the host was audited: Nova saves times in whole seconds.
+#: How long ago the host was audited; Nova saves times in whole seconds.
 AGO_S = 10
 
 
 class ChargeBase(base.NovaTest):
     def audit(self):
-        """Have all hosts send metrics, some seconds ago."""
+        """Have all hosts send metrics, dated some seconds ago."""
         sent_s = time.time() - AGO_S
         with mock.patch.object(monitor.time, 'time', lambda: sent_s):
             for name in self.computes:
@@ -34,7 +34,7 @@ class ChargeBase(base.NovaTest):
 
 
 class ArrivalTest(ChargeBase):
-    """Instances are told to the scheduler by nova-compute's messages."""
+    """The scheduler learns of instances from nova-compute's messages."""
 
     def setUp(self):
         super().setUp()
@@ -65,7 +65,7 @@ class ArrivalTest(ChargeBase):
 
 
 class UntrackedArrivalTest(ArrivalTest):
-    """They are read from the database at each request, as with several cells."""
+    """The scheduler reads instances from the database at each request, as with several cells."""
 
     def setUp(self):
         self.flags(track_instance_changes=False, group='filter_scheduler')

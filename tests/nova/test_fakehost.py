@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack's fake compute host (tests/stack/inside/fakehost.py) in Nova's own services."""
+"""The fake compute host of the stack (tests/stack/inside/fakehost.py) in Nova's own services."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ PATH = pathlib.Path(__file__).resolve().parent.parent / 'stack/inside/fakehost.p
 
 
 def _loaded():
-    """Return the module as part of Nova's, where it is when nova-compute is started by it."""
+    """Return the module as part of Nova, where it is when nova-compute loads it."""
     name = 'nova.virt.fakehost'
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, PATH)
@@ -42,7 +42,7 @@ class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
             state_path=self.useFixture(fixtures.TempDir()).path, compute_monitors=['numa_pmc']
         )
         self.flags(build_least=0.0, build_most=0.001, pressure=0.25, group='fakehost')
-        # The driver sets it for its process, which is a host of its own.
+        # The driver sets it for its own process, which is a separate host.
         self.useFixture(
             fixtures.MonkeyPatch('nova_numa_pmc.conf.host_options.PATH', host_options.PATH)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor in nova-compute: what reaches the scheduler, and what a bad publication costs."""
+"""The monitor in nova-compute: what the scheduler receives, and effects of a bad publication."""
 
 import json
 import os
@@ -226,7 +226,7 @@ class MonitorTest(base.NovaTest):
 
 
 class DeadbandTest(base.NovaTest):
-    """Nova saves a compute node when what it holds differs from what it saved last."""
+    """Nova saves a compute node if it differs from what was last saved."""
 
     def setUp(self):
         super().setUp()
@@ -235,7 +235,7 @@ class DeadbandTest(base.NovaTest):
         self._run_periodics()
 
     def saved(self, *pressures, **fields):
-        """Publish, audit, and return how often the metrics were saved anew, to the last bit."""
+        """Publish and audit; return 1 if the saved metrics changed in any bit, otherwise 0."""
         before = self.compute_node('one').metrics
         self.publish('one', *pressures, **fields)
         self._run_periodics()
@@ -291,7 +291,7 @@ class DeadbandTest(base.NovaTest):
 
 
 class StockWeigherTest(base.NovaTest):
-    """Nova's own MetricsWeigher reads ``value`` of every metric that it is told to weigh."""
+    """Nova's own MetricsWeigher reads ``value`` of each metric that it is configured to weigh."""
 
     def test_it_weighs_by_other_metrics_and_by_ours(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
@@ -305,7 +305,7 @@ class StockWeigherTest(base.NovaTest):
 
 
 class OneMonitorTest(base.NovaTest):
-    """Nova loads one monitor of the namespace; ours does the other's work."""
+    """Nova loads one monitor per namespace; the package's monitor does the other one's work."""
 
     MONITORS = ['virt_driver', 'numa_pmc']
 
@@ -329,7 +329,7 @@ class ShimTest(base.NovaTest):
 
 
 def damages(path, good):
-    """Yield (what, function that does it to the file at path)."""
+    """Yield (description, function that applies it to the file at path)."""
 
     def write(data):
         def damage():

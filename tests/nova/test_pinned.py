@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that Nova pins itself, among guests that it does not, under both filters.
+"""Guests that Nova pins itself, among guests that it does not pin, under both filters.
 
-Nova's NUMATopologyFilter decides where pinned guests fit; ours passes them, and the weigher
-has no say in them.
+Nova's NUMATopologyFilter decides where pinned guests fit; the package's filter passes them, and
+its weigher does not affect them.
 """
 
 from tests.nova import base
@@ -12,7 +12,7 @@ CALM, BUSY, SATURATED = (0.2, 0.2), (0.9, 0.9), (1.5, 1.5)
 
 class PinnedTest(base.NovaTest):
     def setUp(self):
-        # Of each node two CPUs are for pinned guests and two are shared.
+        # On each node, two CPUs are for pinned guests and two are shared.
         self.flags(cpu_dedicated_set='0-1,4-5', cpu_shared_set='2-3,6-7', group='compute')
         super().setUp()
         self.start_hosts('one', 'two')

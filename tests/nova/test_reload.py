@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switches work without a restart: by SIGHUP, and for an aggregate with the next request."""
+"""The switches work without a restart: by SIGHUP, and for an aggregate from the next request."""
 
 import fixtures
 import nova.conf
@@ -14,11 +14,11 @@ MULTIPLIER = saved_hosts.defaults()['weight_multiplier']
 
 
 class ReloadTest(base.NovaTest):
-    """Of two hosts ours prefers ``calm``; Nova's own weighers prefer ``roomy``."""
+    """Of two hosts, the package prefers ``calm`` and Nova's own weighers prefer ``roomy``."""
 
     def setUp(self):
         super().setUp()
-        # Of free memory only: guests take CPUs and disks of both.
+        # Only by free memory: guests use CPUs and disks of both.
         self.flags(
             ram_weight_multiplier=3.0,
             cpu_weight_multiplier=0.0,
@@ -40,10 +40,10 @@ class ReloadTest(base.NovaTest):
             file.writelines(f'{name} = {value}\n' for name, value in options.items())
 
     def sighup(self, **options):
-        """Change nova.conf and do what nova-scheduler does when it gets SIGHUP.
+        """Change nova.conf and do what nova-scheduler does on SIGHUP.
 
         ``nova.service.serve`` launches with ``restart_method='mutate'``, whose ``restart()`` is
-        what a worker's handler of the signal calls.
+        called by a worker's signal handler.
         """
         self.write(**options)
         launcher = service.Launcher(CONF, restart_method='mutate')

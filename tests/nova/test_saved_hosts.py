@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decision taken again from the database's rows is the one that Nova takes."""
+"""A decision that is repeated from the database's rows is the same as Nova's."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from nova.db.main import api as db
 from nova_numa_pmc.scheduler import saved_hosts
 from tests.nova import base
 
-#: As in doc/source/admin/nova.rst, less MySQL's UNIX_TIMESTAMP().
+#: As in doc/source/admin/nova.rst, but without MySQL's UNIX_TIMESTAMP().
 ROWS = sqlalchemy.text("""
     SELECT JSON_OBJECT('host', hypervisor_hostname, 'metrics', metrics,
         'vcpus', vcpus, 'vcpus_used', vcpus_used,

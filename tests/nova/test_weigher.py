@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weigher and the filter on Nova's own objects, without its services."""
+"""The weigher and the filter on Nova's own objects, without Nova's services."""
 
 import collections
 import datetime
@@ -25,14 +25,14 @@ from tests.fixtures.metrics import listed, mutated, state
 CONF = nova.conf.CONF
 DEFAULTS = saved_hosts.defaults()
 MULTIPLIER = DEFAULTS['weight_multiplier']
-#: Least difference of weights that tells: the hosts' bandwidth of 0.01 makes less.
+#: Least significant difference of weights; the hosts' bandwidth of 0.01 causes less.
 BANDWIDTH_WEIGHT = 0.001 * MULTIPLIER
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '500'))
 
 
 def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates=(), **fields):
-    """Make Nova's HostState of a host with so much pressure on its nodes."""
+    """Build Nova's HostState of a host with these pressures on its nodes."""
     (row,) = nova_hosts.compute_nodes(1)
     row.host = row.hypervisor_hostname = name
     row.vcpus_used = vcpus_used
@@ -44,16 +44,16 @@ def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates
 
 
 def share(*pressures, cores=10.0):
-    """Return what the guest of SchedulerTest takes off the weight of a host for want of CPUs.
+    """Return how much the guest of SchedulerTest lowers the weight of a host by waiting for CPUs.
 
-    It wants a core, on the node that is wanted least.
+    It wants a core on the node with the least demand.
     """
     wanted = [pressure * cores for pressure in pressures]
     return -MULTIPLIER * cpu_loss(wanted, wanted.index(min(wanted)), 1.0, cores)
 
 
 def busy_memory(name, demand, *bandwidth_ratios):
-    """Make a host of which each node's cores are wanted alike, its bandwidth used so far."""
+    """Build a host with equal demand on all nodes and these utilisations of bandwidth."""
     nodes = (
         model.NodeView(at, 10.0, 16, 64 << 30, 0, 4, 8, demand, ratio * 1e10, 1e10)
         for at, ratio in enumerate(bandwidth_ratios)
@@ -85,7 +85,7 @@ class SchedulerTest(test.NoDBTestCase):
         return [one.obj.host for one in found], {one.obj.host: one.weight for one in found}
 
     def assert_near(self, expected, found):
-        """Assert that weights are as expected, but for what memory's bandwidth makes."""
+        """Assert that weights are as expected, except for the effect of memory bandwidth."""
         self.assertEqual(len(expected), len(found))
         for one, other in zip(expected, found):
             self.assertAlmostEqual(one, other, delta=BANDWIDTH_WEIGHT)
@@ -126,14 +126,14 @@ class WeigherTest(SchedulerTest):
         )
         order, found = self.weigh(full, roomy)
         self.assertEqual(['roomy', 'full'], order)
-        # Though less is wanted there, it is worse than one on which the guest would fit.
+        # Although less is wanted there, it is worse than a host on which the guest would fit.
         self.assertLess(found['full'], share(0.2, 0.2) - BANDWIDTH_WEIGHT)
 
     def test_the_unknown_counts_by_promises(self):
         crowded = unknown('x', vcpus_used=150)
         order, found = self.weigh(crowded, unknown('y'), host_state('a', 0.8, 0.8))
         self.assertEqual(['y', 'a', 'x'], order)
-        # 0.3 · 150 cores of 0.625 · 64, on two halves.
+        # 0.3 · 150 cores wanted of 0.625 · 64 cores, on two halves.
         self.assert_near([share(22.5 / 20, 22.5 / 20, cores=20)], [found['x']])
 
     def test_the_unknown_is_neither_the_best_nor_the_worst(self):
@@ -198,7 +198,7 @@ class WeigherTest(SchedulerTest):
             )
         ]
         order, _ = self.weigh(*hosts, spec=spec)
-        # They take no shared core: that the calm host's are wanted changes nothing.
+        # They use no shared core, so the demand on the calm host does not matter.
         self.assertEqual(['calm', 'idle node', 'busy'], order)
 
     def test_a_guest_that_nova_pins_does_not_prefer_the_unknown_where_memory_is_busy(self):
@@ -236,7 +236,7 @@ class WeigherTest(SchedulerTest):
 
 
 class AbsoluteTest(SchedulerTest):
-    """What the other hosts are like changes nothing of what a host gets."""
+    """A host's weight does not depend on the other hosts."""
 
     def gap(self, *others):
         """Return by how much a calm host is ahead of a saturated one."""
@@ -264,7 +264,7 @@ class AbsoluteTest(SchedulerTest):
         )
         roomy = host_state('roomy', 0.9, 0.9, vcpus_used=0, memory_mb_used=0)
         calm = host_state('calm', 0.2, 0.2, vcpus_used=60, memory_mb_used=200000)
-        # Its metrics tell of 16 vCPUs: charged for none.
+        # Its metrics include the 16 vCPUs, so none are charged.
         self.flags(charge_new_guests=False, group='numa_pmc')
         for jitter in (0.0, DEFAULTS['penalty_jitter']):
             self.flags(penalty_jitter=jitter, group='numa_pmc')
@@ -284,7 +284,7 @@ class AbsoluteTest(SchedulerTest):
 
 class JitterTest(SchedulerTest):
     def chosen(self, hosts, jitter):
-        """Return {host: how many of 200 requests chose it}, none of which is counted yet."""
+        """Return {host: number of 200 requests that chose it}; none of them is counted yet."""
         self.flags(penalty_jitter=jitter, group='numa_pmc')
         found = []
         for number in range(200):
@@ -320,7 +320,7 @@ class JitterTest(SchedulerTest):
 
 
 class ModeTest(SchedulerTest):
-    """Shadow mode and off, for all hosts and for an aggregate's."""
+    """Shadow mode and off, for all hosts and for those of an aggregate."""
 
     def weighed(self, *modes):
         """Weigh three hosts of these aggregates; return (weights, decisions in the log)."""
@@ -440,7 +440,8 @@ class FuzzTest(SchedulerTest):
                     json.dumps(mutated(rng, original), default=str)
                 )
             except Exception:
-                # Nova's own decoding fails, as it would without us: nothing gets as far as here.
+                # Nova's own decoding fails, as it would without the package; nothing gets as far
+                # as here.
                 refused += 1
                 odd.metrics = _forced(rng, original)
             _, found = self.weigh(odd, *neighbours)
@@ -450,7 +451,7 @@ class FuzzTest(SchedulerTest):
             )
             if host_metrics.decode(odd.metrics) is None:
                 blank += 1
-                # By its 16 vCPUs: 4.8 cores are wanted of 40.
+                # According to its 16 vCPUs, 4.8 of 40 cores are wanted.
                 self.assert_near([share(0.12, 0.12, cores=20)], [found['odd']])
                 self.assertIn('odd', self.passing(odd))
             else:
@@ -460,7 +461,7 @@ class FuzzTest(SchedulerTest):
 
 
 def _forced(rng, original):
-    """Put mutated values into Nova's objects past their fields' checks."""
+    """Put mutated values into Nova's objects, bypassing the checks of their fields."""
     found = objects.MonitorMetricList(
         objects=[
             objects.MonitorMetric(

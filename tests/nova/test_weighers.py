@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``explain --hosts`` asks Nova's own weighers where Nova is."""
+"""``explain --hosts`` calls Nova's own weighers if Nova is installed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ram_weight_multiplier = 2.0
 [numa_pmc]
 max_pressure = 2
 """
-#: A weigher of another package, which wants what rows do not tell.
+#: A weigher of another package that needs an attribute which rows do not have.
 ODD = """
 from nova.scheduler import weights
 
@@ -81,7 +81,7 @@ class WeighersTest(testtools.TestCase):
         ours = {each['host']: each['share'] for each in said['hosts']}
         hosts = said['weighers']['hosts']
         self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
-        # A core more on one of two nodes of four cores, of which a tenth of one is wanted.
+        # One core more on one of two nodes of four cores, where a tenth of a core is wanted.
         self.assertAlmostEqual(ours['calm'], -MULTIPLIER * cpu_loss((0.1, 0.1), 0, 1.0, 4))
         for name, found in hosts.items():
             self.assertAlmostEqual(ours[name], found['shares']['NUMAPressureWeigher'])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run Nova's own functional tests without us and with us, and compare.
+"""Run Nova's own functional tests without and with the package, and compare the results.
 
 ``python -m tests.nova.upstream [MODULE or test id ...]`` in an environment of
-``tools/setup nova34``. With us means: in every test, our monitor in each compute, our filter
-after those that the test enables, our weigher beside Nova's where the test does not choose
-weighers itself, and a publication as of the agent. Fails when a test fails
-with us that does not fail without.
+``tools/setup nova34``. With the package, every test has its monitor in each compute, its filter
+after those that the test enables, its weigher in addition to Nova's if the test does not choose
+weighers itself, and a publication as written by the agent. Fails if a test fails with the
+package but not without it.
 """
 
 import argparse
@@ -36,14 +36,14 @@ OUTCOMES = ('passed', 'failed', 'skipped')
 
 
 class Outcomes(unittest.TestResult):
-    """Keep each test's outcome and say that something goes on."""
+    """Record each test's outcome and show progress."""
 
     def __init__(self):
         super().__init__()
         self.by_test = {}
 
     def _note(self, test, outcome, text=''):
-        # A test that has failed is not made good by what its clean-up says.
+        # The outcome of its clean-up does not change that of a failed test.
         if self.by_test.get(test.id()) != 'failed':
             self.by_test[test.id()] = outcome
         if outcome == 'failed':
@@ -73,10 +73,10 @@ def _text(error, details):
 
 
 def configure(ours):
-    """Have every test start with our settings.
+    """Have every test start with the package's configuration.
 
     :param ours: False: only what Nova's tests need outside its source tree
-    :returns: a Counter of what of ours was called
+    :returns: a Counter of calls of the package's classes
     """
     from nova.tests.fixtures import conf as conf_fixture
 
@@ -143,7 +143,7 @@ def _publisher():
 
 
 def _count_calls():
-    """Count calls of our classes, and add our filter to whatever filters a test enables."""
+    """Count calls of the package's classes, and add its filter to those that a test enables."""
     from nova.scheduler import host_manager
 
     from nova_numa_pmc.compute import monitor
@@ -171,7 +171,7 @@ def _count_calls():
 
 
 def run(names, ours):
-    """Run the tests in this process; print a last line of JSON."""
+    """Run the tests in this process; print a final line of JSON."""
     calls = configure(ours)
     result = Outcomes()
     unittest.defaultTestLoader.loadTestsFromNames(names).run(result)
@@ -179,8 +179,8 @@ def run(names, ours):
 
 
 def run_apart(names, ours):
-    """Run them in a process of their own; return what :func:`run` printed."""
-    print(f'{"with" if ours else "without"} us: {", ".join(names)}', flush=True)
+    """Run the tests in a process of their own; return what :func:`run` printed."""
+    print(f'{"with" if ours else "without"} the package: {", ".join(names)}', flush=True)
     start = time.monotonic()
     done = subprocess.run(
         [
@@ -202,7 +202,7 @@ def run_apart(names, ours):
         },
     )
     if done.returncode:
-        sys.exit(f'the run itself ended with {done.returncode}')
+        sys.exit(f'the test run exited with status {done.returncode}')
     found = json.loads(done.stdout.splitlines()[-1])
     counts = collections.Counter(found['tests'].values())
     print(
@@ -240,7 +240,7 @@ def main():
         if outcome == 'failed' and plain['tests'].get(test) != 'failed'
     ]
     for test in worse:
-        print(f'fails with us only: {test}')
+        print(f'fails only with the package: {test}')
     for name in idle:
         print(f'was never called: {name}')
     return 1 if worse or idle or len(ours['tests']) != len(plain['tests']) else 0
