@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests: plain unittest classes; no test may depend on how fast the machine is."""
+"""Unit tests: plain unittest classes, none of which may depend on the speed of the machine."""
 
 import hypothesis
 

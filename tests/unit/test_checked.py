@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import checked
 
-#: Whatever json.loads returns.
+#: Any value that json.loads can return.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -120,7 +120,7 @@ class MembersTest(unittest.TestCase):
 
 class PropertyTest(unittest.TestCase):
     def taken(self, function, *arguments):
-        """Return what a check returns, or None: it has refused the value in few words."""
+        """Return what a check returns, or None if it refused the value with a short message."""
         try:
             found = function(*arguments)
         except ValueError as error:

@@ -252,7 +252,7 @@ class LogTest(HookTest):
         self.waits_s = []
 
     def wait(self, sender, limit_s):
-        """Wait in vain."""
+        """Wait, in vain."""
         self.waits_s.append(limit_s)
         return limit_s
 
@@ -309,7 +309,8 @@ class SimultaneousStartsTest(HookTest):
                     os._exit(status)
             children.append(pid)
         self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
-        # The socket holds ten lines or so (net.unix.max_dgram_qlen); the hook waits for no reader.
+        # The socket holds about ten lines (net.unix.max_dgram_qlen); the hook does not wait for a
+        # reader.
         for line in self.host.logged():
             self.assertIn('fits on one node', line)
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
@@ -473,7 +474,7 @@ class StartedTest(HookTest):
 
 
 class MemoryLiesTest(HookTest):
-    """At ``started`` some guests' memory is there already; reserved is node 0."""
+    """At ``started``, some of a guest's memory already exists; its promise is for node 0."""
 
     def settle(self, lying, extra=''):
         tree = self.host.launch(1, bytes_by_node=lying)
@@ -522,7 +523,7 @@ class MemoryLiesTest(HookTest):
         self.assertEqual((512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_bytes)
 
     def settle_on_huge_pages(self, node, normal_bytes=0):
-        """Place a guest on node 0 whose huge pages lie on a node; return its CPUs."""
+        """Place a guest on node 0 while its huge pages lie on ``node``; return its CPUs."""
         sysfs.build_sysfs(
             self.root,
             [
@@ -647,7 +648,7 @@ class BootstrapTest(HookTest):
 
 
 class PoolTest(HookTest):
-    """Two nodes of four CPUs, of which the floating pool has the first two of each."""
+    """Two nodes of four CPUs; the floating pool has the first two CPUs of each."""
 
     SHARED = '0-1,4-5'
 
@@ -679,7 +680,7 @@ class PoolTest(HookTest):
         self.publish(self.SHARED)
         self.call('start', 1, hosts.domain_xml(1, cpuset='2-3,6-7'))
         self.assertIn('CPUs 2-3;', self.host.logged()[0])
-        # What is in another pool loads none of the shared CPUs.
+        # Guests in another pool do not load the shared CPUs.
         self.assertEqual(0, self.promise(1).vcpus)
         self.call('start', 2, hosts.domain_xml(2, cpuset=self.SHARED))
         self.assertIn('CPUs 4-5;', self.host.logged()[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's CPUs are narrow before they run, and not in the way of what libvirt still writes."""
+"""A guest's CPUs are narrow before they run, without obstructing what libvirt still writes."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ class EarlyCase(unittest.TestCase):
         self.written = []
 
     def start(self, number=1, stale=None, **xml):
-        """Decide as ``start`` does; return what its child does."""
+        """Decide as ``start`` does; return what its child runs."""
         guest = guests.parse(hosts.domain_xml(number, **xml))
         decision = promises.decide_promise(guest, self.options, self.root, 1.0)
         return hook_early.EarlyHold(
@@ -35,7 +35,7 @@ class EarlyCase(unittest.TestCase):
             file.write(text)
 
     def launch(self, vcpus=0, executed=True, version=2):
-        """Let QEMU be forked; by then libvirt has made the groups but those of the vCPUs."""
+        """Fork QEMU; by then, libvirt has created all groups except those of the vCPUs."""
         tree = self.host.launch(1, version=version, status=False)
         for vcpu in tree.vcpus[vcpus:]:
             shutil.rmtree(vcpu)
@@ -67,7 +67,7 @@ class Version2Test(EarlyCase):
         self.assertEqual([('libvirt', '0-3')], self.written)
 
     def test_nothing_is_narrowed_once_libvirt_sets_up_vcpus(self):
-        """It is calling sched_setaffinity(2), which a narrowing meanwhile may refuse."""
+        """libvirt is calling sched_setaffinity(2), which may fail if CPUs are narrowed now."""
         hold = self.start()
         self.launch(vcpus=1)
         self.assertFalse(hold.step(0.0))
@@ -89,7 +89,7 @@ class Version2Test(EarlyCase):
         self.assertFalse(self.start().step(0.0))
         for vcpu in tree.vcpus:
             tree.add_group(vcpu)
-        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')  # another hook's
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')  # written by another hook
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
         with tempfile.TemporaryFile() as stream:
             stream.write(hosts.domain_xml(1))
@@ -126,7 +126,7 @@ class Version1Test(EarlyCase):
         self.add_vcpu(tree, 0)
         tree.put(os.path.join(tree.emulator, 'tasks'), '4001\n')
         self.assertTrue(hold.step(0.1))
-        self.assertTrue(hold.step(1.0))  # the other vCPU is to come
+        self.assertTrue(hold.step(1.0))  # the other vCPU is still to come
         self.add_vcpu(tree, 1)
         self.assertTrue(hold.step(1.1))
         self.assertTrue(hold.step(1.12))
@@ -158,7 +158,7 @@ class Version1Test(EarlyCase):
 
 class OverTest(EarlyCase):
     def run_on(self, hold, grace_s=900.0):
-        """Run it on a clock of its own; return how long it took [s]."""
+        """Run it with its own clock; return how long it took [s]."""
         self.now_s = 0.0
 
         def sleep(seconds):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hooks/qemu for real: whatever breaks, the guest lives and libvirt is not kept waiting."""
+"""The real hooks/qemu: whatever fails, the guest lives and libvirt is not kept waiting."""
 
 import contextlib
 import fcntl
@@ -36,9 +36,9 @@ class HookScriptTest(unittest.TestCase):
         self.tree = self.host.launch(1)
 
     def remove(self):
-        """Remove the host, once no worker that was left behind writes there any more."""
+        """Remove the host, once no worker that was left behind writes to it any more."""
         for _ in range(200):
-            with contextlib.suppress(OSError):  # a file there has come or gone
+            with contextlib.suppress(OSError):  # a file there appeared or disappeared
                 return shutil.rmtree(self.root)
             time.sleep(0.05)
         return shutil.rmtree(self.root)
@@ -49,14 +49,14 @@ class HookScriptTest(unittest.TestCase):
         )
 
     def assert_lives(self, path, xml=XML, operations=OPERATIONS, environment=None):
-        """Every operation ends with status 0 and prints nothing."""
+        """Assert that every operation exits with status 0 and prints nothing."""
         for operation in operations:
             with self.subTest(operation=operation):
                 done = script.call(path, hosts.name_of(1), operation, xml, environment)
                 self.assertEqual((0, b''), (done.returncode, done.stdout), done.stderr)
 
     def package(self, text):
-        """Make a package whose hook is ``text``; return the directory it is in."""
+        """Create a package whose hook is ``text``; return the directory that contains it."""
         site = os.path.join(self.root, 'site')
         os.makedirs(os.path.join(site, 'nova_numa_pmc'))
         for name, content in (('__init__.py', ''), ('hook.py', text)):
@@ -161,7 +161,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertEqual({'full'}, set(self.host.logged()))
 
     def test_the_hook_ends_by_itself_with_many_lines_nobody_reads(self):
-        """The hook ends by itself, with its own word, long before the alarm."""
+        """The hook ends by itself, with its own message, long before the alarm."""
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 20)
         self.host.configure('[hook]\nstrict = true\n')
         self.host.fill_log()
@@ -170,7 +170,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn(b'strict is set', done.stderr)
 
     def test_libvirt_goes_on_while_a_write_sleeps_in_the_kernel(self):
-        """libvirt goes on; the worker ends its work when the kernel lets it."""
+        """libvirt continues; the worker finishes when the kernel lets it."""
         path = self.script()
         self.assert_lives(path, operations=('start',))
         self.host.configure('[hook]\ntimeout_s = 0.2\n')
@@ -189,7 +189,7 @@ class HookScriptTest(unittest.TestCase):
         self.assertEqual('0-3', self.cpus())
 
     def test_the_hook_logs_its_timeout_though_the_alarm_is_close(self):
-        """Where the interpreter took most of the time to start, the hook still says so itself."""
+        """Even if starting Python took most of the time, the hook reports the timeout itself."""
         path = self.script((b'\nlimit=3\n', b'\nlimit=1.2\n'))
         self.assert_lives(path, operations=('start',))
         control = os.path.join(self.tree.emulator, 'cpuset.cpus')
@@ -209,7 +209,7 @@ class HookScriptTest(unittest.TestCase):
         self.assert_lives(path, b'<domain/>', [op for op in OPERATIONS if op != 'start'])
 
     def test_strict_without_an_answer_of_the_hook_lets_a_guest_start(self):
-        """An interpreter that is missing says nothing, so the guest starts."""
+        """A missing interpreter reports nothing, so the guest starts."""
         self.host.configure('[hook]\nstrict = true\n')
         self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on imports that keep the core pure and the hook cheap."""
+"""Rules for imports that keep the core pure and the hook fast."""
 
 import ast
 import pathlib
@@ -10,9 +10,9 @@ import unittest
 
 from tests.fixtures.checkout import TOP
 
-#: No files, clock, randomness or logging can be had from these.
+#: These give no access to files, clocks, randomness or logging.
 PURE = {
-    '_operator',  # of operator, in C
+    '_operator',  # the C part of operator
     '__future__',
     'bisect',
     'collections',
@@ -24,9 +24,9 @@ PURE = {
     'math',
     'typing',  # for types only
 }
-#: Ours that the core may import: they are held to the same rule.
+#: Modules of the package that the core may import; the same rule applies to them.
 BELOW_CORE = ('model', 'sample_records', 'record', 'exceptions', 'cpulist', 'checked')
-#: Each multiplies the hook's process time; `make bench-hook` measures it.
+#: Each of these multiplies the hook's process time; `make bench-hook` measures it.
 DEAR = {
     'argparse',
     'collections',
@@ -46,7 +46,8 @@ DEAR = {
 }
 #: These need Nova.
 NOVA_SIDE = ('nova_numa_pmc.scheduler', 'nova_numa_pmc.api', 'nova_numa_pmc.compute.monitor')
-#: Import the named modules; say which failed, but for want of what others package.
+#: Import the named modules; print which failed for reasons other than a missing third-party
+#: package.
 IMPORT_ALL = """
 import importlib, sys
 sys.path.insert(0, sys.argv[1])
@@ -105,7 +106,7 @@ class ImportTest(unittest.TestCase):
                     self.assertTrue(name in allowed or name.startswith('nova_numa_pmc.core.'))
 
     def test_no_name_is_imported_twice_in_a_module(self):
-        """For types and for the run: ruff looks at each alone."""
+        """Imports for types and at run time; ruff checks each of the two on its own."""
         for path in sorted(TOP.glob('nova_numa_pmc/**/*.py')):
             tree = ast.parse(path.read_text(encoding='utf-8'))
             blocks = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.If))]
@@ -137,7 +138,7 @@ class ImportTest(unittest.TestCase):
         self.assertEqual(set(), DEAR & set(done.stdout.split()))
 
     def test_the_oldest_python_imports_what_runs_on_hosts(self):
-        """Where a library is missing, a module is compiled and run as far as its import."""
+        """If a library is missing, a module is compiled, and run as far as its import."""
         python = oldest_python()
         if python is None:
             self.skipTest('there is no Python 3.9')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook, the scheduler and ``explain`` go by the same evidence and come to the same place."""
+"""The hook, the scheduler and ``explain`` use the same evidence and choose the same place."""
 
 import tempfile
 import unittest
@@ -15,8 +15,8 @@ from tests.fixtures.published import PublishedHost
 
 GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
-#: Two nodes, four, of several caches, clusters of sockets, ten that are two domains, unequal, and
-#: two beside two GPUs.
+#: Hosts with two nodes, with four, with several caches per node, with sub-NUMA clusters, with ten
+#: nodes in two domains, with unequal nodes, and with two nodes and two GPUs.
 SHAPES: dict[str, tuple[Sequence[sysfs.FakeNode], dict[str, Any]]] = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
@@ -73,7 +73,7 @@ def amounts(most):
 
 
 def columns(most):
-    """Draw a quantity of each of four nodes: known of all, of none, or of some."""
+    """Draw a quantity for each of four nodes: known for all, for none, or for some."""
     return st.one_of(
         st.lists(amounts(most), min_size=4, max_size=4),
         st.just([None] * 4),
@@ -111,7 +111,7 @@ flavors = st.fixed_dictionaries(
         'memory_intensity': st.sampled_from(['low', 'medium', 'high']),
     },
 )
-#: Of no guests, and of some that wanted up to a whole core per vCPU.
+#: Of no guests, and of guests that wanted up to a whole core per vCPU.
 histories = st.just(model.DemandHistory()) | st.builds(
     lambda guests, hundredths: model.DemandHistory(guests, guests * hundredths / 100),
     st.integers(1, 50),
@@ -138,7 +138,7 @@ class HostCase(unittest.TestCase):
 
 
 class ReproductionTest(HostCase):
-    """24 of 16 cores wanted on node 0, 0.3 on node 1, whose promises say the opposite."""
+    """24 of 16 cores are wanted on node 0, 0.3 on node 1; the promises suggest the opposite."""
 
     def setUp(self):
         self.host_ = self.host()
@@ -188,7 +188,8 @@ class ReproductionTest(HostCase):
         self.measured(
             self.host_, [NodeLoad(14.0), NodeLoad(16.0)], history=model.DemandHistory(45, 0.0)
         )
-        # 0.05 cores per vCPU leave node 0 emptier for each of them, 0.5 only for the first.
+        # At 0.05 cores per vCPU, node 0 remains emptier for each guest; at 0.5, only for the
+        # first.
         taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,)] * 3, taken)
         self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)])
@@ -202,7 +203,7 @@ class ReproductionTest(HostCase):
         self.assertEqual((0,), self.host_.explained())
 
 
-#: Of ten nodes, the same loads on both halves in another order: their sums differ in the last bit.
+#: For ten nodes: the same loads on both halves in another order, so sums differ in the last bit.
 OTHER_ORDER = [
     model.NodeLoad(cores, 0.0, None, None) for cores in (30.5703125, 30.5703125, 1.0, 1.8984375)
 ]
@@ -250,7 +251,8 @@ class OneEvidenceTest(HostCase):
     def test_guests_that_follow_before_the_next_measurement_agree_too(
         self, shape, loads, kept, rotation, history, vcpus, memory_mib
     ):
-        # Each on one node: how the memory of one that spans is divided, the scheduler guesses.
+        # Each guest on one node: for one that spans, the scheduler guesses the division of its
+        # memory.
         host = self.drawn(shape, loads * 3, kept, rotation, history)
         for came in range(4):
             scheduled = host.scheduled(vcpus, memory_mib, came)

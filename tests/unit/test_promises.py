@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises are made true: a guest that has gone is dropped, one that runs is counted."""
+"""The promises are brought up to date: ended guests are dropped, running ones are counted."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ STATUS = 'run/libvirt/qemu'
 
 
 def promise(number, age_s=0, **fields):
-    """Return a guest's promise on node 0, a start in progress unless said otherwise."""
+    """Return a guest's promise on node 0, with its start in progress by default."""
     return model.Promise(
         hosts.uuid_of(number),
         hosts.name_of(number),
@@ -36,7 +36,7 @@ def promise(number, age_s=0, **fields):
 
 
 class Draft(promises_file.HostPromisesDraft):
-    """Promises that are in no file."""
+    """Promises without a file."""
 
     def __init__(self, *promised, problem=None):
         super().__init__({each.uuid: each for each in promised}, problem=problem)
@@ -73,7 +73,7 @@ class ReconcileTest(unittest.TestCase):
             (0, False, True),
             (GRACE_S - 1, False, True),
             (GRACE_S, False, False),
-            (-1, False, True),  # recorded after the caller looked at the clock
+            (-1, False, True),  # recorded after the caller read the clock
         ):
             with self.subTest(age_s=age_s, started=started):
                 record = Draft(promise(1, age_s, started=started))

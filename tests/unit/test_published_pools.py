@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From procfs to the weigher's answer, on hosts whose guests may not use all CPUs.
 
-Two nodes of 64 threads, of which Nova shares 8 and dedicates 56: what is wanted of all CPUs over
-the capacity of all says 0.30 of a shared pool that is saturated 2.4 times, and 1.41 of one that
-idles beside polling guests.
+There are two nodes of 64 threads, of which Nova shares 8 and dedicates 56. The demand on all CPUs
+÷ the capacity of all would be 0.30 for a shared pool that is saturated 2.4 times, and 1.41 for
+one that idles next to polling guests.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ from tests.fixtures import domains, host, measured, sysfs
 
 SECOND = measured.SECOND_NS
 THREADS, SHARED_THREADS = 64, 8
-#: Whole cores: the fixture's siblings are half a node apart.
+#: Whole cores: in the fixture, siblings are half a node apart.
 SHARED = '0-3,32-35,64-67,96-99'
 NOVA_CONF = '[compute]\ncpu_shared_set = %s\ncpu_dedicated_set = 4-31,36-63,68-95,100-127\n'
 LIMITS = model.PlacementOptions()
@@ -44,7 +44,7 @@ class PoolsCase(unittest.TestCase):
         self.addCleanup(self.sampler.close)
 
     def guest(self, number, cpus, run_ratio, wait_ratio, **xml):
-        """Let a guest run on these CPUs for 5 s, a thread on each, and tell what it is."""
+        """Launch a guest with a thread per CPU; return a function that lets it run for 5 s."""
         self.host.launch(
             number,
             xml=domains.domain(host.name_of(number), host.uuid_of(number), vcpus=len(cpus), **xml),
@@ -57,7 +57,7 @@ class PoolsCase(unittest.TestCase):
             self.host.thread(4000 + number, 10000 * number + at, run_s, wait_s, cpu)
 
     def published(self, busy_ratio, *run):
-        """Return the publication after 5 s in which each CPU was busy so much."""
+        """Return the publication after 5 s in which each CPU was busy this much."""
         self.sampler.sample(0, 1000.0)
         for each in run:
             each()
@@ -75,7 +75,7 @@ class PoolsCase(unittest.TestCase):
         return publication.from_sample(seen, sample, LIMITS)
 
     def answer(self, published):
-        """Return what the scheduler would say of a guest of 2 vCPUs."""
+        """Return what the scheduler would say about a guest of 2 vCPUs."""
         values = nova_metrics.to_values(published, 0, 0)
         return host_estimate.estimate(
             types.SimpleNamespace(

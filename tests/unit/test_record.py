@@ -16,7 +16,7 @@ METACLASS: Any = type(Record)
 class Point(Record):
     """A point."""
 
-    x: int | str  # not evaluated: Python 3.9 could not
+    x: int | str  # not evaluated, as Python 3.9 could not
     y: object = 0
     z: int | None = None
 
@@ -26,7 +26,7 @@ class Point(Record):
 
     @property
     def far(self):
-        """Return whether it is."""
+        """Return whether the point is far away."""
         return self.x > 10  # type: ignore[operator]
 
 
@@ -81,7 +81,7 @@ class RecordTest(unittest.TestCase):
         self.assertEqual('A point.', Point.__doc__)
 
     def test_types_of_a_record_are_for_type_checkers_only(self):
-        # Hypothesis would fill fields that a strategy leaves to their defaults.
+        # Hypothesis would fill fields that a strategy leaves at their defaults.
         self.assertEqual({}, typing.get_type_hints(Point))
 
     def test_many_fields_of_a_record_are_told_apart(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler on a host without a PMU, and on software events of this kernel."""
+"""The sampler on a host without a PMU, and with software events of this kernel."""
 
 import os
 import tempfile
@@ -94,7 +94,7 @@ class SamplerTest(WithoutPmu):
         )
         self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
         busy, idle = found.nodes
-        # The CPUs were busy for 4 cores; 2 more waited there, of which a guest half a one.
+        # The CPUs were busy for 4 cores; 2 more were waiting there, half a core of it for a guest.
         self.assertEqual(
             (4.5, 1.125, 1.125, 0.5),
             (busy.demand_cores, busy.cpu_ratio, busy.pressure, busy.waiting_cores),
@@ -148,7 +148,7 @@ class SamplerTest(WithoutPmu):
         )
         self.assertEqual((3.8, 0.2), (second.capacity_cores, second.stolen_cores))
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
-        self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never memory only
+        self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never 0, as without CPUs
 
     def test_time_held_back_by_a_quota_is_no_waiting(self):
         tree = self.launch(1, {0: MIB})
@@ -169,7 +169,7 @@ class SamplerTest(WithoutPmu):
         found = self.sample(5)
         self.assertAlmostEqual(0.05, found.guests[0].cores)
         self.assertEqual((0.0, 0.0), (found.guests[0].waiting_cores, found.nodes[0].demand_cores))
-        # It gets half of its quota only, as others run: of that it was not held back.
+        # It gets only half of its quota because others run; that part was not throttled.
         run_to(0.375, 9.5, 9.0)
         found = self.sample(10)
         self.assertAlmostEqual(0.025, found.guests[0].waiting_cores)
@@ -338,7 +338,7 @@ class SamplerTest(WithoutPmu):
 
 
 class WithCounters(unittest.TestCase):
-    """Page faults stand for local accesses, major ones (none) for remote."""
+    """Page faults stand for local accesses, major ones (none) for remote ones."""
 
     OPTIONS = counters_conf.CounterOptions(
         events=(

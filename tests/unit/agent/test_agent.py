@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's ticks on a host whose guests come, run and go."""
+"""The agent's ticks on a host whose guests start, run and end."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ class PublishTest(AgentCase):
             (for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s),
         )
         self.assertEqual(found.pools, for_hook.pools)
-        self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to tell
+        self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to be known
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
     def test_what_guests_wanted_is_told_to_the_scheduler_and_the_hook(self):
@@ -198,7 +198,7 @@ class BookkeepingTest(AgentCase):
 
 
 class SoakTest(AgentCase):
-    """Guests come, go, load and break at random; nothing is lost, nothing is left over."""
+    """Guests start, end, load and fail at random; none is lost, and nothing is left over."""
 
     def test_hundreds_of_ticks_lose_no_guest_and_leave_none_over(self):
         chance, running, trees = random.Random(11), set(), {}
@@ -214,7 +214,7 @@ class SoakTest(AgentCase):
                 else:
                     running.add(number)
                     trees[number] = self.launch(number)
-                    if chance.random() < 0.8:  # else the hook was not there
+                    if chance.random() < 0.8:  # otherwise the hook was not installed
                         self.promise(number, chance.randrange(2))
             for number in running:
                 self.run_to(number, 5 * turn * chance.random(), cpu=chance.randrange(8))
@@ -240,7 +240,7 @@ class SoakTest(AgentCase):
         )
 
     def end(self, number, chance):
-        """Let a guest end, its process before the tick or after it."""
+        """End a guest, and its process at random before or after the tick."""
         self.host.end(number)
         if chance.random() < 0.5:
             shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that wait on their L3 cache beside idle CPUs get all of their node's."""
+"""Guests that wait on their L3 cache next to idle CPUs get all CPUs of their node."""
 
 import logging
 
@@ -25,7 +25,7 @@ class CacheWideningTest(AgentCase):
             self.promise(number, 1, cpus=cpus)
 
     def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
-        """Let guests 1 to 3 wait for so many cores; return which are held to their cache then."""
+        """Let guests 1 to 3 wait for these cores; return which are then held to their cache."""
         guests = tuple(
             model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent does what the operator says: pauses, takes turns with commands, leaves guests."""
+"""The agent obeys the operator: it pauses, shares the move lock, and leaves guests alone."""
 
 import os
 
@@ -18,7 +18,7 @@ class CommandedCase(RebalancingCase):
         )
 
     def ticks(self, made, turns=8):
-        """Tick and move for a while; return what was moved where."""
+        """Tick and move for a while; return where the guests are then."""
         for at_s in range(0, 5 * turns, 5):
             self.load(at_s)
             self.tick(made, at_s)
@@ -26,7 +26,7 @@ class CommandedCase(RebalancingCase):
         return self.places()
 
     def reset(self, number):
-        """Take a guest's cpuset away, as a restart of libvirt may; return how to read it."""
+        """Reset a guest's cpuset, as a restart of libvirt may; return a function that reads it."""
         tree = self.kernel.memories[4000 + number].tree
         tree.set_all('0-7')
         return tree.held

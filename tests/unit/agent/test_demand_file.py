@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent remembers of guests: what it publishes by it, and its file."""
+"""The agent's memory of guests' demand: its file, and what is published from it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class RememberingCase(AgentCase):
         self.ran_s[number] = 0.0
 
     def minutes(self, count, wanted):
-        """Let guests want cores for so many minutes, each on its promise's node.
+        """Let guests want cores for some minutes, each on the node of its promise.
 
         :param wanted: {number: (cores, node)}
         :returns: the last tick

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong around the agent: clocks, files, guests and directories that change under it."""
+"""Faults around the agent: clocks, files, guests and directories that change unexpectedly."""
 
 import contextlib
 import logging
@@ -19,10 +19,10 @@ YEARS = 10 * 365 * 24 * HOUR
 
 @contextlib.contextmanager
 def foreseen(case):
-    """Fail where the block logs an error that was not foreseen; yield the messages."""
+    """Fail if the block logs an unexpected error; yield the messages."""
     texts = []
     with case.assertLogs(LOG, 'INFO') as logs:
-        logging.getLogger(LOG).info('begins')  # assertLogs wants one
+        logging.getLogger(LOG).info('begins')  # assertLogs requires one
         yield texts
     texts += [record.getMessage() for record in logs.records]
     surprises = [record.getMessage() for record in logs.records if record.exc_info]
@@ -45,11 +45,11 @@ class ClockTest(AgentCase):
                 self.assertEqual(1, len(self.promises()))
 
     def test_a_suspended_host_keeps_its_rates_and_drops_an_old_start(self):
-        """CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not, nor has anything run."""
+        """CLOCK_BOOTTIME has advanced, but not CLOCK_MONOTONIC, and nothing has run."""
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
-        self.promise(2, 1, started=False, since_ns=START_NS)  # its start was on the way
+        self.promise(2, 1, started=False, since_ns=START_NS)  # its start was in progress
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
             made.tick(
@@ -73,7 +73,7 @@ class ClockTest(AgentCase):
 
 class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
-        """What no guest lost pays for no move: a suspended host's guests wait for nothing."""
+        """A suspended host's guests do not wait, so their suspension pays for no move."""
         made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
@@ -100,10 +100,10 @@ class SuspendedMoveTest(RebalancingCase):
 
 
 class VanishingTest(AgentCase):
-    """Guests that come and go within a tick."""
+    """Guests that start and end within a tick."""
 
     def at_each_stage(self, made, act):
-        """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
+        """Yield (stage, time) for each stage; ``act`` is called once, just before that stage."""
         parts = (
             (made._sampler, 'sample'),
             (made._guest_events.guests, 'read'),
@@ -114,11 +114,11 @@ class VanishingTest(AgentCase):
         )
         for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)
-            yield name, 1000 * at  # or it would look like a fight over a cpuset
+            yield name, 1000 * at  # otherwise it would look like a fight over a cpuset
 
     @staticmethod
     def before(owner, name, act):
-        """Call ``act`` before a method is called the next time."""
+        """Call ``act`` before the next call of a method."""
         real = getattr(owner, name)
 
         def wrapped(*args, **named):
@@ -159,7 +159,7 @@ class VanishingTest(AgentCase):
                 self.assertEqual({}, self.promises())
 
     def test_a_guest_that_starts_anew_within_a_tick_is_held_to_its_new_place(self):
-        """With its name and uuid, and another place that the hook has promised."""
+        """Its name and uuid are the same, but the hook has promised another place."""
         made = self.open(rebalance=agent_conf.ON)
 
         def again():
@@ -178,7 +178,7 @@ class VanishingTest(AgentCase):
 
 class LibvirtTest(AgentCase):
     def test_guests_are_counted_again_when_libvirts_directory_comes_back(self):
-        """Its guests run on: they are counted where they are held."""
+        """Its guests continue to run, and are counted where they are held."""
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
@@ -324,7 +324,7 @@ class StateDirectoryTest(AgentCase):
                     at_s += 1
 
     def test_a_state_directory_that_cannot_be_written_is_told_once(self):
-        """As on a full file system: the temporary file cannot be made."""
+        """The temporary file cannot be created, as on a full file system."""
         with foreseen(self) as told:
             for name in ('host', 'promises', 'rebalance-memory'):
                 os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is heard of guests, and which have to be read although nothing was."""
+"""Guests for which there were events, and guests that have to be read although there were none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger('nova_numa_pmc.watching')
 
 
 class Listener:
-    """One that hears what a test says."""
+    """A listener whose events are set by a test."""
 
     def __init__(self):
         self.problem, self.told, self.asked = '', [], []
@@ -56,7 +56,7 @@ class WatchingTest(unittest.TestCase):
         return self.made
 
     def heard(self):
-        """Return the numbers of the guests of which was heard since the last call."""
+        """Return the numbers of the guests with events since the last call."""
         self.made.collect()
         names = self.made.pop_names()
         return [number for number in (1, 2, 3) if host.name_of(number) in names]

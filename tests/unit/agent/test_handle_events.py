@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between two ticks: guests of which something was heard are put right, and no others read."""
+"""Between two ticks, guests with events are corrected, and no other guests are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG = 'nova_numa_pmc.agent'
 
 
 class HandleEventsCase(AgentCase):
-    """Guests 1 and 2 were placed on node 1, and held there by a tick."""
+    """Guests 1 and 2 were placed on node 1, and a tick holds them there."""
 
     def setUp(self):
         super().setUp()
@@ -26,7 +26,7 @@ class HandleEventsCase(AgentCase):
             self.promise(number, 1)
             self.trees[number] = self.launch(number)
         self.tick(self.made, 0)
-        self.handle_events()  # what the tick has written itself
+        self.handle_events()  # what the tick itself has written
 
     def handle_events(self):
         """Handle events until there is nothing to do; return how long it first wanted to wait."""
@@ -43,7 +43,7 @@ class HandleEventsCase(AgentCase):
     def reset(self, number, unheard=False):
         tree = self.trees[number]
         for group in (tree.emulator, *tree.vcpus) if unheard else ():
-            # On the kernel's files there is no such way.
+            # The kernel's own files cannot be replaced in this way.
             tree.put(os.path.join(group, 'new'), '0-7\n')
             os.rename(os.path.join(group, 'new'), os.path.join(group, 'cpuset.cpus'))
         if not unheard:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests whose hook failed are placed by the agent, and their memory is fetched, once."""
+"""The agent places guests whose hook failed, and fetches their memory, once."""
 
 import os
 
@@ -20,7 +20,7 @@ class PlaceTest(AgentCase):
         self.host.write(files.HOOKS + '/' + files.OUR_HOOK, '#!/bin/sh\n')
 
     def began(self, number, after_hook=True):
-        """Let QEMU have been executed since the hook was installed, or long before."""
+        """Set whether QEMU was executed after the hook was installed or long before."""
         now_s = files.boottime_ns() / 1e9
         began = (now_s + 5 if after_hook else now_s - 5) * os.sysconf('SC_CLK_TCK')
         self.host.write(
@@ -152,7 +152,7 @@ class PlaceTest(AgentCase):
 
 
 class FetchTest(RebalancingCase):
-    """Also while rebalancing is off."""
+    """Memory is also fetched while rebalancing is off."""
 
     NUMBERS = (1,)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that must not be touched, each beside a strong reason to move it."""
+"""Guests that must not be touched, each with a strong reason to move it."""
 
 import os
 
@@ -9,7 +9,7 @@ from tests.fixtures import domains, host
 
 JOB = "  <job type='none' async='%s' phase='perform2' asyncStarted='1'/>\n"
 BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'
-#: What makes a guest so: (elements of its domain, of libvirt's status, of its promise).
+#: What causes this: (elements of the domain, of libvirt's status, of the promise).
 MEMORY_STAYS = {
     'VFIO': ({'devices': domains.SRIOV}, {}, {}),
     'locked': ({'backing': BACKED % '<locked/>'}, {}, {}),
@@ -48,7 +48,7 @@ SPREAD = {
 
 class LeftAloneTest(RebalancingCase):
     def be(self, domain, status, promise):
-        """Make all guests so; their CPUs are held to node 0 already."""
+        """Give all guests these properties; their CPUs are already held to node 0."""
         for number in self.NUMBERS:
             name = host.name_of(number)
             domains.write_status(
@@ -75,7 +75,7 @@ class LeftAloneTest(RebalancingCase):
         tree.set_all(cpus)
 
     def moved(self, ticks=8):
-        """Say whether anything was moved while it would have paid."""
+        """Return whether anything was moved while a move would have paid."""
         written = []
         self.kernel.before = lambda: written.append(1)
         made = self.open()
@@ -114,5 +114,5 @@ class LeftAloneTest(RebalancingCase):
                 self.assertEqual(paths if held else set(), changed)
 
     def files(self):
-        """Return all control files: memory is not to be touched either."""
+        """Return all control files, because memory must not be touched either."""
         return self.kernel.memories[4001].tree.snapshot()

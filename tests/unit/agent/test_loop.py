@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's loop: its pace, what signals do, what systemd is told."""
+"""The agent's loop: its timing, its handling of signals, its notifications to systemd."""
 
 import collections
 import logging
@@ -25,7 +25,7 @@ LOG = logging.getLogger('nova_numa_pmc.serving')
 
 
 class Agent:
-    """Notes when it is called; has a move in progress and one pending, of so many steps each."""
+    """An agent that records its calls; its move in progress and a pending one have these steps."""
 
     def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, pending=()):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
@@ -60,11 +60,11 @@ class Agent:
 
 
 class Clock:
-    """Time that passes while a caller waits; signals come at their times."""
+    """Time that passes while a caller waits; signals arrive at their times."""
 
     def __init__(self, signals=(), early=1.0):
         self.now_s, self.signals, self.waits = 0.0, collections.deque(signals), []
-        self.early = early  # the part of a wait after which it ends
+        self.early = early  # the part of a wait after which it returns
 
     def __call__(self):
         return self.now_s
@@ -155,7 +155,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([new.metrics], reloaded)
 
     def test_a_wait_that_ends_early_brings_no_tick_forward(self):
-        """As it does where the agent is stopped for a while or traced."""
+        """A wait ends early if the agent is stopped for a while or traced."""
         self.serve([(12, signal.SIGTERM)], early=0.7)
         self.assertEqual([0, 1, 6, 11], [round(at_s, 2) for at_s in self.agent.ticks])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vCPUs and memory that are plugged into guests that run, or taken out."""
+"""vCPUs and memory that are plugged into running guests, or unplugged."""
 
 import os
 
@@ -15,7 +15,7 @@ DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target>
 
 class PluggingTest(AgentCase):
     def describe(self, vcpus=2, most=8, memory_mib=512, max_mib=None, current_mib=None, pin=''):
-        """Let libvirt's status file say so of the first guest."""
+        """Write libvirt's status file of the first guest with these values."""
         xml = domains.domain(
             host.name_of(1),
             host.uuid_of(1),
@@ -55,11 +55,11 @@ class PluggingTest(AgentCase):
             (5, {'vcpus': 4}, (4, 512), 1),
             (10, {'vcpus': 4, 'memory_mib': 1024}, (4, 1024), 1),
             (15, {'vcpus': 1}, (1, 512), 1),
-            # A balloon can be let out again at any time, and slots be filled.
+            # A balloon can be deflated again at any time, and slots can be filled.
             (20, {'vcpus': 1, 'current_mib': 128}, (1, 512), 0),
             (25, {'vcpus': 1, 'max_mib': 4096}, (1, 4096), 1),
             (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0),
-            # The host could not give so much: what it has counts, as it is plugged.
+            # The host could not give that much, so what the guest has counts, as it is plugged.
             (35, {'vcpus': 1, 'max_mib': 1 << 30}, (1, 512), 1),
             (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1),
         ):
@@ -113,10 +113,10 @@ class PluggingTest(AgentCase):
         plugged = os.path.join(tree.target, 'vcpu1')
         self.describe(vcpus=2)
         self.host.thread(4001, 5101, 0, 0, 5)
-        for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt makes it, and with <vcpu cpuset>
+        for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt creates it, and with <vcpu cpuset>
             tree.put(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
             self.tick(made, at_s)
-            # It has no more than its parent, whatever it asks for.
+            # It has no more than its parent, whatever it requests.
             self.assertEqual('4-7', tree.held())
         self.host.thread(4001, 5101, 3, 0, 5)
         [guest] = self.tick(made, 11).sample.guests

@@ -18,7 +18,7 @@ class PoolTest(AgentCase):
         return {self.tree.read(directory, 'cpuset.cpus') for directory in self.tree.children}
 
     def held_to(self, cpus):
-        """Hold the guest to these, as a start before has."""
+        """Hold the guest to these CPUs, as an earlier start has."""
         for directory in self.tree.children:
             self.tree.write(directory + '/cpuset.cpus', cpus + '\n')
 

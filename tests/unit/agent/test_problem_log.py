@@ -14,7 +14,7 @@ class ProblemLogTest(unittest.TestCase):
         self.problem_log = ProblemLog(LOG, lambda: self.now_s)
 
     def failing(self, *errors):
-        """Run a stage once for each error, None: it works; return what is logged."""
+        """Run a stage once per error (None: success); return what is logged."""
         with self.assertLogs(LOG) as logs:
             for error in errors:
                 with self.problem_log.stage('reading'):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests are held to their places whatever resets their cpusets."""
+"""Guests are held to their places, whatever resets their cpusets."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ class ReassertionTest(AgentCase):
         self.assertIn('CPUs 0-7 to 4-7', held[1])
 
     def test_a_place_whose_writer_was_killed_is_written_by_the_agent(self):
-        """The promise is newer than the cpuset: it says what is right."""
+        """The promise is newer than the cpuset, and is authoritative."""
         made = self.open()
         tree = self.launch(1)
         tree.set_all('0-3')
@@ -155,7 +155,7 @@ PIN = "  <cputune><vcpupin vcpu='%d' cpuset='%s'/></cputune>\n"
 
 
 class OperatorsWordTest(AgentCase):
-    """What an operator has set by libvirt's commands, or by hand, stays; the rest stays held."""
+    """Cpusets set by an operator, with libvirt or by hand, stay; the rest stays held."""
 
     def held(self, tree, made, at_s):
         self.tick(made, at_s)
@@ -169,7 +169,7 @@ class OperatorsWordTest(AgentCase):
                 tree = self.launch(1, version=version)
                 self.assertEqual('4-7', self.held(tree, made, 0))
                 self.launch(1, version=version, xml=host.domain_xml(1, extra=PIN % (0, '2')))
-                tree.set_all('0-7')  # a reset, too
+                tree.set_all('0-7')  # also a reset
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
                 with self.assertLogs(LOG, 'INFO') as logs:
                     self.assertEqual('4-7 2 4-7', self.held(tree, made, 5))
@@ -178,7 +178,7 @@ class OperatorsWordTest(AgentCase):
                 self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
 
     def test_a_pin_that_is_taken_back_no_longer_counts(self):
-        """vcpupin GUEST 0 r: to all CPUs that it may have."""
+        """vcpupin GUEST 0 r pins to all CPUs that the vCPU may have."""
         made = self.open()
         self.promise(1, 1)
         for cpuset, wide in ((None, '0-7'), ('2-6', '2-6')):
@@ -192,7 +192,7 @@ class OperatorsWordTest(AgentCase):
         self.promise(1, 1)
         tree = self.launch(1)
         self.held(tree, made, 0)
-        for cpus in ('2', '0-3', '5'):  # also a whole node's, and one that is inside
+        for cpus in ('2', '0-3', '5'):  # also those of a whole node, and one in it
             tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
             self.assertEqual('4-7 %s 4-7' % cpus, self.held(tree, made, 5))
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
@@ -230,7 +230,7 @@ class OperatorsWordTest(AgentCase):
         made = self.open()
         self.promise(1, 1)
         tree = self.launch(1)
-        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the latter's move was killed
+        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the move to the latter was killed
             tree.set_all('')
             tree.put(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
             self.assertEqual('4-7', self.held(tree, self.open(), at_s))
@@ -314,7 +314,7 @@ class BoundTest(AgentCase):
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
     def leave(self, free_mib):
-        """Let node 1 have so much available memory."""
+        """Set the available memory of node 1."""
         self.host.write(
             'sys/devices/system/node/node1/meminfo',
             ''.join(
@@ -331,7 +331,7 @@ class BoundTest(AgentCase):
     def test_no_guest_is_bound_where_others_have_taken_the_memory(self):
         made = self.open()
         self.tick(made, 0)
-        # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
+        # 512 MiB are promised, of which the guest has 1; 256 MiB of each node are the host's.
         for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
             self.leave(free_mib)
             self.tick(made, 5)

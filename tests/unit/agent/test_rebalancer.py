@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests are moved when the load has changed, and are where the record says whatever happens."""
+"""Guests are moved when the load has changed, and are always where the record says."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from tests.fixtures import host
 
 
 def situation(agent, tick):
-    """Return the rebalancer's input from an agent's tick."""
+    """Return the rebalancer's input for an agent's tick."""
     return situations.situation(
         tick.sample,
         tick.host,
@@ -171,7 +171,7 @@ class JustPlacedTest(RebalancingCase):
     def test_a_guest_that_got_its_place_since_the_interval_began_is_left_there(self):
         made = self.open()
         for turn in range(6):
-            for number in self.NUMBERS:  # all were placed while the last interval went on
+            for number in self.NUMBERS:  # all were placed during the last interval
                 self.promise(number, 0, since_ns=START_NS + (5 * turn - 2) * SECOND)
             self.load(5 * turn)
             self.tick(made, 5 * turn)
@@ -184,7 +184,7 @@ class JustPlacedTest(RebalancingCase):
 
 
 class OtherPoolTest(RebalancingCase):
-    """The same guests may use CPUs outside the floating pool."""
+    """Guests may use CPUs outside the floating pool."""
 
     def xml(self, number):
         return host.domain_xml(number, cpuset='0-7')

@@ -115,7 +115,7 @@ class TuningTest(unittest.TestCase):
         self.assertEqual([1, 1], [last['cells'], last['runs']])
         self.assertEqual(list(tuning.SETTINGS), list(last['settings']))
         self.assertEqual(1.0, last['settings']['metrics']['multiplier 1'])
-        self.assertEqual([], last['better'])  # a single run decides nothing
+        self.assertEqual([], last['better'])  # a single run is not decisive
 
     def test_each_policy_is_tuned_with_three_settings_the_first_as_usual(self):
         self.assertEqual({3}, {len(settings) for settings in tuning.SETTINGS.values()})

@@ -9,7 +9,7 @@ from tests.arena import fleet as fleets, hosts, inside
 from tests.arena.inside import others, ours
 
 GIB = 1024
-#: Ways by name that leave guests where they started.
+#: Names of the ways that leave guests where they started.
 STAY = 'floating', 'numad-advice', 'xen', 'incus-balanced', 'katalyst-like'
 
 
@@ -125,7 +125,7 @@ class StartTest(unittest.TestCase):
 
 
 class MoveTest(unittest.TestCase):
-    #: A node that is wanted too much, beside an idle one.
+    #: An overloaded node next to an idle one.
     CROWDED = [Guest(0, 16, 32, 12.0), Guest(0, 16, 16, 12.0), Guest(0, 16, 8, 12.0)]
 
     def moved(self, way, guests):

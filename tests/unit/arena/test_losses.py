@@ -8,7 +8,7 @@ from tests.arena import losses as subject, parameters as p
 
 
 def running(want, cpus, memory, vcpus=(4, 4), lines=(0.0, 0.0), waits=(True, True)):
-    """Return guests on the two nodes of one host, by rows of parts."""
+    """Return guests on the two nodes of one host, from rows of parts."""
     found = object.__new__(subject.Running)
     found.guests = np.arange(len(want))
     found.want, found.vcpus = np.array(want, float), np.array(vcpus)

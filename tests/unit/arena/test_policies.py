@@ -22,9 +22,9 @@ ASKED = types.SimpleNamespace(
 
 
 def view(half_full=1, **columns):
-    """Return hosts of two nodes, calm, half full and blind, but for some columns.
+    """Return hosts of two nodes, calm, half full and blind, with some columns replaced.
 
-    :param half_full: of how many there are such
+    :param half_full: the number of half-full hosts
     """
     count = 3
     found: dict = {
@@ -119,7 +119,7 @@ class OthersTest(unittest.TestCase):
         )
 
     def oracle(self, cores, fits=True, flying=0.0, lines=1e7):
-        """Return its scores; the first host's guests want 28 and 20 of 30 cores."""
+        """Return the oracle's scores; the first host's guests want 28 and 20 of 30 cores."""
         found = view(demand=np.full((3, 2), np.nan))
         nodes = np.array([[28.0, 20.0], [10.0, 29.0], [24.0, 24.0]])
         found.fleet = types.SimpleNamespace(
@@ -153,7 +153,7 @@ class OthersTest(unittest.TestCase):
 
 class OursTest(unittest.TestCase):
     def losses(self, seen, asked=ASKED):
-        """Return the losses by the package's functions alone."""
+        """Return the losses as computed by the package's functions alone."""
         question = expected_guest(asked.vcpus, asked.memory_mib)
         if asked.dedicated:
             question = expected_guest(0, 0, model.SPREAD)
@@ -229,7 +229,7 @@ class OursTest(unittest.TestCase):
         seen = view()
         found = our_weigher.losses(seen, large)
         np.testing.assert_allclose(self.losses(seen, large), found)
-        # On each host half of its lines come from the other node.
+        # On each host, half of its lines come from the other node.
         self.assertGreater(found.min(), 0.01)
 
     def test_the_node_expected_on_a_host_is_the_hooks(self):
@@ -241,10 +241,11 @@ class OursTest(unittest.TestCase):
     def test_the_penalty_of_a_known_host_depends_on_no_other(self):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
-        # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores, on 1 of 30 of a host's
-        # 3 of 60, and on 12 of 30 of 32 of 60; on the blind one, on 4.8 of 30 of each half. Lower
-        # median of 50e9 / 32 and 1e9 bytes per core-second: of memory 0.02 and 0.27 are used; on
-        # the blind one as much as on the worse of the two.
+        # Lower median of 0.375 and 0.5 per vCPU: 8 · 9.25 / 23 is 3.2 cores, which are added to 1
+        # of 30 cores of a host with 3 of 60, and to 12 of 30 of one with 32 of 60; on the blind
+        # host, to 4.8 of 30 on each half. Lower median of 50e9 / 32 and 1e9 bytes per core-second:
+        # 0.02 and 0.27 of memory's bandwidth are used; on the blind host, as much as on the worse
+        # of the two.
         wanted, rate = round(64 * 8 * 9.25 / 23 / 8) / 8, 1e9
         traffic = wanted * rate / 1e11
         expected = [
@@ -258,8 +259,8 @@ class OursTest(unittest.TestCase):
         np.testing.assert_allclose(-our_weigher.DEFAULTS['weight_multiplier'] * exact, told)
 
     def test_an_odd_host_changes_nothing_of_what_another_gets(self):
-        # Guests are alike on all hosts that are known, so that some of them tell as much as all.
-        # Of five, one has no influence on what the upper quartile of memory is.
+        # Guests are alike on all known hosts, so that some of them say as much as all. Of five
+        # hosts, one does not influence the upper quartile of memory.
         alike = {
             'half_full': 4,
             'known_guests': np.array([16, 16, 0]),
@@ -269,7 +270,7 @@ class OursTest(unittest.TestCase):
         expected = our_weigher.numa_pressure(view(**alike), ASKED)
         for odd in (0.0, 50.0, 1e5):
             demand = np.array([[odd, odd], [20.0, 12.0], [0.0, 0.0]])
-            # What comes from its memory is as much more as what it wants.
+            # The traffic of its memory is larger in proportion to its demand.
             traffic = np.array([[odd * 2e9] * 2, [20e9, 30e9], [0.0, 0.0]])
             seen = view(**{**alike, 'demand': demand, 'traffic': traffic})
             found = our_weigher.numa_pressure(seen, ASKED)
@@ -299,10 +300,10 @@ class OursTest(unittest.TestCase):
             np.mean([queueing_loss(each, 1e9) for each in ratios])
             for ratios in ((0.2 * 0.01 + 0.8 * 0.015, 0.2 * 0.02 + 0.8 * 0.015), used)
         )
-        # The blind one's as if it were on the worst node of the busy one.
+        # The blind host's loss is that on the worst node of the busy host.
         blind = queueing_loss(used[1], 1e9)
         np.testing.assert_allclose([calm, busy, blind], found)
-        # However much CPU is wanted: the median of what guests' cores read stays the busy host's.
+        # Independently of the CPU demand, the median of traffic per core remains the busy host's.
         wanted = view(demand=np.array([[2.0, 1.0], [40.0, 10.0], [0.0, 0.0]]))
         np.testing.assert_allclose([calm, busy, blind], our_weigher.losses(wanted, DEDICATED))
 

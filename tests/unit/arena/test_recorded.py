@@ -76,7 +76,7 @@ class RecordedTest(unittest.TestCase):
         self.assertIn(self.path, text.getvalue())
 
     def trace(self, rows, count=4):
-        """Return the trace of a small cell with so many hosts."""
+        """Return the trace of a small cell with this number of hosts."""
         self.read('arrive_s,leave_s,vcpus,memory_mib,cores_per_vcpu\n' + ''.join(rows))
         cell = cells.cells()[3].shortened(count, 1800, 1800)
         cell.trace = self.path

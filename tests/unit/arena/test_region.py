@@ -23,7 +23,7 @@ def prepared(number, seed=1, count=16, seconds=1800):
 
 
 def run(number, policy, seed=1, way=inside.placed):
-    """Run it; return the region."""
+    """Run a cell; return the region."""
     cell, shape, trace = prepared(number, seed)
     ran = region.Region(cell, shape, trace, policies.POLICIES[policy], seed, way)
     ran.run()

@@ -13,7 +13,7 @@ SMALL = '--orders', '2', '--rounds', '1', '--hosts', '8', '--hours', '0.5'
 
 
 def run(*args):
-    """Run the command; return its exit code, its table's lines and its last line."""
+    """Run the command; return its exit code, the lines of its table and its last line."""
     with io.StringIO() as text, contextlib.redirect_stdout(text):
         code = subject.main([*SMALL, *args])
         *table, _, last = text.getvalue().splitlines()

@@ -10,12 +10,12 @@ SOURCES = [
     TOP / 'nova_numa_pmc/cli/verbs/check.py',
     TOP / 'nova_numa_pmc/cli/hook_install.py',
 ]
-#: What makes a finding of a code.
+#: What creates a finding with a code.
 MAKERS = ('Finding', '_add')
 
 
 def codes():
-    """Return the codes of all findings that the sources can make."""
+    """Return the codes of all findings that the sources can create."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):

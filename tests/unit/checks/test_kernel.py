@@ -42,7 +42,7 @@ class KernelTest(unittest.TestCase):
 
     def test_numa_balancing_that_is_on_is_found(self):
         self.assert_codes([], kernel.check_balancing)
-        # 2 is memory tiering, from Linux 5.18.
+        # 2 is memory tiering, available from Linux 5.18 on.
         for text, expected in (
             ('0\n', []),
             ('1\n', ['numa-balancing']),

@@ -49,7 +49,7 @@ class SchedulerTest(unittest.TestCase):
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
-            # Half of what a guest adds to a saturated host waits; Nova's weighers make four.
+            # Half of what a guest adds to a saturated host waits; Nova's weighers add up to four.
             ('8.1', []),
             ('8', ['weigher-weak']),
             ('15\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),

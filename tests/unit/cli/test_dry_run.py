@@ -24,7 +24,7 @@ class HostTest(unittest.TestCase):
         self.options = host_options.read(self.host.path('absent'))
 
     def start(self, number, **domain):
-        """Decide and record, as the hook does."""
+        """Decide and record the decision, as the hook does."""
         return promises.decide_promise(
             guests.parse(hosts.domain_xml(number, **domain)), self.options, self.root, 1
         )

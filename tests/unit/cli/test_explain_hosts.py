@@ -25,7 +25,7 @@ class ExplainHostsTest(unittest.TestCase):
         return path
 
     def text(self, rows, *arguments):
-        """Run the command on rows; return (exit code, what it printed)."""
+        """Run the command on rows; return (exit code, output)."""
         path = self.write('hosts.json', rows if isinstance(rows, str) else json.dumps(rows))
         if '--nova-conf' not in arguments:
             arguments += '--nova-conf', self.write('limited', '[numa_pmc]\nmax_pressure = 1\n')

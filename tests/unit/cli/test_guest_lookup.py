@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests as operators name them."""
+"""Guests are found by the names that operators use."""
 
 import unittest
 
@@ -7,7 +7,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cli import guest_lookup
 from nova_numa_pmc.exceptions import UnknownGuest
 
-#: (uuid, name, id): one guest's name is another one's id.
+#: (uuid, name, id): the name of one guest is the id of another.
 GUESTS = [
     model.Guest(uuid, name, 1, 1, id=number)
     for uuid, name, number in (

@@ -11,7 +11,7 @@ from tests.fixtures.clock import Clock
 
 class TestPace(unittest.TestCase):
     def taken(self, costs, interval_s=5.0):
-        """Return when samples were taken that took so long."""
+        """Return the times at which samples were taken if each took this long."""
         clock, left, times = Clock(), iter(costs), []
 
         def take():

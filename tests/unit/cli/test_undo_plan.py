@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a move is taken back, and which guests are left alone."""
+"""Which part of a move is undone, and which guests are left alone."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command nova-numa-agent, beside the loop that it runs."""
+"""The command nova-numa-agent, apart from the loop that it runs."""
 
 import ast
 import contextlib
@@ -76,7 +76,7 @@ class CommandTest(unittest.TestCase):
         self.assertFalse(os.path.exists(os.path.join(self.directory, publication.FILE)))
 
     def test_once_writes_no_cpuset(self):
-        """Neither CPUs nor memory: nothing would watch the nodes of guests that it has bound."""
+        """Neither CPUs nor memory are held, as nothing would watch the nodes of bound guests."""
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.thread(4001, 5001, 0)
@@ -128,7 +128,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(64, ended.exception.code)
 
     def test_unbind_without_a_bound_guest_prints_nothing_and_succeeds(self):
-        for option in ('--unbind', '--widen'):  # the former name, in units of older releases
+        for option in ('--unbind', '--widen'):  # the former name, used in units of older releases
             with self.subTest(option):
                 self.assertEqual((0, ''), self.run_it(option)[:2])
         self.assertNotIn('--widen', agent.build_parser().format_help())
@@ -145,7 +145,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual('%sone\n%stwo' % (text, text), formatter.format(record))
 
     def begun(self):
-        """Start the agent as a process of its own."""
+        """Start the agent as a separate process."""
         command = (sys.executable, '-m', 'nova_numa_pmc.cmd.agent')
         return subprocess.Popen(
             [*command, '--config-file', self.config, '--root', self.root],
@@ -154,7 +154,7 @@ class CommandTest(unittest.TestCase):
         )
 
     def test_the_service_runs_from_start_to_sigterm(self):
-        """A process of its own, told by pipes and signals what to do."""
+        """A separate process is controlled by pipes and signals."""
         self.configure('[counters]\ninterval_s = 0.5\n')
         with self.begun() as process:
             try:
@@ -222,7 +222,7 @@ class OsloLogTest(unittest.TestCase):
 
 
 def said_until(process, text):
-    """Read what a process says until that is in it."""
+    """Read a process's output until it contains the text."""
     said = b''
     while text not in said:
         ready, _, _ = select.select([process.stderr], [], [], 120)
@@ -233,7 +233,7 @@ def said_until(process, text):
 
 
 class UnitTest(unittest.TestCase):
-    """What the unit file has to say, and must not."""
+    """Settings that the unit file must, and must not, contain."""
 
     def setUp(self):
         lines = [line.strip() for line in UNIT.read_text().splitlines()]

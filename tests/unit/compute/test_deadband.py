@@ -13,7 +13,7 @@ PRESSURES = st.floats(0.0, 4.0)
 
 
 def changed(published, at=0, **fields):
-    """Return the state with other figures of one node."""
+    """Return the state with other figures for one node."""
     nodes = list(published.view.nodes)
     nodes[at] = nodes[at]._replace(**fields)
     return published._replace(view=published.view._replace(nodes=tuple(nodes)))
@@ -52,7 +52,7 @@ class WithinTest(unittest.TestCase):
         )
         self.assertFalse(self.may_reuse(now))  # 40 MiB less are promised
         moved = changed(now, at=1, promised_bytes=nodes[1].promised_bytes + (40 << 20))
-        self.assertTrue(self.may_reuse(moved))  # floating guests are divided otherwise
+        self.assertTrue(self.may_reuse(moved))  # floating guests are divided differently
 
     def test_traffic_beside_an_unknown_maximum_makes_no_pressure(self):
         self.sent = changed(self.sent, bandwidth_max_bytes_per_sec=None)
@@ -75,7 +75,7 @@ class WithinTest(unittest.TestCase):
             ('guests', node.guests + 1),
             ('vcpus', node.vcpus + 1),
             ('promised_bytes', node.promised_bytes + GIB),
-            ('promised_bytes', node.promised_bytes + (3 << 20)),  # of all nodes together
+            ('promised_bytes', node.promised_bytes + (3 << 20)),  # in total, over all nodes
             ('capacity_bytes', node.capacity_bytes - GIB),
             ('threads', node.threads - 1),
             ('id', 7),

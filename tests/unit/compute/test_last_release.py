@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute hosts and controllers of this release and of the last one understand each other.
 
-``tests/fixtures/last_release`` has what the last one writes of :data:`PUBLISHED`, and which
-options it knows; both are written anew, by its own code, when there is another one.
+``tests/fixtures/last_release`` has what the last one writes for :data:`PUBLISHED`, and which
+options it knows; after a new release, both are written anew by that release's own code.
 """
 
 import json
@@ -76,7 +76,7 @@ class MetricsTest(unittest.TestCase):
         )
 
     def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
-        # It ignores other keys, and what it reads has the version of its major number.
+        # It ignores other keys, and the values that it reads have the version of its major number.
         written = nova_metrics.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
         for metric, values in zip(of_last_release('metrics.json'), written):
             known = metric['numa_membw_values']
@@ -86,9 +86,9 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual(known, kept)
 
 
-#: Defaults that a release note tells of.
+#: Changed defaults that are described in a release note.
 CHANGED = {'weight_multiplier': 500.0, 'penalty_floor': 0.0, 'penalty_jitter': 0.02}
-#: Options that are no longer read, which a release note and ``nova-numa-check`` tell of.
+#: Options that are no longer read, which a release note and ``nova-numa-check`` mention.
 GONE = {'weight_step'}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into Nova's metrics comes out again, fits in, and cannot hurt."""
+"""Data in Nova's metrics is read back unchanged, fits the column, and can do no harm."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from nova_numa_pmc.state import publication
 from tests.fixtures.host_views import hosts
 from tests.fixtures.metrics import GIB, listed, state
 
-#: Nova's column on MySQL, and our own aim for hosts of two nodes.
+#: The size of Nova's column on MySQL, and the package's own limit for hosts with two nodes.
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
 LARGEST: dict[str, Any] = dict(
     cores=160.0,
@@ -39,7 +39,7 @@ def mega(value):
 
 
 def largest(count, distances=None):
-    """Build a host whose numbers are as long as they get."""
+    """Build a host whose numbers are as long as possible."""
     published = state(
         nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
         history=model.DemandHistory(50, 99.99),
@@ -216,7 +216,7 @@ class RoundTripTest(unittest.TestCase):
 
 
 class DomainTest(unittest.TestCase):
-    """Which nodes share their memory channels, told to older and to newer schedulers."""
+    """Nodes that share their memory channels, as published to older and newer schedulers."""
 
     def published(self, domains):
         found = state(*[0.5] * 4)

@@ -37,7 +37,7 @@ dir = '/run/elsewhere'
 
 
 def values_of(path):
-    """Read the file by oslo.config: {(group, name): value}."""
+    """Read the file with oslo.config: {(group, name): value}."""
     conf = cfg.ConfigOpts()
     options.register_opts(conf)
     conf(
@@ -50,7 +50,7 @@ def values_of(path):
 
 
 class AgreementTest(unittest.TestCase):
-    """The hook's parser and oslo.config read the same file alike."""
+    """The hook's parser and oslo.config read the same file identically."""
 
     def assert_alike(self, text):
         with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
@@ -99,7 +99,7 @@ class AgreementTest(unittest.TestCase):
 
 class SampleTest(unittest.TestCase):
     def test_the_sample_shows_every_option_with_its_default(self):
-        """A stale sample misleads: `make config` writes it anew."""
+        """An outdated sample is misleading; `make config` writes it anew."""
         with open(SAMPLE, encoding='utf-8') as file:
             lines = file.read().splitlines()
         for option in host_options.OPTIONS:

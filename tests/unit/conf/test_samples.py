@@ -22,7 +22,7 @@ class NovasOptionsTest(unittest.TestCase):
                     self.assertEqual(option.default, conf.numa_pmc[option.name], option.name)
 
     def test_the_samples_show_every_option_of_nova_with_its_default(self):
-        """A stale sample misleads: `make config` writes it anew."""
+        """An outdated sample is misleading; `make config` writes it anew."""
         for service, module in MODULES.items():
             with self.subTest(service):
                 sample = checkout.TOP / f'etc/nova-numa-pmc/{service}.conf.sample'

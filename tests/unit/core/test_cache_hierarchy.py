@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes share their memory channels, and which are near, by caches and sockets."""
+"""Which nodes share their memory channels, and which are near, according to caches and sockets."""
 
 import unittest
 
@@ -31,7 +31,7 @@ def machine(nodes, cpus_per_node, cpus_per_l3, per_socket, vendor, near=11, far=
     )
 
 
-#: As kernels show them: (host, domains).
+#: As shown by kernels: (host, domains).
 SHAPES = {
     'one node a socket': (machine(2, 8, 8, 1, INTEL), ()),
     'SNC-2': (machine(4, 4, 8, 2, INTEL), ()),
@@ -84,7 +84,7 @@ class DomainsTest(unittest.TestCase):
         self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
 
     def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
-        # It was put "on one node", 1 and 3, because their distance is below 12.
+        # It used to be put "on one node", 1 and 3, because their distance is below 12.
         host = machine(4, 2, 4, 2, INTEL)
         view = host_view.view(host, (), LIMITS)
         new = guest(vcpus=4)

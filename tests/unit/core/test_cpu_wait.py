@@ -20,15 +20,15 @@ QUOTAS = st.lists(
 
 class WaitedTest(unittest.TestCase):
     def test_a_thread_waited_for_what_its_quota_would_have_left(self):
-        """Δ 5 s, 0.05 cores: (run, delay, throttled) → what it could have run besides."""
+        """Δ 5 s, 0.05 cores: (run, delay, throttled) → what the thread could also have run."""
         for run, delay, throttled, waited in (
-            (0.25, 4.75, 4.65, 0.0),  # the quota is used up: nothing is left to wait for
-            (0.25, 4.75, None, 0.0),  # likewise where the kernel tells of no throttling
-            (0.10, 4.90, 4.80, 0.1),  # it got 0.1 of 0.25 s, and was held back for most
-            (0.10, 4.90, 4.95, 0.0),  # 6.1 counts throttling while no thread is queued
-            (0.10, 0.05, 0.0, 0.05),  # never held back: it waited what it waited
+            (0.25, 4.75, 4.65, 0.0),  # the quota is used up, so there is nothing to wait for
+            (0.25, 4.75, None, 0.0),  # likewise if the kernel does not report throttling
+            (0.10, 4.90, 4.80, 0.1),  # it got 0.1 of 0.25 s, and was throttled most of the time
+            (0.10, 4.90, 4.95, 0.0),  # 6.1 also counts throttling while no thread is queued
+            (0.10, 0.05, 0.0, 0.05),  # never throttled: all of its delay was waiting
             (0.26, 4.0, 0.0, 0.0),
-        ):  # a period's quota more than the window's share
+        ):  # the quota of one period more than the window's share
             with self.subTest(run=run, throttled=throttled):
                 quota = Quota(
                     0.05, frozenset((1,)), None if throttled is None else int(throttled * SECOND)
@@ -39,7 +39,7 @@ class WaitedTest(unittest.TestCase):
                 self.assertAlmostEqual(waited, found[1] / SECOND)
 
     def test_throttling_is_taken_off_by_thread_and_not_off_the_sum(self):
-        # Of the second, more throttling is told than it waited: that is not the first one's.
+        # The second's throttling exceeds its waiting; the excess must not reduce the first one's.
         quotas = (Quota(1.0, frozenset((1,)), 0), Quota(0.1, frozenset((2,)), 3 * SECOND))
         found = waited_ns({1: (SECOND, 2 * SECOND), 2: (SECOND // 2, SECOND)}, quotas, 5 * SECOND)
         self.assertEqual({1: 2.0 * SECOND, 2: 0.0}, found)

@@ -80,7 +80,7 @@ class PromisesTest(unittest.TestCase):
         host = topology((2, 2), (4 * GIB, 4 * GIB))
         wide = promised('wide', (0, 1), 5 * GIB, mem_bytes=(GIB, 4 * GIB))
         self.assertEqual([GIB, 4 * GIB], self.promised(host, wide))
-        moved = wide._replace(mem_nodes=(0,))  # and the division with it no longer parallel
+        moved = wide._replace(mem_nodes=(0,))  # and the list of bytes no longer fits
         self.assertEqual([5 * GIB, 0], self.promised(host, moved))
 
     def test_a_promise_of_more_than_fits_is_still_counted(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that share their memory channels are one place to be."""
+"""Nodes that share their memory channels count as one place."""
 
 import unittest
 
@@ -15,7 +15,7 @@ LABELS = st.lists(st.integers(0, 3), max_size=6)
 
 
 def paired(*nodes):
-    """Return a view of four nodes, of which the first and the last two are one domain."""
+    """Return a view of four nodes; the first two and the last two are a domain each."""
     return host(*nodes, distances=PAIRS)._replace(domains=(0, 0, 2, 2))
 
 

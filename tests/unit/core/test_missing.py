@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Knowing less never makes a node better than it is, unless it is among the worst."""
+"""Missing knowledge never makes a node look better, unless it is among the worst."""
 
 import os
 import random

@@ -12,12 +12,12 @@ from tests.sim.constant import Constant, load
 
 DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
 SLOW = model.NodeMemory(model.SLOW, 'memory_tier22')
-#: A Grace Hopper's distances: two sockets, two GPUs.
+#: The distances of a Grace Hopper: two sockets, two GPUs.
 FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 
 
 def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
-    """Build a host of two nodes with CPUs and two without, whose memory is of some kinds."""
+    """Build a host of two nodes with CPUs and two without, with memory of these kinds."""
     found = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
     return found._replace(
         nodes=found.nodes[:2]
@@ -108,14 +108,14 @@ class KeptMemoryTest(unittest.TestCase):
 
 
 class BandwidthTest(unittest.TestCase):
-    """What kept memory can deliver is nothing that a guest could have."""
+    """The bandwidth of memory that is kept from guests is not available to them."""
 
     GB_PER_SEC = 1e9
 
     def place(
         self, wanted, kept_maxima, limits=LIMITS, sizes=(256, 256, 96, 96), cpus=(32, 32, 0, 0)
     ):
-        """Place a guest of 4 vCPUs and 8 GiB that wants so much on nodes of 200 GB/s each."""
+        """Place a guest of 4 vCPUs and 8 GiB on nodes of 200 GB/s each that are used this much."""
         loads = {
             node: model.NodeLoad(
                 10.0 if cpus[node] else None,

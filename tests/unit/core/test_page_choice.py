@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pages are moved, and where to."""
+"""The pages that are moved, and their destinations."""
 
 import unittest
 from array import array

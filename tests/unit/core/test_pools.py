@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs guests share, and which pools they load."""
+"""The CPUs that guests share, and the pools that they load."""
 
 import unittest
 
@@ -26,7 +26,7 @@ def host(*usable):
 
 
 def guest(number=1, allowed=None, pins=(), flavor='m1.small', placed_by=(), vcpus=2):
-    """Build a guest; ``pins``: a CPU for each vCPU that has one of its own."""
+    """Build a guest; ``pins`` has a CPU for each vCPU that is pinned."""
     return model.Guest(
         'u%d' % number,
         'g%d' % number,
@@ -86,7 +86,7 @@ class FloatingTest(unittest.TestCase):
         shared = (0, 1, 8, 9)
         alike = [guest(1, shared), guest(2, shared), guest(3, pins=(2, 3))]
         self.assertEqual((list(shared), 'guests'), self.found(*alike))
-        # One that may run anywhere, or elsewhere: there is no such set.
+        # A guest that may run anywhere, or elsewhere: there is no common set.
         for other in (guest(4), guest(4, (0, 1))):
             self.assertEqual(
                 ([cpu for cpu in range(16) if cpu not in (2, 3)], 'guests'),
@@ -160,7 +160,7 @@ class GuestsPoolTest(unittest.TestCase):
             (guest(allowed=(1, 2)), False),
             (guest(allowed=(4, 5)), True),
             (guest(pins=(4, 5)), True),
-            (guest(pins=(0, 1)), True),  # dedicated, by whatever set
+            (guest(pins=(0, 1)), True),  # dedicated CPUs, from whichever set
             (guest(pins=(4,)), False),  # its other vCPU is not pinned
             (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False),
         ):

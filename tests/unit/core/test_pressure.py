@@ -87,13 +87,14 @@ class TestAttribute(unittest.TestCase):
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), traffic)
 
     def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
-        # All of node 0's remote accesses are of one guest: a quarter of its pages
-        # elsewhere is on node 1, the rest on node 2.
+        # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
+        # on node 1, the rest is on node 2.
         traffic = pressure.attribute((0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))])
         self.assertEqual((0.0, 25.0, 75.0), traffic[0])
 
     def test_traffic_of_controllers_corrects_what_pages_tell(self):
-        # Pages say evenly; the controllers saw node 2 serve three times as much.
+        # Pages imply an even division; according to the controllers, node 2 served three times as
+        # much.
         traffic = pressure.attribute(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
         )
@@ -101,7 +102,7 @@ class TestAttribute(unittest.TestCase):
             self.assertAlmostEqual(seen, fitted)
 
     def test_traffic_that_does_not_fit_stays_where_pages_tell(self):
-        # The guest has no page on node 1, though that node served half.
+        # The guest has no page on node 1, although that node served half of the traffic.
         traffic = pressure.attribute(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)
         )
@@ -139,5 +140,5 @@ class TestAttribute(unittest.TestCase):
         incoming = [sum(truth[n][m] for n in nodes if n != m) for m in nodes]
         traffic = pressure.attribute([0] * len(truth), remote, (), incoming)
         missed = sum(abs(sum(row[m] for row in traffic) - incoming[m]) for m in nodes)
-        # It converges slowly where a true cell is next to nothing.
+        # It converges slowly if a true cell is almost zero.
         self.assertLess(missed, (0.02 if len(truth) > 2 else 1e-7) * sum(incoming))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spending never gets ahead of the rate by more than a burst and the last amount."""
+"""Spending never exceeds the rate by more than a burst and the last amount."""
 
 import unittest
 
@@ -43,6 +43,6 @@ class TokenBucketTest(unittest.TestCase):
         for i, (began, _) in enumerate(spent):
             total = 0
             for ended, amount in spent[i:]:
-                # The last amount may exceed what there is; nothing before it may.
+                # Only the last amount may exceed what is available.
                 self.assertLessEqual(total, burst + rate * (ended - began) + 1e-3)
                 total += amount

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tables of KVM Tuning @ eBay (2013), worked as doc/source/reference/counters.rst does."""
+"""The two tables of KVM Tuning @ eBay (2013), computed as in doc/source/reference/counters.rst."""
 
 import json
 import pathlib
@@ -68,7 +68,7 @@ class TestDeck(unittest.TestCase):
         self.assertAlmostEqual(0.0098, shares[1], places=4)
 
     def test_the_loss_by_distance_follows_from_the_decks_counts(self):
-        # The deck counts both sockets together: taken as the same on each.
+        # The deck counts both sockets together; they are assumed to be equal.
         cores = []
         for table in (self.before, self.after):
             local, remote = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the glossary, and find its excluded words in names of the package.
+"""Read the glossary, and find its excluded words in the names of the package.
 
 examples:
   python -m tests.unit.docs.glossary
@@ -18,7 +18,7 @@ _WORD = re.compile(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+')
 
 
 class Term(typing.NamedTuple):
-    """One term; ``excluded`` are the phrases that are not used for it."""
+    """A term; ``excluded`` has the phrases that are not used for it."""
 
     name: str
     definition: str
@@ -29,8 +29,8 @@ class Term(typing.NamedTuple):
 def terms(text):
     """Return the terms of the page's ``.. glossary::`` directives, in order.
 
-    A term is indented by three, what belongs to it by six; ``:from:`` and ``:not:`` are one line
-    each, the phrases of ``:not:`` divided by commas.
+    A term is indented by three spaces, its contents by six; ``:from:`` and ``:not:`` are one line
+    each, and the phrases of ``:not:`` are separated by commas.
     """
     found, inside = [], False
     for line in text.splitlines():
@@ -64,7 +64,7 @@ def words(name):
 
 
 def uses(name, phrase):
-    """Return whether an identifier has a phrase's words, side by side; a plural is the same."""
+    """Return whether an identifier contains a phrase's words in sequence; plurals also count."""
     have, want = words(name), words(phrase)
     return any(
         all(word in (wanted, wanted + 's') for word, wanted in zip(have[at:], want))
@@ -73,7 +73,7 @@ def uses(name, phrase):
 
 
 def defined(path):
-    """Yield (line, name) of what a module names: itself, classes, functions, variables."""
+    """Yield (line, name) of what a module defines: itself, classes, functions, variables."""
     yield 1, path.stem
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -99,7 +99,7 @@ def excluded_uses(found, package=PACKAGE):
 
 
 def main():
-    """Print each use with its place, and how many names have one."""
+    """Print each use with its location, and the number of different names."""
     names = set()
     for path, line, name, phrase, term in excluded_uses(terms(PAGE.read_text(encoding='utf-8'))):
         names.add(name)

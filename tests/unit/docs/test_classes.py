@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No two classes of the package have the same name: a name says which one is meant."""
+"""Class names are unique in the package, so that a name identifies its class."""
 
 import ast
 import collections

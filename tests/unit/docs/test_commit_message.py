@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/commit-message accepts what CONTRIBUTING asks of a message, and names what is amiss."""
+"""tools/commit-message accepts what CONTRIBUTING requires of a message, and names its faults."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ BODY = '\n\nWhy.\n'
 
 
 def check(text):
-    """Return (exit code, what is wrong) of a message as an editor leaves it."""
+    """Return (exit code, faults) of a message as left by an editor."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, 'message')
         with open(path, 'w', encoding='utf-8') as file:

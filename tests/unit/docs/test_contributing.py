@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes name files that exist, and each a test."""
+"""The recipes name files that exist, and each recipe names a test."""
 
 import re
 import unittest

@@ -7,7 +7,7 @@ from tests.fixtures.checkout import TOP
 PACKAGE = TOP / 'nova_numa_pmc'
 LINES_MAX = 40
 OPTIONS = 'one option after the other, with its help'
-#: The functions that are longer, and why.
+#: The functions that are longer, with the reasons.
 LONGER = {
     'cli/verbs/explain.py configure': OPTIONS,
     'compute/host_metrics.py _decode': 'runs for each host of a request, where a call costs much',

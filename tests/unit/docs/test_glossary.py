@@ -6,7 +6,7 @@ from tests.unit.docs import glossary
 
 TERMS = glossary.terms(glossary.PAGE.read_text(encoding='utf-8'))
 
-#: Names that are others' words: why.
+#: Names that are defined elsewhere, with the reasons.
 EXCEPTIONS = {
     '_load_alternative_sources': "oslo.config's method, overridden",
     '_process_vm_readv': 'the system call',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installation guide lists every extra, and no other."""
+"""The installation guide lists every extra, and no others."""
 
 import configparser
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms for issues ask for the output of commands that exist."""
+"""The issue forms ask for the output of commands that exist."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ COMMAND = re.compile(r'`(?:nova-numa-rebalance )?((?:%s) [^`]+)`' % '|'.join(reb
 
 
 def commands():
-    """Return the lines, without the name of the program, that the forms ask to call."""
+    """Return the command lines, without the name of the program, for which the forms ask."""
     text = ' '.join(path.read_text(encoding='utf-8') for path in sorted(FORMS.glob('*.yml')))
     return COMMAND.findall(re.sub(r'\s+', ' ', text))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests share is where CONTRIBUTING says, not in one of them."""
+"""Code that tests share is where CONTRIBUTING says, and not in one of the tests."""
 
 import ast
 import unittest
@@ -8,7 +8,7 @@ from tests.fixtures.checkout import TOP
 
 
 def imported(text):
-    """Yield every name that a module's imports are made of, part by part."""
+    """Yield all the names of which a module's imports consist, part by part."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             yield from (node.module or '').split('.')

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents at the top of the checkout are read without Sphinx: what they point at exists.
+"""Documents at the top of the checkout are read without Sphinx, so their targets must exist.
 
-Those below doc/source are checked by `make docs`, which takes warnings for errors.
+Those below doc/source are checked by `make docs`, which treats warnings as errors.
 """
 
 import re
@@ -13,7 +13,7 @@ LINK = re.compile(r'`[^`<]+<([^`<>]+)>`_|^\.\. (?:image|figure):: (\S+)', re.M)
 
 
 def targets(text):
-    """Return the paths that a document links to or shows; no addresses."""
+    """Return the paths that a document links to or displays, without URLs."""
     found = [link or image for link, image in LINK.findall(text)]
     return [path for path in found if '://' not in path and not path.startswith(('#', 'mailto:'))]
 

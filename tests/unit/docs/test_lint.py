@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make lint and pre-commit run the same checks; what CI runs exists."""
+"""make lint and pre-commit run the same checks, and what CI runs exists."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ def checks():
 
 
 def hooks():
-    """Return the hooks of all repositories of pre-commit's configuration."""
+    """Return the hooks of all repositories in pre-commit's configuration."""
     config = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))
     return [dict(hook, repo=repo['repo']) for repo in config['repos'] for hook in repo['hooks']]
 

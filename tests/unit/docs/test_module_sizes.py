@@ -5,7 +5,7 @@ import unittest
 PACKAGE = pathlib.Path(__file__).resolve().parents[3] / 'nova_numa_pmc'
 LINES_MAX = 400
 HOOK = 'the hook imports it at each start, and every module of its own costs 0.1 ms there'
-#: The modules that are longer, and why.
+#: The modules that are longer, with the reasons.
 LONGER = {
     'conf/host_options.py': 'one option after the other, with its help',
     'core/host_view.py': HOOK,

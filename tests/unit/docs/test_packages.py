@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of the packages is what the imports are."""
+"""The diagram of the packages matches their imports."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings and comments refer to what is there."""
+"""Docstrings and comments refer to things that exist."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from tests.fixtures.checkout import TOP
 
 PACKAGE = TOP / 'nova_numa_pmc'
 ROLE = re.compile(r':(?:mod|class|func|meth|attr|data|exc):`~?([\w.]+)(?:\(\))?`')
-#: Roots of others' names.
+#: Roots of names that are defined elsewhere.
 OTHERS = {
     'subprocess',
     'input',

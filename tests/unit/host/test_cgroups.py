@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding a guest's groups: the shapes libvirt makes, and everything that is not one."""
+"""Find a guest's groups in the layouts that libvirt creates, and refuse everything else."""
 
 import os
 import shutil
@@ -221,7 +221,7 @@ class MemoryTest(GroupsTestCase):
         for by_node, negligible_bytes, expected in (
             ({0: 500, 1: 10, 2: 1}, 10, 11),
             ({0: 500, 1: 10}, 10, 0),  # not above it
-            ({0: 1979, 1: 20, 2: 1}, 10, 21),  # above 1 % of all as well
+            ({0: 1979, 1: 20, 2: 1}, 10, 21),  # also above 1 % of all
             ({0: 1980, 1: 20}, 10, 0),  # 1 % of all is more
             ({}, 10, 0),
         ):

@@ -53,7 +53,7 @@ class CpuTimesTest(unittest.TestCase):
 
     def test_cores_between_two_readings_leave_out_cpus_that_changed(self):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
-        # A CPU that came up, one that went, one whose time went backwards.
+        # A CPU that came online, one that went offline, and one whose time went backwards.
         self.assertEqual({0: 2.0}, cpu_times.cores_between(before, after, 5))
         for before, after, elapsed_ns in (
             (None, {0: 1}, 5),

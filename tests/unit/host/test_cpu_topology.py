@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs share an L3 cache and a socket, read from trees as kernels show them."""
+"""Which CPUs share an L3 cache and a socket, read from trees as kernels present them."""
 
 import os
 import tempfile
@@ -24,7 +24,7 @@ class HierarchyCase(unittest.TestCase):
         return cpu_topology.read(topology.read(self.root), self.root)
 
     def opened(self):
-        """Count the files that reading takes beside those of the topology."""
+        """Count the files that reading opens in addition to those of the topology."""
         host = topology.read(self.root)
         with mock.patch.object(os, 'open', side_effect=os.open) as opening:
             cpu_topology.read(host, self.root)
@@ -45,7 +45,8 @@ class ReadTest(HierarchyCase):
         self.assertEqual(1 + 2 + 4, self.opened())
 
     def test_many_caches_of_a_node_with_siblings_far_apart_are_read(self):
-        # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads come behind.
+        # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads are numbered after all
+        # cores.
         l3s = [f'{8 * at}-{8 * at + 7},{96 + 8 * at}-{103 + 8 * at}' for at in range(12)]
         found = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
         self.assertEqual([16] * 12, [len(cpus) for cpus in found.l3s[0]])

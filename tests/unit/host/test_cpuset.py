@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confining a guest on trees of every shape, under the kernel's rules and its refusals."""
+"""Hold a guest in control groups of every layout, with a kernel that may refuse a write."""
 
 import errno
 import os
@@ -17,13 +17,13 @@ SHAPES = [(version, shape) for version in (1, 2) for shape in (MODERN, OLD, MANU
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
 MIB = 1 << 20
-#: Many small trees are made: in memory where there is a file system for it.
+#: Many small trees are created, on a tmpfs if there is one.
 MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 
 
 class TreeTestCase(unittest.TestCase):
     def tree(self, *args, **kwargs):
-        """A new :class:`Tree` that goes with the test, and its groups."""
+        """Return a new :class:`Tree`, which is removed after the test, and its groups."""
         root = tempfile.mkdtemp(dir=MEMORY)
         self.addCleanup(shutil.rmtree, root)
         tree = Tree(root, *args, **kwargs)
@@ -31,7 +31,7 @@ class TreeTestCase(unittest.TestCase):
         return tree, cgroups.find(tree.pid, root)
 
     def logged(self, tree):
-        """The kernel's stand-in, noting each write in ``self.log`` relative to the scope."""
+        """Return a stand-in for the kernel that logs writes with paths relative to the scope."""
 
         def write(path, text):
             tree.write(path, text)
@@ -84,14 +84,14 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(
                     ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
                 )
-                # The threads are narrow before the group above them is wide.
+                # The threads are narrowed before the group above them is widened.
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
     def test_v2_a_set_without_effect_is_of_a_command_that_failed(self):
         tree, groups = self.tree(2, MODERN)
         tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
-        tree.write(vcpu, '1')  # outside of the group above: sched_setaffinity(2) was refused
+        tree.write(vcpu, '1')  # outside the group above: sched_setaffinity(2) was refused
         cpuset.hold(groups, NODE1, write=tree.write)
         self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
         tree.write(vcpu, '1')
@@ -236,7 +236,7 @@ class HoldTest(TreeTestCase):
                             self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
 
     def mems(self, tree):
-        """The nodes each group of a tree may allocate on: {directory: text}."""
+        """Return the nodes from which each group of a tree may allocate: {directory: text}."""
         name = 'cpuset.mems' if tree.version == 1 else 'cpuset.mems.effective'
         return {
             directory: tree.read(directory, name) for directory in [tree.target, *tree.children]
@@ -258,7 +258,7 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(wide, self.mems(tree))
 
     def with_gpu(self, version, shape, **kwargs):
-        """Make a guest on a host whose node 2 is a GPU's memory."""
+        """Build a guest on a host whose node 2 is a GPU's memory."""
         tree, groups = self.tree(
             version, shape, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
         )
@@ -463,7 +463,7 @@ class FaultTest(TreeTestCase):
     def each_fault(self, fresh=False):
         """Yield (tree, groups, index) for each shape and each of its writes.
 
-        :param fresh: each time a new tree, as the test does not leave it as it was
+        :param fresh: use a new tree each time, because the test modifies it
         """
         for version, shape in SHAPES:
             for self.bound in (False, True):
@@ -476,7 +476,7 @@ class FaultTest(TreeTestCase):
                     yield tree, groups, index
 
     def failing(self, tree, index, code, forever=False):
-        """A write that fails with ``code`` at the index-th call (and ever after)."""
+        """Return a write that fails with ``code`` at the index-th call (and at all later ones)."""
         self.calls = 0
 
         def write(path, text):
@@ -578,7 +578,7 @@ class FaultTest(TreeTestCase):
 
                 cpuset.hold(groups, NODE1, write=write)
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
-                cpuset.hold(groups, NODE1, write=tree.write)  # and when it was gone before
+                cpuset.hold(groups, NODE1, write=tree.write)  # and if it was gone before
 
     def test_a_guest_with_its_main_group_gone_has_ended(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})

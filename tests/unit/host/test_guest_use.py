@@ -108,7 +108,7 @@ class GuestsTest(unittest.TestCase):
         self.read(0)
         self.host.end(1)
         self.assertEqual(((), []), self.read(5))
-        # Under the same name and uuid again: nothing of before is compared with it.
+        # A new guest with the same name and uuid is not compared with earlier values.
         self.host.launch(1)
         self.host.thread(4001, 5001, 100)
         self.assertIsNone(self.read(10)[0][0].cores)

@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def parse(elements='', memory='<memory>1048576</memory>'):
-    """Parse a domain of just these elements."""
+    """Parse a domain that has only these elements."""
     return guests.parse(f'{HEAD}{memory}{elements}</domain>'.encode())
 
 
@@ -553,7 +553,7 @@ class HostileTest(unittest.TestCase):
 
 
 def _mutated():
-    """Return valid XML with some bytes cut out, replaced or repeated."""
+    """Return valid XML in which some bytes were removed, replaced or repeated."""
     valid = domains.domain(
         placement=domains.DEDICATED,
         backing=domains.HUGE_PAGES,

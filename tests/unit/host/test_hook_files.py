@@ -16,7 +16,7 @@ def read(path):
 
 
 class HooksCase(unittest.TestCase):
-    """Has an empty root and the paths in it."""
+    """Create an empty root, and the paths in it."""
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -173,7 +173,7 @@ class HookFilesTest(HooksCase):
 
 
 class DispatcherTest(HooksCase):
-    """The chained script for real, through the shell."""
+    """Run the real chained script through the shell."""
 
     def install(self, former, ours):
         os.makedirs(os.path.join(self.hooks, 'qemu.d'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes in directories are heard, on this kernel."""
+"""Changes in directories are noticed, on this kernel."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class JournalTest(unittest.TestCase):
         return self.host.logged()
 
     def waiting(self, wait=lambda: None, share=1.0):
-        """Return lines whose waits are noted, and take that share of their limit."""
+        """Return lines whose waits are recorded, and take this share of their limit."""
 
         def noted(sender, limit_s):
             wait()
@@ -76,7 +76,7 @@ class JournalTest(unittest.TestCase):
         self.assertIn('said', self.host.logged()[-1])
 
     def test_the_wait_for_the_daemon_ends_with_its_time(self):
-        """On the kernel's own clock: the daemon never reads."""
+        """Measured by the kernel's own clock; the daemon never reads."""
         self.host.fill_log()
         lines = journal.JournalLines(self.root)
         for _ in range(3):

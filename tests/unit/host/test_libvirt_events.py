@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt tells, and that none waits for it: its own test driver, and a fake that hangs."""
+"""libvirt's events, for which nothing waits: with its test driver, and with a fake that hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ try:
 except ImportError:
     libvirt = None
 
-#: For a thread that has something to do at once; only a failure takes so long.
+#: For a thread that can act at once; only a failure takes this long.
 PATIENCE_S = 20
 
 
@@ -43,7 +43,7 @@ class ListenerCase(unittest.TestCase):
         return self.listener
 
     def until(self, holds):
-        """Take what is told until it holds; return all of it."""
+        """Collect events until the condition holds; return all of them."""
         told = []
         while not holds(told):
             self.assertTrue(
@@ -101,11 +101,11 @@ class RealTest(ListenerCase):
                 self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
                 self.assertEqual([], listener.pop_events())
                 listener.request_xml('g')
-            self.until(lambda _: listener.problem.startswith('libvirt: '))  # it has gone
+            self.until(lambda _: listener.problem.startswith('libvirt: '))  # the daemon has gone
 
 
 class Error(Exception):
-    """What the fake raises."""
+    """The exception that the fake raises."""
 
 
 class Domain:
@@ -120,9 +120,9 @@ class Domain:
 
 
 class Fake(types.SimpleNamespace):
-    """Libvirt's binding with a daemon that a test stops, kills and lets speak.
+    """libvirt's binding, with a daemon that a test stops, kills and lets send events.
 
-    :ivar runs: not set: the daemon is stopped
+    :ivar runs: an event; while it is not set, the daemon is stopped
     :ivar rounds: each allows one round of the event loop
     """
 
@@ -235,7 +235,7 @@ class HangingTest(ListenerCase):
         self.fake.rounds.release()
 
     def until_why(self, why):
-        """Wait until the thread is where it hangs: between the event and the question."""
+        """Wait until the thread has reached the point where it hangs, between event and query."""
         while self.listener.problem != why:
             self.clock.now_s += 1
 

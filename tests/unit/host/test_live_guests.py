@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of libvirt's two words on a guest holds: its live XML's or its status file's."""
+"""Which of libvirt's two descriptions of a guest applies: its live XML or its status file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIN = "  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
 
 
 class Asked(list):
-    """A listener that notes what it is asked."""
+    """A listener that records what is requested from it."""
 
     request_xml = list.append
 
@@ -32,7 +32,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.made = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
 
     def tell(self, identity=None, **more):
-        """Let libvirt answer, of the status file as it is or as ``identity`` says."""
+        """Let libvirt answer for the status file as it is, or for ``identity``."""
         self.made.update(
             GuestEvent(
                 NAME,
@@ -98,7 +98,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(
             (4, 4001, 'unknown', []), (found.vcpus, found.pid, found.state, self.problems)
         )
-        self.host.write('proc/4001/cmdline', 'another\0')  # the pid is used again
+        self.host.write('proc/4001/cmdline', 'another\0')  # the pid has been reused
         self.assertIsNone(self.read())
 
     def test_a_guest_that_has_gone_is_forgotten(self):

@@ -83,7 +83,7 @@ class NodeMemoryTest(unittest.TestCase):
         wrapped = files.read_optional
         with mock.patch.object(memory_kinds, 'read_optional', wraps=wrapped) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
-        # Reading it waits for the GPU's lock.
+        # Reading it would wait for the GPU's lock.
         self.assertEqual(
             [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
         )

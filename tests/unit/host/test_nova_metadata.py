@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What releases of Nova write about a flavor, as their own LibvirtConfigGuest renders it."""
+"""Metadata of a flavor from several releases of Nova, rendered by their LibvirtConfigGuest."""
 
 import pathlib
 import unittest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a domain's document is like: nothing is raised but what it should be, no wrong figure.
+"""For any domain document, only the expected errors are raised and no figure is wrong.
 
-The figures are those of a reader on ``xml.etree`` that shares no code with ours.
+The figures come from a reader based on ``xml.etree`` that shares no code with the package.
 """
 
 import os
@@ -28,7 +28,7 @@ POWERS = {'k': 1, 'm': 2, 'g': 3, 't': 4, 'p': 5, 'e': 6}
 
 
 def size_bytes(number, unit):
-    """Read a size by the words of libvirt's formatdomain: KB is 1000, k and KiB are 1024."""
+    """Read a size as libvirt's formatdomain defines it: KB is 1000, k and KiB are 1024."""
     unit = {'': 'kib'}.get(unit or '', (unit or '').casefold())
     if unit in ('b', 'byte', 'bytes'):
         return int(number)
@@ -111,7 +111,7 @@ def figures(xml):
 
 
 def read(xml):
-    """Return the same of our reader."""
+    """Return the same figures from the package's reader."""
     guest = guests.parse(xml)
     return (
         guest.name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals come while a process waits for them, and at no other time."""
+"""Signals arrive while a process waits for them, and at no other time."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from nova_numa_pmc.host import signals
 class SignalsTest(unittest.TestCase):
     def test_signals_are_kept_until_they_are_waited_for(self):
         with signals.blocked() as wait:
-            # To this thread: another one, of another test, would be ended by it.
+            # Sent to this thread: it would end another thread, of another test.
             signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
             self.assertEqual(signal.SIGHUP, wait(0))
             self.assertIsNone(wait(-1))

@@ -114,7 +114,7 @@ class ThreadsTest(unittest.TestCase):
         self.host.thread(50, 51, 5, start_ticks=10)
         kept.read({(50, 51)})
         for name in ('stat', 'schedstat'):
-            self.host.write('proc/50/task/51/' + name, '')  # as ended: ESRCH in procfs
+            self.host.write('proc/50/task/51/' + name, '')  # as after its end: ESRCH in procfs
             os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
         self.host.thread(50, 51, 1, start_ticks=20)
         self.assertEqual(20, kept.read({(50, 51)})[50, 51].start_ticks)

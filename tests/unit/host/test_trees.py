@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of all shapes, odd and damaged ones: what is read of them, and where guests then go."""
+"""Hosts of all shapes, including odd and damaged ones: how they are read, where guests then go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUESTS = st.builds(
     device_nodes=st.lists(st.integers(0, 30), max_size=2).map(tuple),
     bandwidth_bytes_per_sec=st.sampled_from((None, 1e9, 45e9, 130e9, 1e12)),
 )
-#: By node id; kept nodes have figures, too.
+#: By node id; nodes that are kept from guests have figures as well.
 LOADS = st.dictionaries(
     st.integers(0, 12),
     st.builds(
@@ -65,10 +65,10 @@ PROMISES = st.lists(
 
 class TreesTest(unittest.TestCase):
     def read(self, tree: Tree) -> tuple:
-        """Write a tree, and read it.
+        """Write a tree and read it.
 
-        :returns: (topology or None, CPUs and bytes as files tell, nodes that no ``cpuset.mems``
-            of ours holds)
+        :returns: (topology or None, CPUs and bytes according to the files, nodes that the package
+            puts into no ``cpuset.mems``)
         """
         root = tempfile.mkdtemp(dir=MEMORY)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's arithmetic, on figures as the lab records them."""
+"""The demo's arithmetic, on figures as recorded by the lab."""
 
 import json
 import unittest
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def record(homes, local, remote, passes, away=0.0, windows=2):
-    """Return a record of guests at home, their counts the same in each window."""
+    """Return a record of guests at home, with the same counts in each window."""
     names = [f'guest{i}' for i in range(1, len(homes) + 1)]
     each = {
         'local': local // len(homes) // windows,
@@ -99,7 +99,7 @@ class TestRatio(unittest.TestCase):
         found = reported(floating=FLOATING, numad=PILED, placed=PLACED)
         self.assertAlmostEqual(360, found['remote_ratio'])
         self.assertAlmostEqual(360, found['remote_per_pass_ratio'])
-        # Fewer accesses because less was done: only the ratio by work corrects for it.
+        # Fewer accesses because less work was done: only the ratio per work corrects for it.
         self.assertAlmostEqual(900, found['ratios']['numad']['remote'])
         self.assertAlmostEqual(360, found['ratios']['numad']['remote_per_pass'])
 

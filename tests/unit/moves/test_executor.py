@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single moves, made as asked: swaps, CPUs alone, memory alone, and what stands in their way."""
+"""Single moves, made as requested: swaps, CPUs alone, memory alone, and obstacles to them."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ class MovingTest(RebalancingCase):
             clock=lambda: 0.0,
             port=self.kernel,
         )
-        self.tick(self.open(agent_conf.OFF), 0)  # holds each to its place
+        self.tick(self.open(agent_conf.OFF), 0)  # holds each guest to its place
 
     def part_of(self, number, before, after, memory=True):
         return plan_records.PlanPart(
@@ -93,7 +93,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual((begun.id, history.DONE), (ended.id, ended.result))
 
     def test_nothing_is_written_down_while_the_promises_are_locked(self):
-        """A start of a guest waits for the promises, and must not for a disk."""
+        """Starts of guests wait for the promises, and must not wait for a disk."""
         kept = []
 
         def record(entry):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised to a guest that is moved, and whether its memory has followed its CPUs."""
+"""The promise of a moved guest, and whether its memory has followed its CPUs."""
 
 import unittest
 

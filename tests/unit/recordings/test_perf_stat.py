@@ -8,7 +8,7 @@ from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import perf_stat
 from nova_numa_pmc.recordings.perf_stat import CPU_SCOPE, HOST_SCOPE, NODE_SCOPE, PerfStatLine
 
-# As perf 6.1 writes them; the counts of hardware are of the same form on other machines.
+# As written by perf 6.1; other machines' hardware counts have the same format.
 ALL = """\
 # started on Sat Nov 21 15:16:09 2026
 

@@ -67,7 +67,7 @@ def whole(data):
 
 
 def of_next_release(member):
-    """Return a sample's member as the next major version might write it."""
+    """Return a member of a sample as the next major version might write it."""
     text = zlib.decompress(member, 31).replace(b'{"v":[2,', b'{"v":[3,')
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)
     return pack.compress(text) + pack.flush()
@@ -334,7 +334,7 @@ class TestFile(unittest.TestCase):
         self.assertEqual([], self.times())
 
     def test_a_full_file_system_leaves_whole_samples(self):
-        # A limit of the file's size stands for it: write(2) is cut short just so.
+        # A limit on the file size simulates it: write(2) is cut short in the same way.
         member = len(recording.encode(samples.sample(1.0)))
         script = textwrap.dedent(
             """

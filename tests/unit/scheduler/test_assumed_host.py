@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of which only Nova's counts are known: by what Nova has promised there."""
+"""Hosts known only from Nova's counts are assumed to be loaded according to Nova's promises."""
 
 import types
 import unittest

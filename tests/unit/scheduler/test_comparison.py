@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of one request compared: by one estimate of the guest, none better for knowing less."""
+"""The hosts of a request are compared by one estimate, and none gains by reporting less."""
 
 import math
 import os
@@ -18,7 +18,7 @@ NOW_S = 1700000000
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '1500'))
 MB = 10**6
-#: What rounding to 0.01 cores and MB/s makes of equal amounts of traffic per core.
+#: Tolerance for equal amounts of traffic per core, rounded to 0.01 cores and MB/s.
 ROUNDED = 1e-3
 HIDDEN = {
     'cpu': {'demand_cores': None},
@@ -28,10 +28,10 @@ HIDDEN = {
 
 
 def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=None, **fields):
-    """Build a node by its utilisations.
+    """Build a node with these utilisations.
 
-    :param bandwidth: of ``maximum`` [1000 MB/s]
-    :param rate: 1000 MB/s per core that is wanted, instead of ``bandwidth``
+    :param bandwidth: traffic, as a share of ``maximum`` [1000 MB/s]
+    :param rate: 1000 MB/s per core wanted, instead of ``bandwidth``
     """
     served = None if bandwidth is None else bandwidth * maximum * 1000 * MB
     if rate is not None:
@@ -53,7 +53,7 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=N
 
 
 def nova_host(*nodes, history=None):
-    """Build what looks like Nova's HostState."""
+    """Build a stand-in for Nova's HostState."""
     return types.SimpleNamespace(
         metrics=listed(
             state(nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory())
@@ -67,7 +67,7 @@ def nova_host(*nodes, history=None):
 
 
 def unknown_host(**fields):
-    """Build one that has sent no metrics: by Nova's counts, 16 vCPUs and as many cores."""
+    """Build a host without metrics that, according to Nova, has 16 vCPUs and as many cores."""
     found = nova_host(node(0))
     found.metrics = []
     vars(found).update(fields)
@@ -87,7 +87,7 @@ def guest_request(vcpus=2, extra_specs=None):
 
 
 def compared(*nova_hosts, vcpus=2, extra_specs=None):
-    """Return (estimates, losses) of what look like Nova's HostStates."""
+    """Return (estimates, losses) for stand-ins for Nova's HostState."""
     asked = guest_request(vcpus, extra_specs)
     estimates = [
         host_estimate.estimate(one, asked, host_estimate.EstimateOptions(), NOW_S)
@@ -97,20 +97,20 @@ def compared(*nova_hosts, vcpus=2, extra_specs=None):
 
 
 def losses(*hosts, vcpus=2):
-    """Return the losses on hosts of these nodes, their figures without rounding errors."""
+    """Return the losses on hosts with these nodes, with figures free of rounding errors."""
     _, found = compared(*(nova_host(*nodes) for nodes in hosts), vcpus=vcpus)
     return [AddedLoss(*(round(figure, 9) for figure in one)) for one in found]
 
 
 def best(found):
-    """List the positions of the hosts where least is lost."""
+    """List the positions of the hosts with the least loss."""
     least = min(one.loss_ratio for one in found)
     return [at for at, one in enumerate(found) if one.loss_ratio == least]
 
 
 class ComparingTest(unittest.TestCase):
     def test_a_host_without_uncore_counters_is_not_the_best_for_that(self):
-        # All have their bandwidth at a half on both nodes; one cannot measure it.
+        # Half of the bandwidth is used on both nodes of each host; one host cannot measure it.
         known = [node(at, 0.3, 0.5, 5) for at in range(2)]
         blind = [node(at, 0.3, None, None) for at in range(2)]
         busier = [node(at, 0.4, 0.5, 5) for at in range(2)]
@@ -139,7 +139,7 @@ class ComparingTest(unittest.TestCase):
         found = losses(linked, [node(0, 0.3), node(1, 0.3)])
         self.assertEqual(found[0], found[1])
         self.assertEqual(0.8, found[1].link_ratio)
-        # Of a guest on both nodes lines go over the link.
+        # For a guest on both nodes, lines cross the link.
         found = losses(linked, [node(0, 0.3), node(1, 0.3)], vcpus=12)
         self.assertEqual(found[0], found[1])
         calm = losses([node(at, 0.3, link=0.2) for at in range(2)], vcpus=12)
@@ -149,7 +149,7 @@ class ComparingTest(unittest.TestCase):
         found = losses([node(0, 0.3)], [node(0, 0.4)])
         self.assertEqual([(0.4, 0.0, 0.0), (0.5, 0.0, 0.0)], [one[:3] for one in found])
         self.assertEqual([0.4, 0.5], [one.pressure for one in found])
-        for one, others in zip(found, (3.0, 4.0)):  # with the guest's one core, of ten
+        for one, others in zip(found, (3.0, 4.0)):  # including the guest's one core, of ten
             self.assertAlmostEqual(waits(others + 1, 10) - waits(others, 10), one.loss_ratio)
 
     def test_a_host_without_a_usable_core_is_the_last(self):
@@ -161,7 +161,7 @@ class ComparingTest(unittest.TestCase):
             self.assertLess(one.loss_ratio, 1.0)
 
     def test_one_estimate_of_the_guest_for_all_hosts(self):
-        # Bandwidth 0.5 on each; a core is worth 50, 10 and 2.5 GB/s on them.
+        # Each uses 0.5 of its bandwidth; a core corresponds to 50, 10 and 2.5 GB/s on them.
         hosts = [nova_host(node(0, cpu, 0.5)) for cpu in (0.1, 0.5, 2.0)]
         own, found = compared(*hosts)
         self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
@@ -170,7 +170,7 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual([0.6, 0.6, 0.6], [round(one.bandwidth_ratio, 6) for one in found])
 
     def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
-        # Idle guests on the first host, busy ones on the second, none known on the third.
+        # The first host saw idle guests, the second busy ones; none are known on the third.
         histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         for bandwidth in (0.1, None):
             own, found = compared(
@@ -188,7 +188,7 @@ class ComparingTest(unittest.TestCase):
         hosts = [nova_host(node(0, cpu, 0.5), node(1, cpu, 0.5)) for cpu in (0.05, 0.25, 1.0)]
         own, found = compared(*hosts, vcpus=12)
         self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
-        # 6 cores of 20 GB/s each, half on each node.
+        # 6 cores at 20 GB/s each, half of them on each node.
         self.assertEqual([1.1] * 3, [round(one.bandwidth_ratio, 6) for one in found])
         self.assertEqual([0.35, 0.55, 1.3], [round(one.cpu_ratio, 6) for one in found])
 
@@ -200,7 +200,7 @@ class ComparingTest(unittest.TestCase):
         own, found = compared(nova_host(*roomy), nova_host(*full))
         self.assertEqual(['one_node', 'span'], [one.outcome.code for one in own])
         self.assertLess(found[0].loss_ratio, found[1].loss_ratio)
-        # Its CPU demand alone would wait less where it is spread.
+        # By CPU demand alone, it would wait less if spread over nodes.
         self.assertGreater(found[0].cpu_ratio, found[1].cpu_ratio)
 
     def test_others_count_by_the_whole_host_and_a_fifth_the_nodes_used(self):
@@ -210,7 +210,7 @@ class ComparingTest(unittest.TestCase):
                 [node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)],
                 0.2 * 0.6 + 0.8 * 0.5,
                 0.2 * 0.3 + 0.8 * 0.5,
-                0.1,  # of a link there is no whole
+                0.1,  # there is no whole-host figure for a link
             ),
             (
                 [node(0, 0.4, 0.7, link=0.9), node(1, 0.6, 0.3, link=0.8)],
@@ -226,10 +226,10 @@ class ComparingTest(unittest.TestCase):
     def test_the_guest_itself_counts_in_full_on_its_node(self):
         nodes = [node(0, 0.4), node(1, 0.6)]
         (without,), (found,) = losses(nodes, vcpus=0), losses(nodes, vcpus=4)
-        self.assertAlmostEqual(without.cpu_ratio + 0.2, found.cpu_ratio)  # two cores of ten
+        self.assertAlmostEqual(without.cpu_ratio + 0.2, found.cpu_ratio)  # two of ten cores
 
     def test_hosts_without_traffic_tell_nothing_of_a_guests_lines(self):
-        # As if no host had measured any, not as if guests did without memory.
+        # As if no host had measured any, not as if guests used no memory.
         idle = [nova_host(*(node(at, 0.3, rate=0) for at in range(2))) for _ in range(3)]
         busy = nova_host(*(node(at, 0.3, rate=4) for at in range(2)))
         spread = unknown_host(free_ram_mb=1024)
@@ -240,15 +240,15 @@ class ComparingTest(unittest.TestCase):
         self.assertGreater(measured.loss_ratio, 2 * among_idle.loss_ratio)
 
     def test_an_unknown_host_counts_by_novas_counts_as_neither_the_best_nor_the_worst(self):
-        # A core is worth 2 GB/s on both.
+        # A core corresponds to 2 GB/s on both.
         idle, busy = (
             nova_host(*(node(at, cpu, rate=2) for at in range(2))) for cpu in (0.05, 0.9)
         )
         estimates, found = compared(idle, unknown_host(), busy)
         self.assertIsNone(estimates[1].outcome)
-        # 16 vCPUs of 0.3 cores each, for each of which there is a core: 2.4 of 8 on each half.
+        # 16 vCPUs at 0.3 cores each, with a core for each vCPU: 2.4 of 8 on each half.
         self.assertAlmostEqual((2.4 + 1) / 8, found[1].cpu_ratio)
-        # Of memory, as much is used as on the busy host: 9 cores and the guest's one.
+        # Memory is used as much as on the busy host: by 9 cores and the guest's own.
         self.assertAlmostEqual(0.2, found[1].bandwidth_ratio)
         expected = waits(3.4, 8) - waits(2.4, 8) + queueing_loss(0.2, 2000 * MB)
         self.assertAlmostEqual(expected, found[1].loss_ratio)
@@ -269,7 +269,7 @@ class ComparingTest(unittest.TestCase):
             self.assertEqual(expected, found[:at] + found[at + 1 :])
 
     def test_an_unknown_host_is_not_preferred_by_a_pinned_guest_where_memory_is_busy(self):
-        # It takes no shared core: only what is assumed of memory makes a difference.
+        # It uses no shared core, so only what is assumed of memory matters.
         pinned = {'hw:cpu_policy': 'dedicated'}
         ratios = (0.3, 0.4, 0.5, 0.7)
         known = [
@@ -289,13 +289,13 @@ class ComparingTest(unittest.TestCase):
         _, alone = compared(unknown_host(), vcpus=16)
         _, (found, *_) = compared(unknown_host(), *known, vcpus=16)
         self.assertEqual((0.0, 0.8), (alone[0].link_ratio, found.link_ratio))
-        # Half of its lines go over a link, where they queue.
+        # Half of its lines cross a link, where they queue.
         free = 1 - 0.8
         longer_ns = 80 / 2 * 0.15 * (0.8 / free + 0.8 / free**2)
         self.assertAlmostEqual(alone[0].loss_ratio + 1e7 * longer_ns / 4 / 1e9, found.loss_ratio)
 
     def test_what_is_assumed_of_a_host_never_makes_it_better(self):
-        # Of one that has too little memory for the guest on any node, lines go to all nodes.
+        # No node of this host has enough memory for the guest, so its lines go to all nodes.
         full = [
             node(at, 0.3, rate=4)._replace(promised_bytes=64 * GIB - (GIB >> 1)) for at in range(2)
         ]
@@ -322,7 +322,7 @@ class ComparingTest(unittest.TestCase):
 
 class HidingTest(unittest.TestCase):
     def drawn(self, rng):
-        """Draw a host that knows everything; each core is worth 4 GB/s on each host."""
+        """Draw a host on which everything is known; a core corresponds to 4 GB/s on each host."""
         return [
             node(
                 at,
@@ -367,7 +367,7 @@ class HidingTest(unittest.TestCase):
         self.assertGreater(min(below, above), CASES / 10)
 
     def part(self, part, nodes, used):
-        """Return a part of the pressure that a guest of one core on this node would leave."""
+        """Return the part of the pressure that a guest of one core would leave on this node."""
         if part == 'link':
             return round(1000 * nodes[used].link_ratio) / 1000
         if part == 'cpu':
@@ -380,9 +380,9 @@ class HidingTest(unittest.TestCase):
         return 0.2 * amounts[used] / most[used] + 0.8 * whole + added / most[used]
 
     def least_loss(self, part, ratio):
-        """Return what is lost at least where a part is so high with a guest of one core."""
+        """Return the minimum loss if a part is this high with a guest of one core."""
         if part == 'cpu':
             return waits(10 * ratio, 10) - waits(10 * ratio - 1, 10)
-        if part == 'link':  # no line of a guest on one node goes there
+        if part == 'link':  # a guest on one node sends no lines over it
             return 0.0
         return min(1.0, queueing_loss(min(0.95, ratio), 4000 * MB))

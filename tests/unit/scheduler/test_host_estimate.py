@@ -22,7 +22,7 @@ from tests.fixtures.nova_like import host, spec
 
 NOW_S = 1700000000
 RULES = subject.EstimateOptions()
-#: What the guests' bandwidth of 0.01 may add to a loss, whatever the hosts tell of their traffic.
+#: The most that the guests' bandwidth of 0.01 adds to a loss, whatever traffic hosts report.
 BANDWIDTH_LOSS = 0.001
 #: `NUMA_PMC_FUZZ=100000` for the long run.
 MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
@@ -50,7 +50,7 @@ class EstimateTest(unittest.TestCase):
 
     def test_guests_that_came_since_are_charged_where_they_went(self):
         since = ask(host(0.5, 0.25, vcpus=20, memory_mb=20480))
-        # Both went to node 1, 0.25 + 0.1 + 0.1; so would this one, to 0.55.
+        # Both went to node 1, 0.25 + 0.1 + 0.1; this one would too, which makes 0.55.
         self.assertEqual(4, since.charged_vcpus)
         self.assertAlmostEqual(0.55, since.outcome.used[0])
         self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.used[0])
@@ -74,14 +74,15 @@ class EstimateTest(unittest.TestCase):
     def test_a_guest_that_is_there_already_does_not_count_twice(self):
         here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
         self.assertAlmostEqual(0.6, ask(elsewhere).outcome.used[0])
-        # Half of its core is taken off each node before it comes to one.
+        # Half of its core is subtracted from each node before one core is added to one of them.
         self.assertAlmostEqual(0.55, ask(here).outcome.used[0])
 
     def test_before_a_resize_it_is_as_large_as_it_was(self):
         here = host(0.5, 0.5, instances=['u'])
         flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024)
         here.instances['u'] = types.SimpleNamespace(flavor=flavor)
-        # A quarter of a core is taken off each node before a whole one comes to one.
+        # A quarter of a core is subtracted from each node before a whole one is added to one of
+        # them.
         self.assertAlmostEqual(0.575, ask(here).outcome.used[0])
         flavor.vcpus = 6
         self.assertAlmostEqual(0.45, ask(here).outcome.used[0])
@@ -112,10 +113,10 @@ class EstimateTest(unittest.TestCase):
 
 
 class NovaHost:
-    """A host as Nova's audits, claims and messages leave it for the scheduler.
+    """A host as Nova's audits, claims and messages present it to the scheduler.
 
-    :param told: which instances are there is told by nova-compute's messages, which come when an
-        instance is built, and else read from the database
+    :param told: instances are known from nova-compute's messages, which are sent when an instance
+        is built; otherwise they are read from the database
     """
 
     def __init__(self, told):
@@ -168,7 +169,7 @@ class NovaHost:
         return sum(self.size[uuid] for uuid in set(self.size) - self.counted)
 
 
-#: What happens, and to which of the instances that it may happen to.
+#: What happens, and the index of the instance to which it happens.
 EVENTS = strategies.lists(
     strategies.tuples(
         strategies.sampled_from(('arrive', 'built', 'leave', 'audit')), strategies.integers(0, 99)
@@ -178,7 +179,7 @@ EVENTS = strategies.lists(
 
 
 class ArrivalTest(unittest.TestCase):
-    """What came since is charged, whatever left."""
+    """What came since is charged, regardless of what left."""
 
     def after(self, told, events, sizes=(4,)):
         found = NovaHost(told)
@@ -240,7 +241,7 @@ class ArrivalTest(unittest.TestCase):
         found, first = self.filled()
         found.leave(first[0])
         told = found.host_state()
-        told.vcpus_used += 4  # as Nova's consume_from_request: not in stats, nor in instances
+        told.vcpus_used += 4  # like Nova's consume_from_request: neither in stats nor in instances
         told.num_instances = len(found.size) + 1
         self.assertEqual(4, ask(told).charged_vcpus)
 
@@ -279,7 +280,8 @@ class PenaltyTest(unittest.TestCase):
 
     def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
         even, uneven, busy = self.penalties(host(0.5, 0.5), host(0.8, 0.4), host(0.6, 0.6))
-        # Of what comes to the node of 0.4 more waits than on either of 0.5, less than of 0.6.
+        # More of the new demand waits at 0.4 next to 0.8 than at 0.5 on both, and less than at
+        # 0.6.
         self.assertLess(even, uneven)
         self.assertLess(uneven, busy)
         self.assertAlmostEqual(cpu_loss((8.0, 4.0), 1, 1.0, 10), uneven, delta=BANDWIDTH_LOSS)
@@ -296,7 +298,7 @@ class PenaltyTest(unittest.TestCase):
         found = self.penalties(*(host(at / 100, at / 100) for at in range(150)))
         rises = [later - earlier for earlier, later in zip(found, found[1:])]
         self.assertGreaterEqual(min(rises), 0.0)
-        # A tenth of a core more is wanted each time, of ten.
+        # Demand rises by a tenth of a core each time, of ten.
         self.assertLess(max(rises), 0.02)
         self.assertGreater(found[-1], 0.5)
 
@@ -316,7 +318,7 @@ class PenaltyTest(unittest.TestCase):
                 host(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
                 for _ in range(rng.randrange(5))
             ]
-            # There are at least as many sound ones, which medians keep to.
+            # At least as many hosts are sound, which determines the medians.
             self.assertEqual([expected] * 5, self.penalties(*others, *[mine] * 5)[-5:])
 
     def test_equal_hosts_take_turns_as_they_fill(self):
@@ -339,7 +341,7 @@ class PenaltyTest(unittest.TestCase):
         for vcpus in (2, 64):
             asked = spec(vcpus, hw__cpu_policy='dedicated')
             calm, busy = self.penalties(host(0.5, 0.3), host(2.0, 2.0), request=asked)
-            # No demand of theirs waits, nor any because of them.
+            # None of their demand waits, and none waits because of them.
             self.assertEqual(calm, busy)
             self.assertLess(busy, BANDWIDTH_LOSS)
 

@@ -51,6 +51,6 @@ class ObjectionTest(unittest.TestCase):
         self.assertIn('unknown', self.objection(blank, refuse_unknown=True))
 
     def test_a_guess_is_no_reason(self):
-        # 400 vCPUs promised to 20 cores, but it was never measured what they want.
+        # 400 vCPUs are promised on 20 cores, but their demand was never measured.
         nodes = tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, 40, 200) for at in range(2))
         self.assertEqual('', self.objection(host(nodes=nodes)))

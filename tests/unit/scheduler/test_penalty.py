@@ -16,7 +16,7 @@ SHARES = strategies.floats(0, 1)
 
 
 def penalty(ratio, options=EXACT, host='a', instance_uuid=None, cpu=0.9):
-    """Return the penalty of a host where so much is lost."""
+    """Return the penalty of a host with this loss."""
     return subject.penalty(AddedLoss(cpu, 0.8, 0.7, ratio), options, host, instance_uuid)
 
 
@@ -55,7 +55,8 @@ class PenaltyTest(unittest.TestCase):
         self.assertLessEqual(penalty(ratio, options, host), 1.0 + 1e-12)
 
     def test_by_default_a_loss_of_a_half_outweighs_all_stock_weighers(self):
-        # Free vCPUs, RAM and disk, 1.0 each, and I/O −1.0: four between the best and the worst.
+        # Free vCPUs, RAM and disk at 1.0 each and I/O at −1.0: four between the best and the
+        # worst.
         options = subject.PenaltyOptions(DEFAULTS['penalty_floor'], DEFAULTS['penalty_jitter'])
         self.assertGreater(DEFAULTS['weight_multiplier'] * penalty(0.5, options), 4.0)
 

@@ -9,7 +9,7 @@ from tests.fixtures.nova_like import spec
 
 
 class Versioned:
-    """Like Nova's objects: reading an unset field raises."""
+    """A stand-in for Nova's objects: reading an unset field raises."""
 
     def __init__(self, **fields):
         self.__dict__.update(fields)

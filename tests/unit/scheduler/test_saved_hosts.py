@@ -18,7 +18,7 @@ def judge(rows, flavor=FLAVOR, **conf):
 
 
 def share(wanted, at=0, cores=4, multiplier=DEFAULTS['weight_multiplier']):
-    """Return what a guest of FLAVOR takes off the weight of a host of two nodes."""
+    """Return how much a guest of FLAVOR lowers the weight of a host with two nodes."""
     return -multiplier * cpu_loss(wanted, at, 1.0, cores)
 
 
@@ -34,7 +34,7 @@ class JudgeTest(unittest.TestCase):
             self.assertAlmostEqual(share(wanted), decision.share)
             self.assertAlmostEqual(decision.loss, decision.penalty)
         self.assertLess(decisions[0].penalty, decisions[1].penalty)
-        # The pressure is that of the node with the guest, the loss what it adds.
+        # The pressure is that of the node with the guest; the loss is what the guest adds.
         for decision, others in zip(decisions, (0.02 + 0.8 * 0.15, 2.0, 0.2 * 2.8 + 0.8 * 2.9)):
             self.assertAlmostEqual((others + 1) / 4, decision.pressure)
 
@@ -82,7 +82,8 @@ class JudgeTest(unittest.TestCase):
         ]
         decisions = judge(rows)
         self.assertEqual(['none', 'null', 'old', 'known'], order(decisions))
-        # By Nova's counts: 0.3 cores for each of 4 vCPUs on the ten that 16 CPUs are.
+        # According to Nova's counts: 0.3 cores for each of 4 vCPUs on ten cores, assumed for 16
+        # CPUs.
         for decision in decisions[:3]:
             self.assertAlmostEqual(share((0.6, 0.6), cores=5), decision.share)
             self.assertIsNone(decision.pressure)
@@ -96,7 +97,7 @@ class JudgeTest(unittest.TestCase):
     def test_a_host_without_metrics_has_the_memory_that_its_row_tells(self):
         sizes = {'metrics': '[]', 'memory_mb': 16384}
         rows = [row('full', memory_mb_used=15360, **sizes), row('roomy', **sizes)]
-        # On each half of the full one are 512 MiB left: the guest would need both.
+        # Each half of the full host has 512 MiB left, so the guest would need both.
         self.assertEqual(['roomy', 'full'], order(judge(rows)))
 
     def test_saved_at_is_the_time_of_the_decision(self):

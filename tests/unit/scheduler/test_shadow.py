@@ -54,7 +54,7 @@ class LineTest(unittest.TestCase):
         )
         calm, blind, _ = found['top']
         self.assertEqual((0.2, 0.025), (calm['pressure'], calm['loss']))
-        # What is assumed of its loss counts; its pressure stays unknown.
+        # Its assumed loss counts; its pressure remains unknown.
         self.assertEqual((None, 0.0123), (blind['pressure'], blind['loss']))
         self.assertEqual('no metrics from nova-numa-pmc', blind['why'])
 

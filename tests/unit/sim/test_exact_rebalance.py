@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's referee against plain enumeration."""
+"""The rebalancer's referee compared with plain enumeration."""
 
 import unittest
 from itertools import product

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated host serves what it has, no more, and counts what is lost."""
+"""The simulated host serves only what it has, and counts what is lost."""
 
 import unittest
 
@@ -36,7 +36,7 @@ class SimHostTest(unittest.TestCase):
         self.assertAlmostEqual(2.0, mixed.guests[1].ran[1], places=6)
 
     def test_distance_costs_the_time_that_it_takes(self):
-        # 12.5 million lines, 80 ns farther: one second of stall to each second of work.
+        # 12.5 million lines at 80 ns more each: one second of stall per second of work.
         far = host((1.0, 12.5e6, (0,)))
         far.guests[0].bytes = [0.0, GIB]
         far.step(1.0, {})
@@ -50,7 +50,7 @@ class SimHostTest(unittest.TestCase):
             hot.step(1.0, {})
         self.assertLess(hot.guests[0].useful, 1.5)
         self.assertAlmostEqual(1.0, hot.guests[1].useful)
-        self.assertLess(hot.busy[0], 1.2)  # closed loop: no guest gets more than there is
+        self.assertLess(hot.busy[0], 1.2)  # closed loop: guests cannot get more than there is
 
     def test_memory_follows_at_the_limited_rate(self):
         moving = host((1.0, 1e6, (0,)))

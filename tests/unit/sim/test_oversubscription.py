@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With three vCPUs to each core no guest gets less done because of us."""
+"""With three vCPUs per core, the package makes no guest do less work."""
 
 import unittest
 
 from tests.sim.loads import Crowded
 from tests.sim.policies import Planned, Still
 
-#: Parts of what is wanted. A change may come just before the end; floating is idealised, and
-#: ours begins where static is.
+#: Shares of what is wanted. A change may come just before the end; floating is idealised, and the
+#: package starts from the static placement.
 STATIC_ERROR, FLOATING_ERROR = 0.002, 0.015
 
 

@@ -8,13 +8,13 @@ from tests.stack import guide
 from tests.stack.layout import CHECKOUT
 
 PLUGIN = (CHECKOUT / 'devstack/plugin.sh').read_text()
-#: What devstack does in its own words: (the guide's command, the plugin's).
+#: What devstack does in its own way: (the guide's command, the plugin's).
 OWN_WORDS = {
     '/usr/bin/python3 -m pip install --no-deps .': 'pip_install --no-deps "$NUMA_PMC_DIR"',
     'nova-numa-rebalance hook install --reload': 'sudo '
     '/usr/local/sbin/nova-numa-rebalance hook install --reload',
 }
-#: What an operator reads, or tries, and no script does.
+#: Commands for an operator to look or try, which no script runs.
 LOOKS = (
     'nova-numa-agent --check',
     'nova-numa-agent --once',
@@ -26,7 +26,7 @@ LOOKS = (
 
 
 def _plain(line):
-    """Return a line without quotes and sudo, with the guide's names of places."""
+    """Return a line without quotes and sudo, with the names of places used in the guide."""
     line = (
         line.replace('\\\n', ' ').replace('"', '').replace('$NUMA_PMC_VENV', '/opt/nova-numa-pmc')
     )
@@ -55,7 +55,7 @@ class PluginTest(unittest.TestCase):
         words = PLUGIN.replace('$NUMA_PMC_CLASSES', 'nova_numa_pmc.scheduler')
         for ini in (guide.controller_ini(), guide.compute_ini()):
             for key, value in re.findall(r'^(\w+) = (.*)$', ini, re.M):
-                if key in ('enabled_filters', 'weight_multiplier'):  # made of what is there
+                if key in ('enabled_filters', 'weight_multiplier'):  # built from existing values
                     continue
                 with self.subTest(key):
                     self.assertIn(key, words)

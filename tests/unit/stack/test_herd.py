@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of many boots at once, and what nova-scheduler and fake hosts are configured with."""
+"""Figures for many boots at once, and the configuration of nova-scheduler and fake hosts."""
 
 import contextlib
 import dataclasses
@@ -76,7 +76,7 @@ class CountedTest(unittest.TestCase):
     def test_guests_decided_on_and_not_yet_counted_are_under_way(self):
         decided = {'a': 0.5, 'b': 1.5, 'c': 2.5, 'd': 9.0}
         counted = {'a': 2.0, 'b': 3.0, 'c': 4.0}
-        # b finds a, c finds b, and d, which is never counted, none.
+        # b finds a; c finds b; d, which is never counted, finds none.
         self.assertEqual([0, 1, 1, 0], figures.under_way(decided, counted))
 
     def test_a_guest_that_is_never_counted_stays_under_way(self):
@@ -123,7 +123,7 @@ class UnsettledTest(unittest.TestCase):
 
 
 class Database:
-    """Rows that a test says."""
+    """A database with rows that are set by a test."""
 
     def __init__(self):
         self.rows: tuple = ()
@@ -233,7 +233,7 @@ class PlanTest(unittest.TestCase):
         self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).settings())
 
     def _planned(self, *words):
-        """Return the plan of a command line, and its exit code, where nothing is measured."""
+        """Return the plan of a command line, and its exit code, without measuring anything."""
         plans = []
         with (
             mock.patch.object(herd, 'measure', lambda layout, plan, report: plans.append(plan)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the phase with a loaded node requires, on a stack that is made up."""
+"""The requirements of the phase with a loaded node, on a simulated stack."""
 
 import types
 import unittest
@@ -20,9 +20,9 @@ class Host:
 
 
 class Session:
-    """A stack whose hook puts two guests on these nodes and says so.
+    """A stack whose hook puts two guests on these nodes and reports it.
 
-    :ivar waited: whether such demands of nodes 0 and 1 would do while the load is there
+    :ivar waited: whether these demands of nodes 0 and 1 would suffice while the load is there
     """
 
     def __init__(self, nodes, said='by pressure measured 3 s ago', with_package=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken from logs and journals."""
+"""Extraction of data from logs and journals."""
 
 import json
 import unittest

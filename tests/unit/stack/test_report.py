@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of runs: side by side, phases, time lines."""
+"""The report on runs: side by side, with phases and time lines."""
 
 import json
 import pathlib
@@ -135,7 +135,7 @@ class PlacesTest(unittest.TestCase):
             ),
             ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
-            # A guest never seen to run was not seen to run on its node.
+            # A guest that was never seen running was not seen on its node.
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]'),
         ]
         for promise, guest, ticks, words in cases:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of the scenario's phases, and what a failed one leaves."""
+"""The order of the scenario's phases, and what follows a failed one."""
 
 import unittest
 
@@ -8,7 +8,7 @@ from tests.stack.timeline import TimeLine
 
 
 class Session:
-    """Servers by name, deleted when asked to."""
+    """A session whose servers, known by name, are deleted on request."""
 
     def __init__(self, with_package=True):
         self.with_package, self.line = with_package, TimeLine()
@@ -73,5 +73,5 @@ class GoThroughTest(unittest.TestCase):
         self.assertTrue(scenario.result(session.line, True, False, 'with')['passed'])
         scenario.go_through(session, 'fail', PHASES)
         self.assertFalse(scenario.result(session.line, True, False, 'with')['passed'])
-        # Where nothing was tried nothing has passed.
+        # A scenario in which nothing was tried has not passed.
         self.assertFalse(scenario.result(TimeLine(), True, False, 'with')['passed'])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that outlive the command which started them."""
+"""Processes that outlive the command that started them."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One agent at a time runs on a host."""
+"""Only one agent at a time runs on a host."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was moved is kept, a line each; damage costs the lines it touches."""
+"""Moves are kept, one per line; damage costs only the lines that it affects."""
 
 import json
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process at a time moves guests; the agent tells when it is not its turn."""
+"""Only one process at a time moves guests; the agent reports when it does not have the lock."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ class MoveLockTest(unittest.TestCase):
     def test_one_process_has_the_lock_until_it_ends(self):
         first, second = self.lock(), self.lock('undo')
         first.take()
-        first.take()  # kept
+        first.take()  # still held
         with self.assertRaisesRegex(
             StateLocked, r'^apply \(process %d\) is moving guests' % os.getpid()
         ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator has said of single guests: the file, and what heeds it."""
+"""The operator's instructions about single guests: the file, and what obeys it."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that the agent writes for the hook: whole, tolerant of newer writers, damaged."""
+"""The file that the agent writes for the hook: atomic, tolerant of newer writers, damaged."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Promises survive crowds, crashes and hostile files, or an error says what to do."""
+"""Promises survive contention, crashes and hostile files, or an error says what to do."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ GUEST = Promise(
 
 _numbers = st.integers(0, 2**63 - 1)
 _nodes = st.lists(st.integers(0, 65535), max_size=4).map(tuple)
-# Any str, lone surrogates as well: a name may be what os.fsdecode() made of any bytes.
+# Any str, including lone surrogates: a name may be what os.fsdecode() made of any bytes.
 _texts = st.text(st.characters(), max_size=20)
 _promises = st.builds(
     Promise,
@@ -265,7 +265,7 @@ class LockedTest(StateTestCase):
 
 class HostileTest(StateTestCase):
     def spoilers(self):
-        """Yield (name, function that puts something in the file's place)."""
+        """Yield (name, function that puts something else in the file's place)."""
 
         def replace(make):
             def spoil():
@@ -357,7 +357,7 @@ class HostileTest(StateTestCase):
 
 class CrowdTest(StateTestCase):
     def fork(self, work):
-        """Run ``work()`` in a child, which ends with 0 if it returns."""
+        """Run ``work()`` in a child, which exits with 0 if it returns."""
         pid = os.fork()
         if not pid:
             code = 1
@@ -416,7 +416,7 @@ class CrowdTest(StateTestCase):
                 {record.rotation}, {promise.since_ns for promise in record.promises.values()}
             )
             last = record.rotation
-            with self.locked(timeout_s=0) as record:  # its lock went with it
+            with self.locked(timeout_s=0) as record:  # its lock was released with it
                 self.assertIsNone(record.problem)
 
     def test_children_do_not_inherit_the_lock(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that the agent publishes: whole, tolerant of newer writers, and of no others."""
+"""The file that the agent publishes: atomic, tolerant of newer writers, and of no others."""
 
 import json
 import os

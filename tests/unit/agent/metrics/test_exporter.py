@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus gets to see, over real sockets; and that no client disturbs the agent."""
+"""The metrics that Prometheus receives over real sockets; no client can disturb the agent."""
 
 import http.client
 import json
@@ -109,7 +109,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def get(address, path='/metrics', method='GET', **headers):
-    """Ask an address; return (status, text)."""
+    """Send a request to an address; return (status, text)."""
     connection = (
         UnixConnection(address.path)
         if address.path
@@ -364,7 +364,7 @@ class UnixTest(ExporterCase):
 
 
 class ClientTest(ExporterCase):
-    """Clients that do what they should not."""
+    """Clients that misbehave."""
 
     def connect(self, made):
         client = socket.create_connection((made.address.host, made.address.port), 20)
@@ -391,7 +391,7 @@ class ClientTest(ExporterCase):
                     while client.recv(65536):
                         pass
                 except ConnectionError:
-                    pass  # it hung up on what it did not read
+                    pass  # it closed the connection without reading everything
         for method in ('POST', 'PUT', 'DELETE'):
             self.assertEqual(501, get(made.address, method=method)[0])
         self.assertIn('nova_numa_guests', self.scrape(made))
@@ -409,7 +409,7 @@ class ClientTest(ExporterCase):
                 self.assertIn('nova_numa_guests', self.scrape(made))
                 return
             except (ConnectionError, http.client.HTTPException):
-                pass  # threads have to see that their clients went away
+                pass  # threads have to notice that their clients have gone
         raise AssertionError('no place became free')
 
     def test_a_collector_that_fails_is_logged_once_and_stops_nothing(self):
@@ -489,7 +489,7 @@ class ReloadTest(ExporterCase):
 class DashboardTest(ExporterCase):
     """The dashboard in etc/ shows what is served, and nothing else."""
 
-    #: Served, and not on the dashboard: the interval is an option.
+    #: Served but not on the dashboard, because the interval is an option.
     ABSENT = {'nova_numa_sample_interval_seconds'}
 
     def test_the_dashboard_shows_only_metrics_that_are_served(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shown while guests are moved."""
+"""The display of progress while guests are moved."""
 
 import importlib.util
 import io
@@ -11,7 +11,7 @@ from nova_numa_pmc.host.paging.guest_mover import DONE, MOVING, Progress
 
 class ProgressTest(unittest.TestCase):
     def show(self, shown):
-        """Let two guests move and end, the second of unknown size."""
+        """Let two guests move and end; the size of the second is unknown."""
         with shown:
             for in_progress, pending in (
                 ((('a', Progress(MOVING)),), 1),

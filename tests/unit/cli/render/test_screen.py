@@ -15,7 +15,7 @@ PARTS = top.to_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)
 
 
 class Terminal(io.StringIO):
-    """A terminal as far as a program can ask it."""
+    """A terminal, as far as a program can query it."""
 
     def isatty(self):
         return True

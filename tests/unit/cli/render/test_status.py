@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator reads of a guest's place."""
+"""The description of a guest's place for an operator."""
 
 import unittest
 
@@ -58,7 +58,7 @@ class WhyTest(unittest.TestCase):
 
     def test_why_says_what_keeps_a_guest_there(self):
         self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))
-        # Said already, or nothing that could be said.
+        # It is already said, or there is nothing to say.
         for why_fixed in ('pinned', 'unknown'):
             self.assertEqual('placed 5 min ago', why(why_fixed=why_fixed))
 

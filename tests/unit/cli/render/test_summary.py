@@ -15,7 +15,7 @@ FLOATS = st.floats(0, 1e6, width=32)
 
 
 def deck(name):
-    """Return the deck's counts per second of one of its two tables."""
+    """Return the deck's counts per second from one of its two tables."""
     with open(DECK / (name + '.json'), encoding='utf-8') as file:
         table = json.load(file)
     return {event: count / table['elapsed_sec'] for event, count in table['counts'].items()}
@@ -63,7 +63,7 @@ class TestSummary(unittest.TestCase):
         self.assertEqual(0.5, summary.summarise_host(recorded)['ipc'])
 
     def test_instructions_per_cycle_is_of_all_cycles(self):
-        # 3 core-seconds at 1 instruction a cycle and 1 at a quarter: 3.25 of 4.
+        # 3 core-seconds at 1 instruction per cycle and 1 at a quarter: 3.25 of 4.
         guests = [samples.guest(1, cores=3.0, cpi=1.0), samples.guest(1, cores=1.0, cpi=4.0)]
         recorded = summary.gather(
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)

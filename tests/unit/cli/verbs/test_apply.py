@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plan, apply and undo on a host with an uneven load, from arguments to what becomes of guests."""
+"""plan, apply and undo on a host with an uneven load, from the arguments to the guests' places."""
 
 import contextlib
 import io
@@ -113,7 +113,7 @@ class ApplyTest(OperatingCase):
             code, _, err = self.run_it('apply', *more, terminal=bool(more))
             self.assertEqual(exits.USAGE, code)
             self.assertIn('--yes', err)
-        self.assertEqual(0, self.now_s)  # told before anything is measured
+        self.assertEqual(0, self.now_s)  # reported before anything is measured
 
     def test_apply_moves_nothing_where_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)

@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
-    """Return a host of nodes with two cores of two threads."""
+    """Return a host whose nodes have two cores with two threads each."""
     cores = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 4 * nodes, 2))
     cpus = [frozenset(() if n in memory_only else range(4 * n, 4 * n + 4)) for n in range(nodes)]
     return model.Topology(
@@ -35,7 +35,7 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
 
 
 def withheld(machine, root):
-    """Return the nodes whose memory is not for guests, by the options below the root."""
+    """Return the nodes whose memory is not for guests, according to the options below the root."""
     return node_memory.list_withheld(machine.nodes, host_options.read_below(root).limits)
 
 
@@ -97,7 +97,7 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((SLIT,) * 3, result.sources[2])
 
     def test_memory_that_is_kept_from_guests_is_not_read(self):
-        """A GPU's: that could wake it, and what it delivers is of no use."""
+        """Reading a GPU's memory could wake it, and the result would be of no use."""
         machine, probe = host(3, memory_only=(2,)), Probe()
         gpu = machine.nodes[2]._replace(memory=model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0'))
         machine = machine._replace(nodes=(*machine.nodes[:2], gpu))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each command says how it is used, as the manual page does."""
+"""Each command describes its use as the manual page does."""
 
 import importlib
 import re

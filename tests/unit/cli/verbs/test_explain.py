@@ -30,7 +30,7 @@ class ExplainTest(unittest.TestCase):
         self.addCleanup(self.host.close)
 
     def text(self, *arguments):
-        """Run the command; return (exit code, what it printed)."""
+        """Run the command; return (exit code, output)."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = rebalance.main(['explain', *arguments, '--root', self.root])

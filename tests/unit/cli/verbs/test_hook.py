@@ -36,7 +36,7 @@ class HookCommandTest(unittest.TestCase):
         return code, json.loads(out.getvalue())
 
     def problems(self):
-        """Return the exit code and problems of ``hook status``, joined."""
+        """Return the exit code and the joined problems of ``hook status``."""
         code, report = self.call('status')
         return code, '\n'.join(problem['problem'] for problem in report['problems'])
 
@@ -175,7 +175,7 @@ class HookCommandTest(unittest.TestCase):
 
 
 class MembersTest(unittest.TestCase):
-    """Scripts read these members: they stay."""
+    """Scripts read these members, so they must not disappear."""
 
     FINDING = finding.Finding('code', finding.NOTE, 'message', 'remedy', 'file')
     PROBLEM = {'code': 'code', 'problem': 'message', 'remedy': 'remedy'}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator says of guests and of the agent, and what is shown then."""
+"""Instructions of an operator for guests and the agent, and how they are displayed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class UnpinTest(OperatingCase):
         return subprocess.CompletedProcess(command, int(self.fails), '', 'error: no\n')
 
     def pin(self, cpuset=None):
-        """As virsh vcpupin and emulatorpin do it, and a hand on the other vCPU."""
+        """Pin as virsh vcpupin and emulatorpin do, and the other vCPU by hand."""
         self.host.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
         self.hold(1, '0-3')
         tree = self.kernel.memories[4001].tree
@@ -82,7 +82,7 @@ class UnpinTest(OperatingCase):
 
     def test_unpin_of_a_guest_without_pins_runs_nothing(self):
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
-        self.hold(2, '0-7')  # another process has reset it, or widened it
+        self.hold(2, '0-7')  # another process has reset or widened it
         self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
         self.assertEqual([], self.commands)
 
@@ -92,7 +92,7 @@ class PinTest(OperatingCase):
         return {uuid: each.kind for uuid, each in overrides.read(self.root)[0].items()}
 
     def test_pin_keeps_a_guest_where_it_is(self):
-        code, said = self.json('pin', '7')  # libvirt's id, which all have here
+        code, said = self.json('pin', '7')  # libvirt's id, which is the same for all guests here
         self.assertEqual((exits.OK, 'pin', None), (code, said['kind'], said['outcome']))
         self.assertEqual({said['uuid']: 'pin'}, self.whats())
 
@@ -102,12 +102,12 @@ class PinTest(OperatingCase):
         self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
         self.assertEqual('pin', self.entries()[0].who)
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '1')[0])
-        self.assertEqual(1, len(self.entries()))  # it is there
+        self.assertEqual(1, len(self.entries()))  # it is already there
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
 
     def test_pin_brings_memory_that_lies_elsewhere(self):
-        """A move was ended, or it has spilled; the promise is of the node already."""
+        """A move was ended, or memory has spilled; the promise already names the node."""
         tree = self.kernel.memories[4001].tree
         for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
             with self.subTest(mib=mib):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top, record and report, from options to output, with a sampler and a clock of our own."""
+"""top, record and report, from options to output, with a sampler and a clock of the test."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ BASE_S = 1700000000.0
 
 
 class Sampler:
-    """Give one prepared sample a call; the first is thrown away by what paces."""
+    """Return one prepared sample per call; the caller that sets the pace discards the first."""
 
     def __init__(self, prepared):
         self._prepared = iter(prepared)
@@ -61,7 +61,7 @@ class Viewing(unittest.TestCase):
 
     @staticmethod
     def run_command(module, *arguments, **injected):
-        """Return (exit code, stdout, stderr)."""
+        """Run a command; return (exit code, stdout, stderr)."""
         parser = argparse.ArgumentParser()
         module.configure(parser)
         out, err = io.StringIO(), io.StringIO()
@@ -140,7 +140,7 @@ class TestTop(Viewing):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell has what it runs in the background ignore it.
+            # A shell makes commands that it runs in the background ignore it.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         process.stdout.readline()

@@ -12,11 +12,11 @@ from tests.fixtures.losses import cpu_loss
 
 
 def host(name, *demand, memory_mb=32768, **fields):
-    """Return a row with what Placement counts; 16 vCPUs, nodes of 4 cores."""
+    """Return a row including what Placement counts; 16 vCPUs, nodes of 4 cores."""
     return row(name, *demand, memory_mb=memory_mb, local_gb=200, local_gb_used=10, **fields)
 
 
-#: The roomiest is pressed; the others have less free memory.
+#: The roomiest host is under pressure; the others have less free memory.
 HOSTS = [
     host('roomy', 3.2, 3.2, memory_mb=65536),
     host('calm', 0.4, 0.4),
@@ -34,7 +34,7 @@ def rounded(name, *figures):
 
 
 def met(name, wanted):
-    """Return what a guest meets on a host whose nodes are wanted so much [cores]."""
+    """Return what a guest meets on a host with this demand on its nodes [cores]."""
     others = 0.2 * min(wanted) + 0.8 * sum(wanted) / 2
     at = wanted.index(min(wanted))
     return rounded(name, (others + 1) / 4, cpu_loss(wanted, at, 1.0, 4))
@@ -62,8 +62,8 @@ class WhatIfTest(unittest.TestCase):
         code, out, _ = self.call('--json')
         told = json.loads(out, parse_constant=self.fail)
         self.assertEqual(0, code)
-        # Each wants a core of the four on the less pressed node of its host; what is there counts
-        # by 0.2 of that node's and 0.8 of the mean.
+        # Each wants one of the four cores on the less loaded node of its host; the demand that is
+        # already there counts as 0.2 of that node's and 0.8 of the mean.
         calm = (0.4, 0.4), (1.4, 0.4)
         roomy = (3.2, 3.2), (4.2, 3.2), (4.2, 4.2)
         self.assertEqual(

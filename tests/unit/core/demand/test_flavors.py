@@ -57,7 +57,7 @@ class FlavorTest(unittest.TestCase):
         )
 
     def test_traffic_expected_of_guests_is_that_per_core_of_the_host(self):
-        def rate(cores):  # of a node that serves 8 GB/s
+        def rate(cores):  # on a node that serves 8 GB/s
             return subject.of_flavor(
                 self.histories_of((cores, 600.0, {})), None
             ).bytes_per_core_sec

@@ -39,7 +39,7 @@ def promised(number=1, cpu_nodes=(0,), vcpus=4, **fields):
 
 
 def one(cores, number=1, waiting_cores=0.0, node=0, **fields):
-    """Return a guest's sample that ran on one node, its memory there."""
+    """Return the sample of a guest that ran on one node, with its memory there."""
     return samples.guest(
         number,
         cores=cores,
@@ -93,7 +93,7 @@ class AddSampleTest(unittest.TestCase):
         self.assertEqual({}, self.histories.guests)
 
     def test_traffic_by_counted_accesses_or_bytes(self):
-        # Both nodes together serve 16e9 bytes/s, of which the guest has all counted accesses.
+        # Both nodes together serve 16e9 bytes/s; all counted accesses are the guest's.
         self.assertEqual(16e9, self.add(one(2.0)).traffic.day.mean)
         found = self.add(one(2.0, bandwidth_bytes_per_sec=1e9), elapsed_s=600.0)
         self.assertAlmostEqual(1e9, found.traffic.minutes.mean, delta=0.3e9)
@@ -103,7 +103,7 @@ class AddSampleTest(unittest.TestCase):
         self.add(one(2.0, node=1), promises=promised())
         self.assertEqual({0, 1}, set(self.histories.guests[GUEST].ran))
         moved = promised(cpu_nodes=(1,))
-        self.assertEqual({}, self.add(one(2.0), promises=moved).ran)  # a part of it there
+        self.assertEqual({}, self.add(one(2.0), promises=moved).ran)  # part of it is there
         self.assertEqual([1], list(self.add(one(2.0, node=1), promises=moved).ran))
 
     def test_demand_of_others_is_what_guests_leave_of_the_nodes(self):
@@ -127,7 +127,7 @@ class AddSampleTest(unittest.TestCase):
     def test_demand_of_others_is_unknown_until_it_is_known_where_guests_ran(self):
         self.add(samples.guest(cores=2.0, cores_by_node=()))
         self.assertIsNone(self.histories.others[0].demand.day.mean)
-        self.add(one(None))  # as when it has just come
+        self.add(one(None))  # as for a guest that has just started
         self.assertEqual(6.0, self.histories.others[0].demand.day.mean)
 
     def test_years_of_intervals_keep_mean_and_variance(self):
@@ -293,7 +293,7 @@ class FormatTest(unittest.TestCase):
     def test_a_full_host_stays_within_the_file(self):
         histories = subject.Histories()
         for at in range(64):
-            # As many bins as there are, of each guest of a host.
+            # Fill all bins of each guest on a host.
             histories.add_sample(
                 interval(
                     *(one(0.01 * 1.2222**at, number) for number in range(1, 201)), elapsed_s=600.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The longer horizon against what is true of constant, changing and moving loads."""
+"""The longer horizon compared with the truth for constant, changing and moving loads."""
 
 import random
 import unittest
@@ -21,7 +21,7 @@ SETTLED = (60.0,) * 30
 
 
 class Here:
-    """A host whose guests want what a test says.
+    """A host whose guests' demand is set by a test.
 
     :ivar guests: {name: [cores wanted, {node: share of its CPUs and memory}, bytes/s or None]}
     """
@@ -121,7 +121,7 @@ class ComposeTest(TestCase):
         here.add('a', 4.0)
         here.add('b', 2.0)
         here.run(*SETTLED)
-        here.guests['a'][0] = 1.0  # calm just now
+        here.guests['a'][0] = 1.0  # calm at the moment
         here.run(5.0)
         before = here.demand()
         here.move('a', 1)
@@ -212,12 +212,12 @@ class ComposeTest(TestCase):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0, vcpus=0)
         here.run(*SETTLED)
-        self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, nothing beside it
+        self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, and nothing else
 
 
 class PoolTest(TestCase):
     def pools(self, here, *demand_by_node):
-        """Return (node, cores) over the longer horizon of a pool of CPUs 0 and 16."""
+        """Return (node, cores) over the longer horizon for a pool of CPUs 0 and 16."""
         here.sample = here.sample._replace(
             pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
         )
@@ -294,7 +294,7 @@ class YoungTest(TestCase):
         self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
 
     def expected_traffic(self, **promise):
-        """Return the traffic by node [bytes/s] where a guest starts beside those of its flavor."""
+        """Return the traffic by node [bytes/s] if a guest starts next to guests of its flavor."""
         here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
         for at in range(5):
             here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9, flavor='hot')
@@ -327,7 +327,7 @@ class YoungTest(TestCase):
     def test_a_young_guest_counts_beside_the_interval_without_a_history(self):
         here = Here()
         here.add('odd', 2.0)
-        here.guests['odd'][1] = {}  # where it ran is not told, and so not what others want
+        here.guests['odd'][1] = {}  # where it ran is unknown, and so is what others want
         here.add('young', None, vcpus=4, since_ns=NOW_NS)
         here.others = [3.0, 0.0]
         here.run(5.0)
@@ -370,7 +370,7 @@ class HorizonTest(TestCase):
         self.assertEqual((None, None), here.histories.sustained_demand(9))
 
     def test_demand_that_was_no_guests_is_gone_within_minutes(self):
-        here = Here(others=(8.0, 0.0))  # as while the host is set up
+        here = Here(others=(8.0, 0.0))  # as during the setup of the host
         here.add('a', 1.0)
         here.run(*(60.0,) * 600)
         here.others = [0.0, 0.0]
@@ -429,7 +429,7 @@ class PropertyTest(unittest.TestCase):
     @settings(max_examples=50, deadline=None)
     @given(HOST, st.integers(1, 8))
     def test_a_guest_just_placed_is_not_moved_on_unchanged_load(self, drawn, vcpus):
-        """Chosen by the longer horizon, and then judged by the intervals; nodes of one size."""
+        """The longer horizon chose it, and intervals judge it; the nodes are of one size."""
         sizes, wanted, others = drawn
         here = self.built((sizes[:1] * len(sizes), wanted, others))
         seen = host_view.view(here.host, here.promises.values(), LIMITS, here.loads())
@@ -459,7 +459,7 @@ class PropertyTest(unittest.TestCase):
         terms = plan_records.RebalanceOptions(widen=False)
         plans, _ = host.run(terms, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
-        # Nor ever: within a day no move would pay.
+        # Nor later: no move would pay within a day.
         self.assertEqual((), planner.propose(host.situation(), terms, 86400.0).moves)
 
     @staticmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams against the exact weighted figures of the same series."""
+"""Streams compared with the exact weighted figures of the same series."""
 
 import math
 import unittest
@@ -25,7 +25,7 @@ def feed(series, horizon_s=900.0):
 
 
 def weights(series, horizon_s=900.0):
-    """Return what each observation weighs, by the definition."""
+    """Return the weight of each observation according to the definition."""
     ages, age = [], 0.0
     for _, seconds in reversed(series):
         ages.append(
@@ -63,7 +63,7 @@ class PropertyTest(unittest.TestCase):
     @given(SERIES, st.sampled_from((0.05, 0.5, 0.95, 1.0)))
     def test_a_quantile_is_within_the_stated_error(self, series, share):
         stream, _ = feed(series)
-        # Where two values share the boundary, rounding may take either.
+        # If two values share the boundary, rounding may select either.
         near = [
             exact_quantile(series, min(1.0, max(0.0, share + off))) for off in (-1e-9, 0.0, 1e-9)
         ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which L3 cache of its place a guest is held to."""
+"""The L3 cache of its place to which a guest is held."""
 
 import unittest
 
@@ -14,7 +14,7 @@ NODES, CACHES, CPUS = 2, 4, 4
 
 
 def machine(threads=1):
-    """Build two nodes of four caches with four CPUs each."""
+    """Build two nodes with four caches of four CPUs each."""
     each = CACHES * CPUS
     host = topology([each] * NODES, [64 * GIB] * NODES, threads=threads)
     return host._replace(
@@ -36,7 +36,7 @@ class Host:
         self.told: tuple[model.Reason, ...] = ()
 
     def start(self, vcpus, **fields):
-        """Place a guest; return the CPUs that it is held to, None: it is left alone."""
+        """Place a guest; return the CPUs to which it is held, None if it is left alone."""
         new = guest(f'{len(self.promises)}', vcpus, MIB, **fields)
         view = host_view.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
         request = host_view.request(new, LIMITS)
@@ -71,7 +71,7 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual((), host.told)
 
     def test_a_guest_wanting_more_cores_than_a_cache_has_its_nodes_cpus(self):
-        # Four threads are two and a half cores.
+        # Four threads provide two and a half cores.
         self.assertEqual(
             (4, 16), tuple(len(Host(machine(threads=2)).start(vcpus)) for vcpus in (2, 3))
         )
@@ -118,7 +118,7 @@ class ChooseTest(unittest.TestCase):
                 self.assertEqual(16, len(Host(host._replace(l3s=l3s)).start(2)))
 
     def test_a_cache_of_a_single_core_is_no_place(self):
-        """QEMU gives each socket of a guest one, and a compute host may be a guest."""
+        """QEMU gives each socket of a guest its own cache, and a compute host may be a guest."""
         for threads in (1, 2):
             with self.subTest(threads=threads):
                 host = machine(threads)

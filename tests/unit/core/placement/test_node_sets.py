@@ -73,7 +73,7 @@ class SmallestTest(unittest.TestCase):
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
 
     def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
-        # On a line each node's neighbourhoods are others than the next one's.
+        # On a line, each node has its own neighbourhoods, unlike those of the next node.
         room = [(1, 1)] * 60
         found = node_sets.smallest(room, (4, 4), lambda a, b: 10 + abs(a - b))
         self.assertTrue(found)

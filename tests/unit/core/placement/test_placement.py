@@ -96,7 +96,7 @@ class BandwidthTest(unittest.TestCase):
         self.assertEqual((1,), place(view).nodes)
 
     def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
-        # By promises alone it would look idle.
+        # It would look idle by promises alone.
         view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=2))
         placed = place(view)
         self.assertEqual((0,), placed.nodes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every host and every order of starts."""
+"""Properties that hold for every host and every order of starts."""
 
 import unittest
 from itertools import chain, combinations
@@ -24,7 +24,7 @@ def start(host_topology, promises, new, limits=LIMITS):
 
 
 def feasible(view, new):
-    """Whether any set of nodes holds the guest, tried one by one."""
+    """Return whether any set of nodes holds the guest, by trying all of them."""
     sizes = range(1, len(view.nodes) + 1)
     return any(
         sum(one.capacity_bytes - one.promised_bytes for one in chosen) >= new.memory_bytes
@@ -92,7 +92,7 @@ class PropertyTest(unittest.TestCase):
         )
 
         def outcomes(view, name):
-            # Equals rotate by position: compare what all turns give.
+            # Equal nodes rotate by position, so the results of all rotations are compared.
             placed = [
                 placement.place(view._replace(rotation=turn), request, LIMITS)
                 for turn in range(len(order))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest may grow to is promised as far as its host could give it."""
+"""The memory that a guest may grow to is promised as far as its host could give it."""
 
 import unittest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what the places for a guest are compared."""
+"""The criteria by which the places for a guest are compared."""
 
 import math
 import unittest
@@ -12,7 +12,7 @@ from nova_numa_pmc.core.placement import ranking
 from tests.fixtures.hosts import node
 
 PRESSURES = st.floats(0, 20)
-#: 0: pressures are compared as they are.
+#: 0: pressures are compared without rounding.
 STEPS = st.sampled_from((0.0, 0.01, 0.05, 0.1))
 
 

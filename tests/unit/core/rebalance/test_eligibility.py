@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a guest must not be touched."""
+"""Reasons why a guest must not be touched."""
 
 import unittest
 from typing import Any
@@ -20,7 +20,7 @@ HOST = model.Topology(
     (),
     (),
 )
-#: (code, the guest, its promise) of each rule, in the table's order.
+#: (code, the guest, its promise) for each rule, in the table's order.
 CASES = (
     ('kept', guest('g', override=model.PIN), PROMISE),
     ('ignored', guest('g', override=model.IGNORE), PROMISE),
@@ -37,7 +37,7 @@ CASES = (
     ('bound', guest('g'), PROMISE._replace(bound=True)),
 )
 
-#: {code: (fields of a guest, fields of its promise)} of reasons that go together.
+#: {code: (fields of a guest, fields of its promise)} for reasons that occur together.
 REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     'kept': ({'override': model.PIN}, {}),
     'active_job': ({'job': 'save'}, {}),

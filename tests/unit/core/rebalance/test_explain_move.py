@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator reads of a plan."""
+"""The explanation of a plan for an operator."""
 
 import unittest
 

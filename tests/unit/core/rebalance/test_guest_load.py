@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rebalancer is told of each guest."""
+"""The rebalancer's input for each guest."""
 
 import unittest
 
@@ -52,7 +52,7 @@ class GuestLoadTest(unittest.TestCase):
         self.assertIsNone(found.bandwidth_bytes_per_sec)
 
     def test_controllers_traffic_is_shared_out_by_accesses(self):
-        # 8e9 bytes per second served, 5e7 accesses counted: 160 bytes each.
+        # 8e9 bytes per second were served, 5e7 accesses counted: 160 bytes each.
         found = told(sample(local_per_sec=4e7, remote_per_sec=1e7))
         self.assertEqual(5e7, found.lines_per_sec)
         self.assertAlmostEqual(8e9, found.bandwidth_bytes_per_sec)

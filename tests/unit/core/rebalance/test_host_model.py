@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another place would mean for a guest."""
+"""The effect of another place on a guest."""
 
 import unittest
 
@@ -11,7 +11,7 @@ TERMS = plan_records.RebalanceOptions()
 
 
 def host_of(*guests, waiting_cores=()):
-    """Lay out three nodes of 12 cores."""
+    """Build a model of three nodes of 12 cores."""
     host = Constant((12,) * 3, (64 * GIB,) * 3, guests)
     return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), TERMS)
 
@@ -56,7 +56,7 @@ class MayTest(unittest.TestCase):
 
 class WidenTest(unittest.TestCase):
     def gain(self, at, to, *waiting_cores):
-        """Return what a guest beside two busy nodes' gains by more nodes than it has [cores]."""
+        """Return what a guest next to those of two busy nodes gains by more nodes [cores]."""
         beside = [load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
         laid_out = host_of(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
         return evaluation.gain_of(laid_out, ((laid_out.guests['g'], Place(to, None)),))

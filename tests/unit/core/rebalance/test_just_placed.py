@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was just placed is not moved again on the same evidence."""
+"""A guest that was just placed is not moved again on the same evidence."""
 
 import unittest
 
@@ -17,10 +17,10 @@ INTERVAL_S = 5.0
 
 @st.composite
 def hosts(draw, equal, bandwidth):
-    """Draw a host and a guest that asks.
+    """Draw a host and a request.
 
-    :param equal: its nodes are of one size
-    :param bandwidth: of all of them, beside CPU; else of none
+    :param equal: all nodes have the same size
+    :param bandwidth: all nodes have a known bandwidth, in addition to CPU; otherwise none has
     """
     sizes = [draw(st.sampled_from((4, 8, 16, 32))) for _ in range(draw(st.integers(2, 4)))]
     maxima = [draw(st.sampled_from((5e10, 1e11))) for _ in sizes]
@@ -55,9 +55,9 @@ def hosts(draw, equal, bandwidth):
 
 
 def placed(view, new, *, just_placed=False):
-    """Return the situation with the guest on its node, wanting what it was expected to.
+    """Return the situation with the guest on its node and with the expected demand.
 
-    None: one that wants more bandwidth than a node has spans.
+    Return None if the guest spans nodes because it wants more bandwidth than a node has.
     """
     request = host_view.request(new, LIMITS, (), placement.with_traffic_rate(None, view))
     nodes = placement.place(view, request, LIMITS).nodes
@@ -130,7 +130,7 @@ class JustPlacedTest(unittest.TestCase):
         self.assertStays(placed(*drawn, just_placed=True))
 
     def of_two(self, just_placed):
-        """Return a situation where the loss of queues says node 1, and pressure node 0."""
+        """Return a situation in which queueing losses favour node 1, and pressure node 0."""
         view = host(
             *(
                 node(

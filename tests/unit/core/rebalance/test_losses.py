@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's sums against the definitions in core/pressure.py."""
+"""The planner's sums compared with the definitions in core/pressure.py."""
 
 import unittest
 
@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import losses
 LATENCIES = ((80.0, 130.0, 140.0), (130.0, 80.0, 120.0), (140.0, 120.0, 90.0))
 CORES, MAXIMA = (4.0, 8.0, 2.0), (10e9, 20e9, 5e9)
 NODE = st.integers(0, 2)
-#: Node of the CPUs, node of most memory, its part, cores, lines per second, bytes per line.
+#: Node of its CPUs, node of most of its memory, that part, cores, lines/s, bytes per line.
 GUESTS = st.lists(
     st.tuples(
         NODE, NODE, st.floats(0, 1), st.floats(0, 6), st.floats(0, 1e8), st.sampled_from((64, 100))
@@ -63,7 +63,7 @@ def laid_out(places):
 
 
 def lost(places):
-    """Sum core/pressure.py's definition, stalls bounded by what is stalled."""
+    """Sum the losses as core/pressure.py defines them, stalls limited to what is stalled."""
     demand, lines, used, reaching, distance = laid_out(places)
     result = distance + sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
     for m in range(3):

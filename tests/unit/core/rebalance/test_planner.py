@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which moves are planned, when, and which never."""
+"""The moves that are planned, when they are planned, and moves that are never planned."""
 
 import json
 import unittest
@@ -18,7 +18,7 @@ TERMS = plan_records.RebalanceOptions()
 
 
 def skewed(**fields):
-    """Six equal guests, five on node 0 and one on node 1, as numad leaves them."""
+    """Build six equal guests, five on node 0 and one on node 1, as numad leaves them."""
     return Constant(
         (12, 12),
         (64 * GIB, 64 * GIB),
@@ -78,7 +78,7 @@ class FiveToOneTest(unittest.TestCase):
 
 
 class CausesTest(unittest.TestCase):
-    """Why guests move."""
+    """Causes for moving guests."""
 
     def test_memory_bound_guests_are_parted_though_counts_are_equal(self):
         guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
@@ -115,7 +115,7 @@ class CausesTest(unittest.TestCase):
 
     @staticmethod
     def tight():
-        """Two busy guests beside two idle ones, on nodes without room for a third."""
+        """Build two busy guests next to two idle ones, on nodes without room for a third."""
         guests = [
             load('a', 4, 0, 4.0, 4 * GIB),
             load('b', 4, 0, 3.0, 4 * GIB),
@@ -156,7 +156,7 @@ class CausesTest(unittest.TestCase):
 
 class WidenTest(unittest.TestCase):
     def host(self, lines=(1e5, 1e6, 1e6)):
-        """Three guests that no division over two nodes satisfies."""
+        """Build three guests whose demand no division over two nodes satisfies."""
         guests = [
             load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=each)
             for at, each in enumerate(lines)
@@ -219,7 +219,7 @@ class LeftAloneTest(unittest.TestCase):
             with self.subTest(why):
                 plans, _ = skewed(why_fixed=why).run(TERMS, 20)
                 self.assertEqual([], kinds(plans))
-                self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but it counts
+                self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but its loss counts
 
     def test_fixed_guests_are_no_partners_in_swaps(self):
         guests = [
@@ -261,7 +261,7 @@ class LeftAloneTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))
 
     def test_a_move_that_gains_nothing_any_more_is_not_planned(self):
-        """Though the regret of before stays where no gain is too small."""
+        """It is not planned even though the earlier regret remains if no gain is too small."""
         host = skewed()
         terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
         for ticks in (1, 40):
@@ -365,7 +365,7 @@ class RegretsTest(unittest.TestCase):
         plans, memory = host.run(TERMS, 1)
         moved = {part.uuid for move in plans[0].moves for part in move.parts}
         self.assertEqual({uuid: 2.0 for uuid in moved}, caution_factors(memory))
-        # The load goes: what was moved spares nothing any more.
+        # The load ends, so what was moved no longer avoids any loss.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
         _, later = host.run(TERMS, 5, memory=memory)
         self.assertEqual(moved, set(caution_factors(later)))
@@ -418,7 +418,7 @@ class DomainTest(unittest.TestCase):
             (6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near, domains=(0, 0, 2, 2)
         )
         plans, _ = host.run(TERMS, 20)
-        self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
+        self.assertEqual([], kinds(plans))  # nine cores are wanted, the first pair has twelve
 
     def test_an_empty_host_has_an_empty_plan(self):
         plans, memory = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)

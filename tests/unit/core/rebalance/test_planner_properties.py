@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every host that is rebalanced."""
+"""Properties that hold for every host that is rebalanced."""
 
 import random
 import unittest
@@ -15,7 +15,7 @@ from tests.sim.constant import GIB, MIB, Constant, load, slit_latencies_ns
 
 QUICK = settings(max_examples=25, deadline=None)
 TERMS = plan_records.RebalanceOptions()
-#: Nothing that would end the moves before they are through.
+#: Without limits that would end the moves before all are made.
 UNBOUNDED = TERMS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
 MINUTE_S, DAY_S = 60.0, 86400.0
 
@@ -71,7 +71,7 @@ ODD_GUEST = st.builds(
 
 
 def build(drawn, ids=None):
-    """Build a host whose promises fit, by node ids if given."""
+    """Build a host whose promises fit, with these node ids if given."""
     cores, wanted, bandwidth_max, capacity = drawn
     ids = ids or list(range(len(cores)))
     guests, left = [], [capacity * GIB] * len(cores)
@@ -106,7 +106,7 @@ class PropertyTest(unittest.TestCase):
     @QUICK
     @given(HOSTS)
     def test_a_plan_on_constant_input_becomes_empty_and_stays_so(self, drawn):
-        # Ticks of a day, so that a gain just above what counts has paid for its move.
+        # A tick takes a day, so that even a minimal gain has paid for its move.
         terms, host = UNBOUNDED._replace(tick_max_s=DAY_S), build(drawn)
         _, memory = host.run(terms, 40, DAY_S)
         plans, _ = host.run(terms, 20, DAY_S, memory=memory)
@@ -121,7 +121,7 @@ class PropertyTest(unittest.TestCase):
             (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
             spared = before - sum(HostModel(host.situation(), UNBOUNDED).host_loss.by_cause())
             if any(move.kind in ('widen', 'narrow') for move in plan.moves):
-                break  # where a guest on several nodes runs is measured, not known
+                break  # where a guest on several nodes runs is measured, and unknown here
             self.assertAlmostEqual(sum(move.gain_cores for move in plan.moves), spared, places=6)
 
     @QUICK
@@ -176,7 +176,7 @@ class PropertyTest(unittest.TestCase):
         if ours.moves:
             self.assertAlmostEqual(ours.moves[0].gain_cores, theirs.moves[0].gain_cores)
             self.assertEqual(ours.moves[0].bytes, theirs.moves[0].bytes)
-            if len(set(drawn[0])) == len(drawn[0]):  # no two nodes are equals
+            if len(set(drawn[0])) == len(drawn[0]):  # no two nodes are equal
                 self.assertEqual(
                     {
                         part.name: tuple(renamed[node] for node in part.to_nodes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rebalancer keeps of its moves, and when it lets go of it."""
+"""The rebalancer's memory of its moves, and when it forgets them."""
 
 import unittest
 
@@ -11,13 +11,13 @@ from tests.sim.constant import GIB, Constant, load
 
 TERMS = plan_records.RebalanceOptions()
 NOW_S = 10_000.0
-#: Guest d went from node 0 to node 1, with its memory.
+#: Guest d moved from node 0 to node 1, with its memory.
 STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
 TRIAL = Trial(STEPS, 100.0, 0.0, NOW_S - 60)
 
 
 def host_of(at=1, demand=4.0, guests='abcd'):
-    """Lay out two nodes of 12 cores: d on one of them, the others on the first."""
+    """Build a model of two nodes of 12 cores: d on one of them, the others on the first."""
     return host_model.HostModel(
         Constant(
             (12, 12),
@@ -48,7 +48,7 @@ class TrialTest(unittest.TestCase):
 
     def test_a_trial_is_credited_what_its_reverse_would_lose_each_interval(self):
         once = settled(RebalanceMemory(trials=(TRIAL,)))
-        # Back on node 0 there were 16 cores wanted of 12; bursts would wait as well.
+        # If it were on node 0 again, 16 of 12 cores would be wanted; bursts would also wait.
         self.assertGreater(self.credit(once), 4.0 * 5)
         self.assertLess(self.credit(once), 5.0 * 5)
         twice = self.credit(settled(once, elapsed_s=3.0))
@@ -143,7 +143,7 @@ class BookedTest(unittest.TestCase):
             known = rebalance_memory.with_move_recorded(known, move('a'), trial('a'), NOW_S)
             factors.append(rebalance_memory.caution_factors(known)['a'])
         self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
-        self.assertEqual(1, len(known.trials))  # the later one, not both
+        self.assertEqual(1, len(known.trials))  # only the later one
 
     def test_a_recorded_move_replaces_regrets_and_trials_of_its_guests(self):
         of_a, of_b, of_both = (
@@ -179,7 +179,7 @@ BOOKED = st.lists(st.tuples(NAMES, st.integers(0, GIB)), max_size=6)
 
 
 def after_moves(made):
-    """Return the regrets after moves of these guests, and a regret about each pair of them."""
+    """Return the regrets after moves of these guests, and one regret for each pair of them."""
     known = RebalanceMemory()
     for at, (uuids, size) in enumerate(made):
         known = rebalance_memory.with_move_recorded(
@@ -211,7 +211,7 @@ class PropertyTest(unittest.TestCase):
             (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.parts}),
         ):
             self.assertEqual([each for each in before if not guests(each) & set(failed)], [*kept])
-        # What it has cost, and that these guests were moved, remains.
+        # Its costs, and the record that these guests were moved, remain.
         self.assertEqual(
             known._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rebalancer's memory survives a restart, and nothing else is taken for it."""
+"""The rebalancer's memory survives a restart, and nothing else is mistaken for it."""
 
 import json
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What remote memory is worth: without counters something, and never more than the guest runs."""
+"""The value of remote memory: more than 0 without counters, never more than the guest runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = ((10, 21), (21, 10))
 
 
 def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> Constant:
-    """Lay out a host whose one guest of 64 GiB runs on node 0, with all its memory on node 1."""
+    """Build a host whose only guest, of 64 GiB, runs on node 0 with all its memory on node 1."""
     guest = load(
         'g',
         4,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests lose because of one more: nothing where there is room, never less for more load."""
+"""Losses caused by one more guest: none where there is room, never less for more load."""
 
 import math
 import unittest
@@ -109,7 +109,7 @@ class AddedLossTest(unittest.TestCase):
     def test_a_guest_on_two_nodes_loses_to_their_distance(self):
         nodes = [node(at, cores=48.0, demand_cores=0.0) for at in range(2)]
         found = added(*nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)))
-        # Half of the lines take 80 ns longer, four at a time.
+        # Half of the lines take 80 ns longer, four of them at a time.
         self.assertAlmostEqual(LINES / 2 * 80e-9 / 4, found.loss_ratio, delta=1e-6)
         spread = added(
             *nodes, outcome=on(0, 1), distances=((10, 20), (20, 10)), policy=model.SPREAD

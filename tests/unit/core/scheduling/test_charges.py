@@ -34,7 +34,7 @@ class ChargeTest(unittest.TestCase):
     def test_each_new_guest_is_charged_where_it_would_have_gone(self):
         before = two(demand=(1.0, 2.0))
         after = charges.add_new_guests(before, 6, 3072, SMALL, LIMITS)
-        # To node 0, then to node 1, which has fewer vCPUs at the same pressure, then to node 0.
+        # Node 0, then node 1, which has fewer vCPUs at the same pressure, then node 0 again.
         self.assertEqual(6, sum(after.vcpus) - sum(before.vcpus))
         self.assertEqual(3072, sum(after.promised_mib))
         self.assertEqual([3.0, 3.0], after.demand)
@@ -68,7 +68,7 @@ class ChargeTest(unittest.TestCase):
     def test_traffic_grows_with_the_guests(self):
         before = two(bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e10)
         after = charges.add_new_guests(before, 2, 1024, SMALL, LIMITS)
-        # 1 core wanted, at 1e9 bytes per core-second of the others.
+        # 1 core is wanted, with the other guests' 1e9 bytes per core-second.
         self.assertAlmostEqual(3e9, sum(after.bandwidth))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's short way agrees with place() on every host."""
+"""The scheduler's fast path agrees with place() on every host."""
 
 import unittest
 
@@ -20,7 +20,7 @@ asked = st.builds(
     st.sampled_from((model.AUTO, model.AUTO, model.ONE_NODE, model.SPREAD)),
     st.sampled_from((0.3, 1.0, 3.0)),
 )
-#: As hosts are: they know the same of all their nodes.
+#: As on real hosts, the same quantities are known for all nodes.
 even = st.builds(
     lambda view, demand, bandwidth, link: view._replace(
         nodes=tuple(

@@ -11,7 +11,7 @@ from nova_numa_pmc.host.calibration import hmat
 
 
 def locality(entries, data_type=1, flags=0, base=1000, initiators=(0, 1), targets=(0, 1)):
-    """Return a structure of latencies as firmware writes it."""
+    """Return a latency structure as written by firmware."""
     body = struct.pack('<BBBBIIIQ', flags, data_type, 0, 0, len(initiators), len(targets), 0, base)
     for value in (*initiators, *targets):
         body += struct.pack('<I', value)

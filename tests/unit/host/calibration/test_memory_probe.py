@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That the probes do what they say; how fast this machine's memory is, is no test's business."""
+"""The probes do what they claim; the speed of this machine's memory is not tested."""
 
 import os
 import tempfile
@@ -28,8 +28,8 @@ class TestChain(unittest.TestCase):
         self.assertLess(near, len(offsets) / 100)
 
     def test_the_whole_chain_is_followed(self):
-        # Each line is one step, so a chain of ten times the lines takes longer than a tenth
-        # would; what is checked is that the end is reached and the time is no nonsense.
+        # Each line is one step, so a chain of ten times the lines takes longer than a tenth would;
+        # the test checks that the end is reached and that the time is plausible.
         with memory_probe.PointerChain(None, 4 * MIB, 2 * MIB, lines=2048) as chain:
             self.assertEqual(2048, chain.lines)
             self.assertGreater(chain.latency_ns(CPU, passes=3), 0.2)

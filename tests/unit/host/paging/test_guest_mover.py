@@ -36,7 +36,7 @@ CPUS = frozenset({0, 1})
 
 
 class Clock:
-    """Time that passes only when a caller waits."""
+    """Time that passes only while a caller waits."""
 
     def __init__(self):
         self.now, self.slept = 100.0, []
@@ -101,7 +101,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_move_holds_its_rate_by_waiting(self):
         self.guest([AWAY] * 400)
         end = self.run_to_end(self.mover())
-        # 100 pages a second, and a batch of 16 beforehand and one on debt
+        # 100 pages a second, after one batch of 16 in advance and another one on credit
         self.assertAlmostEqual((400 - 32) / 100, end.elapsed_s, delta=0.2)
         self.assertAlmostEqual(end.elapsed_s, sum(self.clock.slept))
         self.assertEqual(400 * PAGE_BYTES, end.moved_bytes)
@@ -110,7 +110,7 @@ class MigrateTest(unittest.TestCase):
     def test_a_wait_is_not_told_again_for_windows_without_memory(self):
         elapsed_s = []
         for gap in (0, 160):
-            # A page that NUMA balancing has marked, so that there is a pagemap to skip by.
+            # NUMA balancing has marked a page, so that a pagemap is used to skip the gap.
             self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
             end = self.run_to_end(self.mover())
             self.assertEqual((guest_mover.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
@@ -156,7 +156,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual({4, 5}, memory.touched_from)
 
     def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
-        # From within a huge page to within another one, in windows that divide them.
+        # From the middle of a huge page to that of another one, in windows that divide them.
         memory = self.guest([1] * 64, huge=32, hinted=range(64))
         end = self.run_to_end(self.mover(limits=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
         self.assertEqual((guest_mover.DONE, 0), (end.state, end.left_bytes))
@@ -278,9 +278,9 @@ class MigrateTest(unittest.TestCase):
         st.integers(0, 12),
         st.integers(0, 99),
     )
-    @example([1] * 5, 4, 0, 39)  # a pinned huge page before a page of its own
+    @example([1] * 5, 4, 0, 39)  # a pinned huge page in front of a page of the guest's own
     def test_a_killed_move_is_resumed_where_the_pages_are(self, nodes, huge, killed_after, seed):
-        """However often it is killed, a move started again ends as one that never was."""
+        """However often a move is killed, a restarted one ends like one that was never killed."""
         rng = random.Random(seed)
         pinned = {at for at in range(len(nodes)) if not rng.randrange(20)}
         self.guest(nodes, huge=huge, pinned=pinned)
@@ -291,7 +291,7 @@ class MigrateTest(unittest.TestCase):
         del mover
         end = self.run_to_end(self.mover(ours=Cpuset(CPUS, frozenset())))
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
-        # A pinned page may hold back the huge page it is in, nothing else.
+        # A pinned page may hold back its huge page, but nothing else.
         self.assertLessEqual(
             set(left),
             {at for page in pinned for at in range(page - page % huge, page - page % huge + huge)},
@@ -412,7 +412,7 @@ class MigrateTest(unittest.TestCase):
 
     @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
     def test_a_real_process_is_read_with_the_kernels_own_answers(self):
-        """Gone through with the kernel's own answers: all of it lies where it belongs."""
+        """Read with the kernel's own answers, all memory is where it belongs."""
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
         child = PagedChild()
@@ -428,6 +428,6 @@ class MigrateTest(unittest.TestCase):
             cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
         )
         end = self.run_to_end(mover)
-        # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
+        # The control group's page counts come from a fixture, which still says: elsewhere.
         self.assertEqual((guest_mover.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
         self.assertEqual(0, child.end(), 'its memory changed')

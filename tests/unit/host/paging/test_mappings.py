@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mappings that may hold a guest's memory, from good, odd, vanished and hostile files."""
+"""Mappings that may hold a guest's memory, from valid, odd, vanished and hostile files."""
 
 import os
 import shutil

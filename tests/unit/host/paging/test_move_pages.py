@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call itself, on this kernel: what it tells of a child's pages, and what it refuses."""
+"""move_pages(2) on this kernel: what it reports of a child's pages, and what it refuses."""
 
 import ctypes
 import errno
@@ -81,7 +81,7 @@ class KernelTest(unittest.TestCase):
             self.assertGreaterEqual(min(self.nodes()), 0)
 
     def test_the_page_mover_leaves_a_range_that_is_at_home(self):
-        """Nothing lies elsewhere, and the child's bytes are as they were."""
+        """No page lies elsewhere, and the child's bytes are unchanged."""
         node = self.nodes()[0]
         found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
         there = mappings.Presence(self.child.pid)
@@ -110,7 +110,7 @@ class KernelTest(unittest.TestCase):
         self.assertEqual(before, self.nodes())
         move_pages.touch(self.child.pid, array('Q', [PAGE_BYTES]))  # not mapped
         self.assertEqual(0, self.child.end(), 'its memory changed')
-        move_pages.touch(self.child.pid, self.pages)  # not there any more
+        move_pages.touch(self.child.pid, self.pages)  # no longer there
 
     @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'), 'one node only')
     def test_pages_move_there_and_back(self):

@@ -176,7 +176,7 @@ class TestAgainstLibpfm(unittest.TestCase):
         self.assertGreater(compared, 90)
 
     def test_libpfm_still_differs_where_it_is_known_to(self):
-        # Intel's own lists have 0x03 and 0x20 (event_table says why these have no name there).
+        # Intel's own lists have 0x03 and 0x20 (event_table explains why they have no name there).
         self.assertEqual(
             0x01D3, self.libpfm.encode('ivb_ep::MEM_LOAD_UOPS_LLC_MISS_RETIRED:LOCAL_DRAM')[1]
         )
@@ -235,7 +235,7 @@ class TestThisMachine(Machine):
             [('kernel', (0, 24), 0x304, 64)] * 2,
             [(e.source, e.cpus, e.config, e.bytes_per_count) for e in roles['mem_read']],
         )
-        # The kernel names no writes here, so the table does.
+        # The kernel names no writes here, but the table does.
         self.assertEqual(
             [('table', 0xC04, 64)] * 2,
             [(e.source, e.config, e.bytes_per_count) for e in roles['mem_write']],
@@ -330,7 +330,7 @@ class TestThisMachine(Machine):
         self.add_pmu('uncore_imc_2', dict(IMC, **{'events/cas_count_read.scale': 'nan'}))
         self.add_pmu('uncore_imc_3', dict(IMC, **{'events/cas_count_read': 'event=?'}))
         roles = self.roles()
-        self.assertNotIn('remote_dram', roles)  # its umask cannot be laid out
+        self.assertNotIn('remote_dram', roles)  # its umask cannot be encoded
         self.assertIn('cycles', roles)
         self.assertEqual(
             [('uncore_imc_2', 64)], [(e.pmu, e.bytes_per_count) for e in roles['mem_read']]

@@ -26,7 +26,7 @@ ROOT = os.path.dirname(
 
 
 def is_private(path):
-    """Return whether users other than the owners cannot search a directory or one above it."""
+    """Return whether only the owners can search a directory or one of its parents."""
     while os.stat(path).st_mode & 0o001:
         if path == '/':
             return False
@@ -114,7 +114,7 @@ class TestCpu(Counting):
         self.assertEqual(((), {0: ()}), (problems, counting.read()))
 
     def test_a_counter_that_stopped_is_opened_again(self):
-        # What a CPU that went offline and came back leaves: counters whose time stands still.
+        # As if a CPU went offline and came back: counters whose time stands still.
         wanted = {0: (perf_event.on_cpu(0), (CLOCK,))}
         counting, _ = self.counters(wanted)
         rotation.disable(counting._open[0][2][0])
@@ -292,7 +292,7 @@ class TestRotation(Counting):
 
 class TestPlanSets(unittest.TestCase):
     def sets(self, events, room, in_each=()):
-        """Plan with letters for events."""
+        """Plan sets, with letters for events."""
         return rotation.plan_sets(events, room, in_each)
 
     def test_events_that_fit_at_once_are_one_set(self):
@@ -335,7 +335,7 @@ class TestParseGroup(unittest.TestCase):
         )
 
     def test_a_member_that_the_kernel_took_out_is_none(self):
-        # A CPU that goes offline detaches its events: the leader is alone then.
+        # A CPU that goes offline detaches its events, which leaves the leader alone.
         self.assertEqual(
             (CounterReading(30, 9, 8), None),
             perf_event.parse_group(self.data(1, 9, 8, 30, 1), (1, 2)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources that count, on software events of the kernel that runs the tests."""
+"""The counting sources, on software events of the kernel that runs the tests."""
 
 import os
 import tempfile
@@ -201,7 +201,7 @@ class CpuCountersTest(Counting):
                 counters.sample(host, SECOND)[host.nodes[0].id].local_per_sec,
             ],
         )
-        # A CPU that goes offline takes what it counted with it.
+        # When a CPU goes offline, its counts are lost.
         fewer = host._replace(
             nodes=tuple(
                 node._replace(online_cpus=node.online_cpus - {max(node.online_cpus)})
@@ -218,10 +218,10 @@ class CpuCountersTest(Counting):
 
 
 class OwnersTest(unittest.TestCase):
-    """What is made of counts, where a test says what was counted."""
+    """Results for counts that are set by a test."""
 
     def sample(self, *readings, idle_is_zero=False):
-        """Return what is told after the last of {CPU: counts of its events}."""
+        """Return the result of the last reading; each one is {CPU: counts of its events}."""
         owners: Any = owner_counters.OwnerCounters()
         owners._counters = Replayed(readings)
         for reading in readings:
@@ -289,7 +289,7 @@ class RolesTest(unittest.TestCase):
 
 
 class Replayed:
-    """Stands in for :class:`counters.Counters`: reads what a test says."""
+    """A stand-in for :class:`counters.Counters` with readings that are set by a test."""
 
     def __init__(self, readings):
         self._readings = iter(readings)
@@ -372,7 +372,7 @@ class UncoreTest(unittest.TestCase):
 
 
 class ControlGroupTest(Counting):
-    """In a real control group of the shape that libvirt makes."""
+    """A real control group with the layout that libvirt creates."""
 
     def setUp(self):
         super().setUp()
@@ -451,7 +451,8 @@ class CrowdedTest(Counting):
             (5, (), set()),
         ):
             self.asked(chosen, fits, roles, unfit)
-        # A role's events are one group, of which nothing fits beside two that CPUs have.
+        # The events of a role are one group, of which nothing fits in addition to two used by
+        # CPUs.
         self.asked(
             (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED),
             4,

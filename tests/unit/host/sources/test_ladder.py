@@ -18,7 +18,7 @@ TICK = SourceTick(
 
 
 class Source:
-    """A source that tells what a test says, or fails with a text."""
+    """A source that returns what a test says, or fails with a text."""
 
     def __init__(self, name, told):
         self.name, self.told = name, told

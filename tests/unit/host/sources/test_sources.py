@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources that read no counters of their own."""
+"""The sources that do not read counters."""
 
 import tempfile
 import unittest
@@ -162,7 +162,7 @@ class NumaFaultsTest(OnHost):
 
 
 class ResctrlTest(OnHost):
-    """Lines of 64 bytes; two domains, each a node."""
+    """Lines of 64 bytes; two domains, each of them a node."""
 
     def setUp(self):
         super().setUp()
