@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
-#: It does not work; it works worse than it could, or is likely to; it is good to know.
+#: ERROR: it does not work. WARNING: it works less well than it could, or is likely to. NOTE: it is
+#: good to know.
 ERROR, WARNING, NOTE = 'error', 'warning', 'note'
 SEVERITIES = (ERROR, WARNING, NOTE)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
 
 
-#: How long all but the hook wait for the promises file's lock; short, because starts of guests go
-#: first [s].
+#: How long the agent and the commands wait for the promises file's lock [s]; a short time, because
+#: starts of guests take precedence.
 LOCK_TIMEOUT_S = 0.25
 #: A node that has less than this share of a guest's memory does not count as one of its nodes.
 _HOLDS_RATIO = 0.05
@@ -343,7 +343,7 @@ def _followable_bytes(
 def _follow(
     request: model.Request, decision: Decision, host: model.Topology, by_node: Mapping[int, int]
 ) -> Decision:
-    """Change a decision so that the CPUs follow the memory, unless too few CPUs are beside it."""
+    """Change a decision so that the CPUs follow the memory, unless too few CPUs are near it."""
     from nova_numa_pmc.core.host_view import split_bytes
 
     total_bytes, homes = sum(by_node.values()), []

@@ -2,8 +2,9 @@
 """Let guests that wait for the CPUs of their L3 cache use all CPUs of their nodes.
 
 At its start, a guest is held to an L3 cache on which the promised vCPUs leave room
-(``core/placement/l3.py``). If demand grows, the guests of the cache would wait beside idle CPUs,
-and do worse than floating guests. A widened guest stays widened until it is moved or restarted.
+(``core/placement/l3.py``). If demand grows, the guests of the cache would wait while CPUs are
+idle, and do worse than floating guests. A widened guest stays widened until it is moved or
+restarted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     #: The node ids and the CPUs of a promise, which identify a cache.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: A guest is widened once the guests of its cache have waited this long beside idle CPUs
+#: A guest is widened once the guests of its cache have waited this long while CPUs were idle
 #: [core-seconds] (assumed: a few times the cost of cold caches after such a change).
 WIDEN_AFTER_CORE_SEC = 10.0
 #: Waiting on one cache up to this amount is treated as noise [cores].
@@ -37,7 +38,7 @@ INTERVAL_MAX_S = 60.0
 
 
 class CacheWidening:
-    """Adds up how long the guests of each cache wait beside idle CPUs, and widens guests."""
+    """Adds up how long the guests of each cache wait while CPUs are idle, and widens guests."""
 
     def __init__(self, options: HostOptions, root: str, log: logging.Logger) -> None:
         self.options = options

@@ -201,5 +201,5 @@ def _fetch(guest: model.Guest, promise: model.Promise, elsewhere_bytes: int) -> 
         elsewhere_bytes,
     )
     return plan_records.requested_move(
-        plan_records.FETCH, (part,), 'its memory lay on other nodes at its start'
+        plan_records.FETCH, (part,), 'its memory was on other nodes when it started'
     )

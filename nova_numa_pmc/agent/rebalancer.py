@@ -128,7 +128,7 @@ class Rebalancer:
             return rebalance_memory_format.from_data(saved['memory'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
-                '%s: %s: the regret of moves is counted from zero again',
+                '%s: %s: the regret of moves starts from zero again',
                 os.path.join(self._directory, FILE),
                 error,
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check how libvirt is deployed, as that may change what an operator has to do.
+"""Check how libvirt is deployed, because that affects what an operator has to do.
 
 kolla and openstack-helm run libvirt and nova-compute in containers that share the host's pid and
 cgroup namespaces. Each container has a file system of its own, which contains the hook, the

@@ -141,7 +141,7 @@ def _check_wiring(
             'hook-not-seen',
             ERROR,
             '%s (pid %d) has been running since before the hook was installed, and no guest has '
-            'passed through the hook yet; a daemon that started without any qemu hook calls none'
+            'passed through the hook yet; a daemon that started without any qemu hook runs none'
             % (daemon.name, daemon.pid),
             "systemctl reload %s (the next guest's start then clears this finding)" % daemon.name,
         )

@@ -75,7 +75,7 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
             finding.NOTE,
             'the agent learns of guests from %s: it watches the files that libvirt writes, and '
             'receives no libvirt events' % published.guests_by,
-            'install libvirt-python beside the agent (pip install '
+            'install libvirt-python with the agent (pip install '
             'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud',
             path,
         )

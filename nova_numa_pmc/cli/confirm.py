@@ -18,7 +18,7 @@ def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     if args.yes or (command.terminal and not args.json):
         return True
     print(
-        'nova-numa-rebalance: cannot ask for confirmation here: use --yes to move without it',
+        'nova-numa-rebalance: no terminal to ask for confirmation: use --yes to move anyway',
         file=sys.stderr,
     )
     return False

@@ -82,7 +82,7 @@ def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
     """Return the CPUs that are dedicated to a guest: each has exactly one vCPU pinned to it.
 
     A guest has dedicated CPUs if its flavor's policy says so, or if each of its vCPUs has a CPU of
-    its own and either the guest is Nova's or its emulator is pinned, too. An operator who pins a
+    its own and either the guest is Nova's or its emulator is also pinned. An operator who pins a
     vCPU by hand does not thereby take the CPU from other guests.
     """
     single_cpus = [

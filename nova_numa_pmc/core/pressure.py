@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive the pressure on each NUMA node, and what its guests lose by it.
+"""Derive the pressure on each NUMA node, and the loss that it causes to guests.
 
 Cores are core-seconds per second, lines are cache lines of 64 bytes, latencies are in nanoseconds.
 Sequences have one item for each node, in the order of positions. ``None`` means unknown, never 0;
@@ -121,7 +121,7 @@ def losses(
     """Return the :class:`Loss` of each node's guests.
 
     L_n = max(0, D_n − C_n) + Σ_m x_nm·(ℓ_nm(u_m) − ℓ_nn) / MLP. The sum includes m = n, because
-    saturated local memory costs time, too.
+    saturated local memory also costs time.
 
     :param demands, capacities: D_n and C_n [cores]; if one is None (unknown), the node's loss to
         waiting is unknown
@@ -174,7 +174,7 @@ def attribute(
     x_nm = Σ_g remote_gn · bytes_gm / Σ_{k≠n} bytes_gk. The seed is then fitted to the sums of rows
     (remote accesses of node n's CPUs) and, if memory controllers are counted, to those of columns,
     by iterative proportional fitting (Deming & Stephan, 1940). The columns only divide what the
-    rows have counted, because memory controllers count prefetches and writebacks, too.
+    rows have counted, because memory controllers also count prefetches and writebacks.
 
     :param local: accesses per second of each node's CPUs to their own memory
     :param remote: accesses per second of each node's CPUs to other nodes' memory

@@ -37,7 +37,7 @@ class TokenBucket:
         self._balance -= amount
 
     def _refill(self, now_s: float) -> None:
-        # If the clock goes back all the same, the balance stays as it is.
+        # If the clock goes back nevertheless, the balance stays as it is.
         elapsed_s = max(0.0, now_s - self._updated_s)
         self._balance = min(self._burst, self._balance + elapsed_s * self._rate)
         self._updated_s = now_s

@@ -72,8 +72,8 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     pid, version, hierarchies, mounts, (scope, tail) = _find_machine(pid, 'cpuset', root)
     if not tail:
         raise CpusetError(
-            "%s: QEMU is in none of libvirt's control groups there: it has not started yet, or is "
-            'not a libvirt guest' % scope
+            "%s: QEMU is not in any of libvirt's control groups there: it has not started yet, or "
+            'is not a libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'

@@ -2,7 +2,7 @@
 """Hold a guest to CPUs and move its memory along, by writes that are undone if one fails.
 
 In the steady state, CPUs are narrow and memory is unbound. A guest that is bound to a full node is
-killed for lack of memory even if another node has free memory, whereas a guest whose vCPUs merely
+killed by the OOM killer even if another node has free memory, whereas a guest whose vCPUs merely
 run on a node fills it by first touch and then spills. ``cpuset.mems`` is therefore narrowed only
 for as long as it takes to bring over the memory touched so far, and only in the group of QEMU's
 main thread. The kernel then moves the pages of the whole address space (update_tasks_nodemask() in

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: The nodes of a guest's memory change slowly, and each reading makes the kernel sum up a tree of
 #: groups.
 MEMORY_AGE_MAX_NS = 15 * 10**9
-#: Quotas and threads outside of QEMU change slowly, too. If libvirt changes a quota, this is
-#: noticed at once, because it writes the status file; so are new threads of QEMU, because their
-#: number is checked.
+#: Quotas and threads outside of QEMU also change slowly. A change of a quota by libvirt is noticed
+#: at once, because libvirt writes the status file; so are new threads of QEMU, because they are
+#: counted.
 GROUPS_AGE_MAX_NS = 60 * 10**9
 
 

@@ -62,7 +62,7 @@ def package_site() -> str:
 def template(name: str) -> bytes:
     """Return the shipped script ``name``, with LF line endings.
 
-    The script is looked for beside the package (a checkout) and then in the data directories of
+    The script is looked for next to the package (a checkout) and then in the data directories of
     installations. With CRLF line endings, the kernel would look for an interpreter named
     ``/bin/sh\\r``, and every guest would die when the daemon is next restarted.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receive libvirt's guest events over a read-only connection, in a thread of its own.
 
-``virConnectOpenReadOnly`` can block for ever if the daemon is stopped, and any other call can
+``virConnectOpenReadOnly`` can block forever if the daemon is stopped, and any other call can
 block until the keepalive gives up. All calls are therefore made in one daemon thread, which is
 never joined or waited for; its events are taken from a queue, and a pipe announces them. When the
 thread is started, the signals that the process waits for must be blocked, because a thread

@@ -2,7 +2,7 @@
 """Write a guest's control files in order, verify each write, and undo all writes if one fails.
 
 Every value is in the kernel's list format ('0-3,6'), so that two spellings of the same set count
-as equal; a flag ('1') is valid in this format, too.
+as equal; a flag ('1') is also valid in this format.
 
 A group with an empty set (v2) inherits the parent's, but an empty set cannot be restored: once a
 group that has tasks has a set, the kernel refuses to empty it with ENOSPC (validate_change() in

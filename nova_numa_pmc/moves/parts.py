@@ -98,7 +98,6 @@ def narrow_to_l3(
     planned.
 
     :param after: the guest's promise after the move
-
     :param others: the host's other promises
     """
     if not pools.has_several_l3s(host, after.cpu_nodes):

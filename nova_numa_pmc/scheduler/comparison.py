@@ -3,8 +3,8 @@
 
 Each host's own hook decides which of its nodes a guest gets, using only that host's figures. To
 compare hosts, a single estimate of the guest is used for all of them: its demand follows from the
-median demand per vCPU, and its cache lines from the median traffic per core. With medians, a host
-with odd values cannot decide for the others as long as most hosts are sound. If a host does not
+median demand per vCPU, and its cache lines from the median traffic per core. With medians, an
+outlier cannot skew the estimate as long as most hosts report sound values. If a host does not
 know a utilisation, the upper quartile of the request's hosts that know it is assumed
 (:mod:`nova_numa_pmc.core.missing`), unless only few do.
 """

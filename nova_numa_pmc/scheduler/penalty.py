@@ -3,8 +3,8 @@
 
 A penalty depends only on the loss on its own host. Apart from jitter, it is 0 where nothing would
 be lost, and it is at most 1. Nova multiplies it by the multiplier and subtracts it from the host's
-weight. If penalties were normalised over the hosts, as Nova does with other weights, one host with
-odd values would decide for all.
+weight. If penalties were normalised over the hosts, as Nova does with other weights, a single
+outlier would distort the weights of all hosts.
 """
 
 from __future__ import annotations

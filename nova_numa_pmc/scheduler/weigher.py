@@ -43,12 +43,12 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         """Return a host's multiplier, which its aggregates may set, negated for a penalty.
 
         A negative multiplier, NaN or infinity counts as 0: it would attract guests to where most
-        is lost, or spoil all weights. A multiplier that cannot be read counts as 0, too;
-        weigh_objects() has logged the error.
+        is lost, or spoil all weights. A multiplier that cannot be read also counts as
+        0; weigh_objects() has logged the error.
         """
         try:
             return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
-        except Exception:  # in the file, the environment, or a reference in either
+        except Exception:  # a bad value in the file, the environment, or a reference in either
             return 0.0
 
     def weigh_objects(

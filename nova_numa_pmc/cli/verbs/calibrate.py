@@ -192,7 +192,7 @@ def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
     """
     from_nodes = {node_plan.from_node for node_plan in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
-    yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
+    yield 'This takes about %.0f s and disturbs guests for that time:' % max(1, expected_s)
     for node_plan in plans:
         yield (
             '  node %d: %d threads of node %d read its memory at full speed, then %d chains of %d'

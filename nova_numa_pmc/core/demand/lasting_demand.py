@@ -2,8 +2,8 @@
 """Compute the demand on the nodes of a host over the longer horizon.
 
 It is the sum of the histories of the guests that are there and of everything else, so that a
-guest's demand moves with the guest. It decides about new guests and hosts, while moves of running
-guests are decided by the last interval.
+guest's demand moves with the guest. Decisions about new guests and hosts are based on it; moves of
+running guests are based on the last interval.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class LastingDemand:
         """Return the demand on the pools other than the floating pool over the longer horizon.
 
         It is the demand in the interval, in which the demand of the pool's own guests is replaced
-        by that of their histories. Other guests of the host may use the pool's CPUs, too; their
+        by that of their histories. Other guests of the host may also use the pool's CPUs; their
         demand is that of the interval.
 
         :returns: the sample's pools with this demand

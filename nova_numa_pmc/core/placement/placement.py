@@ -3,7 +3,7 @@
 
 The hook, the agent (for the guest starts that it completes) and ``explain`` call :func:`place`.
 For the weigher and the filter, :mod:`outcome` arrives at the same places, either through
-:func:`decide_place` or by a faster way. The rebalancer decides by what guests lose
+:func:`decide_place` or on a fast path. The rebalancer decides from what guests lose
 (:mod:`planner`).
 
 The libvirt hook imports this module at every guest start, so it imports only light modules.

@@ -239,7 +239,7 @@ def steps(pressure: float, limits: PlacementOptions) -> float:
     guest could be placed where a move would pay at once. Adding 1e-9 keeps 0.75 / 0.05 from
     becoming 14.99.
     """
-    pressure = min(PRESSURE_MAX, pressure)  # replaces NaN, too: comparisons with it are false
+    pressure = min(PRESSURE_MAX, pressure)  # also replaces NaN: comparisons with it are false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
     if pressure > 1:

@@ -82,7 +82,7 @@ def gain_of(host_model: HostModel, proposal: Proposal) -> float:
 
 
 def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
-    """Return a key that identifies a proposal in later ticks, too."""
+    """Return a key that still identifies a proposal in later ticks."""
     return tuple(
         sorted(
             (

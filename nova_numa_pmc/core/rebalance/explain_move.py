@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _CAUSES = {
     'waiting': 'waiting for CPUs',
-    'distance': 'distance of memory',
+    'distance': 'distance to memory',
     'bandwidth': 'saturated memory',
     'crowding': 'unevenly crowded nodes',
-    'bursts': 'bursts that find CPUs idle elsewhere',
+    'bursts': 'bursts absorbed by idle CPUs elsewhere',
 }
 _BUDGET = {
     'bytes_per_tick': 'the bytes allowed per plan',

@@ -74,7 +74,7 @@ def effect(
     :param traffic: its DRAM traffic [bytes/s]
     :param served_cores: cores that it uses there, which limit its loss to distance; None for
         ``demand``
-    :param counts_queueing: whether its own accesses are taken to lose time to queueing at the
+    :param counts_queueing: whether its own accesses are assumed to lose time to queueing at the
         memory
     """
     terms, distance_cores = [], 0.0
@@ -233,7 +233,7 @@ class HostLoss:
     def by_cause(
         self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
     ) -> tuple[float, float, float, float]:
-        """Return (waiting, distance, queueing, crowding) with some effects exchanged [cores].
+        """Return (waiting, distance, queueing, crowding) with some effects replaced [cores].
 
         The loss is the sum of the first three; for the last, see :func:`crowding`.
         """
@@ -258,7 +258,7 @@ class HostLoss:
         return sum(self.by_cause()[:3])
 
     def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
-        """Return by how much loss and crowding fall if effects are exchanged [cores]."""
+        """Return by how much loss and crowding fall if some effects are replaced [cores]."""
         demand_changes: dict[int, float] = {}
         spanning: dict[tuple[int, ...], float] | None = None
         terms: dict[int, list[float]] = {}

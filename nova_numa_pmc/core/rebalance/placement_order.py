@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check whether a move agrees with the order by which guests are placed.
 
-Moves are decided by the host's loss, placements by pressure. The two can disagree on the same
+Moves are decided on the host's loss, placements on pressure. The two can disagree on the same
 figures if bandwidth is decisive on one node and CPU on another, or if nodes differ in size. A
 guest that has just been placed therefore stays where it is until a placement, too, would prefer
 another node.

@@ -125,7 +125,7 @@ def with_move_recorded(
     """Return the memory after a move.
 
     The cost of its guests' next move counts twice until this move has paid. Otherwise, a load that
-    changes faster than moves pay would cause guests to be moved for ever.
+    changes faster than moves pay would cause guests to be moved forever.
 
     :param trial: the trial of the move
     """

@@ -74,7 +74,7 @@ def parse(data: bytes) -> dict[tuple[int, int], float]:
     offset = _FIRST
     while offset < len(data):
         if offset + 8 > len(data):
-            raise ValueError('a structure is cut short')
+            raise ValueError('a structure is truncated')
         kind, _reserved, size = struct.unpack_from('<HHI', data, offset)
         if size < 8 or offset + size > len(data):
             raise ValueError('a structure has an impossible length: %d' % size)
@@ -88,7 +88,7 @@ def _add_locality(
     data: bytes, unit_ns: float, latencies_by_type: dict[int, dict[tuple[int, int], float]]
 ) -> None:
     if len(data) < _LOCALITY.size:
-        raise ValueError('a structure of latencies is cut short')
+        raise ValueError('a structure of latencies is truncated')
     (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3, base) = (
         _LOCALITY.unpack_from(data)
     )

@@ -286,7 +286,7 @@ class GuestMove:
         presence: mappings.Presence,
     ) -> MovedPages:
         moved = self._pages.move(mapping, start, end, target, presence)
-        # The kernel has tried several times to move a refused page, so that counts as well.
+        # The kernel has tried several times to move a refused page, so such pages count as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
         self._refused_bytes += moved.refused_bytes

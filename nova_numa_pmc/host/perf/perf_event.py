@@ -307,7 +307,7 @@ def open_groups(
     """Open events in as few groups as the hardware allows, in their order.
 
     The kernel refuses a group that can never be counted at once (EINVAL). The event then
-    begins the next group, and the kernel lets the groups take turns. Each of
+    starts the next group, and the kernel multiplexes the groups. Each of
     :data:`counter_roles.GUEST_ROLES` also begins a group of its own, so that it takes no counter
     from the others. An event that this machine does not have is left out.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: A guest that ran for more than this without being counted did not get counters [cores].
 _UNCOUNTED_MIN_CORES = 0.01
-#: Roles to count on CPUs beside the guests; the first set that fits is used.
+#: Roles to count on CPUs in addition to the guests; the first set that fits is used.
 _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 

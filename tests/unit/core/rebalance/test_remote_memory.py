@@ -50,9 +50,9 @@ class WithoutRatesTest(unittest.TestCase):
 
     def test_the_move_says_that_its_rate_is_assumed(self):
         (fetched,) = moved(remote(None, allowed_nodes=(0,)))
-        self.assertIn('distance of memory, at an assumed rate of accesses,', explain_move(fetched))
+        self.assertIn('distance to memory, at an assumed rate of accesses,', explain_move(fetched))
         (fetched,) = moved(remote(4e6, allowed_nodes=(0,)))
-        self.assertIn('distance of memory 0.35', explain_move(fetched))
+        self.assertIn('distance to memory 0.35', explain_move(fetched))
 
     def test_a_counted_rate_is_not_replaced_by_an_assumed_one(self):
         self.assertEqual([], moved(remote(0.0)))
