@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the arena: policies on cells and seeds, the referee, the table.
 
-The last line of output is one JSON object, also in OUT/result.json. The environment's
-ARENA_SEED replaces the first seed of the table: any whole number. Exit code 1: the referee
-disagrees.
+The last line of output is one JSON object, which is also written to OUT/result.json. The
+environment variable ARENA_SEED, any whole number, replaces the first seed of the table. The exit
+code is 1 if the referee disagrees.
 """
 
 import argparse
@@ -33,64 +33,74 @@ from tests.arena import (
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
 #: Files in OUT.
 RUNS, DECISIONS = 'runs.pickle', 'decisions.pickle'
-#: With ``--quick``: hosts, filling and judged time [s].
+#: With ``--quick``: hosts, filling time and evaluated time [s].
 QUICK = 24, 1800, 1800
 #: Cells of ``--quick``, by number, and policies.
 QUICK_CELLS = 3, 19
-#: Variants of ours.
+#: Variants of our weigher.
 LEFT_OUT = ('numa-pressure-5', 'numa-pressure-pack')
 
 
 def arguments(args):
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog='python -m tests.arena', description=__doc__)
-    parser.add_argument('--quick', action='store_true', help='two cells, small, two seeds')
-    parser.add_argument('--seeds', type=int, help='how many (5)')
-    parser.add_argument('--tuning', action='store_true', help="seeds 1 … 100, not the table's")
-    parser.add_argument('--trace', metavar='FILE', help='guests of a recorded trace: CSV')
-    parser.add_argument('--sweep', choices=['known'], help='how many hosts have an agent')
+    parser.add_argument('--quick', action='store_true', help='run two small cells on two seeds')
+    parser.add_argument('--seeds', type=int, help='number of seeds (5)')
+    parser.add_argument(
+        '--tuning', action='store_true', help="use seeds 1 … 100 instead of the table's"
+    )
+    parser.add_argument('--trace', metavar='FILE', help='take guests from a recorded trace (CSV)')
+    parser.add_argument('--sweep', choices=['known'], help='vary how many hosts have an agent')
     parser.add_argument(
         '--sensitivity',
         dest='sweep',
         action='store_const',
         const='sensitivity',
-        help='what guests want, bursts and builds ± 50 %%, on a few cells',
+        help='vary demand, bursts and builds by ± 50 %%, on a few cells',
     )
-    parser.add_argument('--inside', action='store_true', help='ways inside of hosts, few cells')
+    parser.add_argument(
+        '--inside', action='store_true', help='compare ways within hosts, on a few cells'
+    )
     parser.add_argument(
         '--tune',
         action='store_true',
-        help="the policies' own settings, on tuning seeds, few cells",
+        help="compare the policies' own settings, on tuning seeds and a few cells",
     )
-    parser.add_argument('--region', action='store_true', help='10,000 hosts for a day, one seed')
+    parser.add_argument(
+        '--region', action='store_true', help='run 10,000 hosts for a day on one seed'
+    )
     parser.add_argument(
         '--randomize',
         action='store_true',
         help='with --region: [placement] randomize_allocation_candidates',
     )
-    parser.add_argument('--hosts', type=int, help='how many (150; with --region 10,000)')
-    parser.add_argument('--hours', type=float, help='judged (3.5; with --region 24)')
-    parser.add_argument('--cells', default='', help='only these, by parts of their names: a,b')
-    parser.add_argument('--policies', default='', help='only these, comma-separated')
+    parser.add_argument('--hosts', type=int, help='number of hosts (150; with --region 10,000)')
+    parser.add_argument('--hours', type=float, help='evaluated time (3.5; with --region 24)')
+    parser.add_argument(
+        '--cells', default='', help='run only these cells, given by parts of their names: a,b'
+    )
+    parser.add_argument('--policies', default='', help='run only these policies, comma-separated')
     for name in ('want', 'burst', 'build'):
         parser.add_argument(
             f'--{name}',
             type=float,
             default=1.0,
             metavar='FACTOR',
-            help='for sensitivity: 0.5, 1.5',
+            help='factor for a sensitivity run, such as 0.5 or 1.5',
         )
     parser.add_argument(
         '--deadband',
         type=float,
         metavar='PRESSURE',
-        help="the compute monitor's; 0: metrics are sent at each audit (no referee then)",
+        help="the compute monitor's deadband; 0: send metrics at each audit (without the referee)",
     )
     parser.add_argument('--contender', default=registry.OURS, choices=list(registry.POLICIES))
-    parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
+    parser.add_argument(
+        '--no-referee', action='store_true', help="do not compare with Nova's own code"
+    )
     parser.add_argument('--processes', type=int, default=os.cpu_count())
-    parser.add_argument('--kept', action='store_true', help='tell of the runs in OUT again')
-    parser.add_argument('--out', default='build/arena', help='where the results go')
+    parser.add_argument('--kept', action='store_true', help='report on the runs in OUT again')
+    parser.add_argument('--out', default='build/arena', help='directory for the results')
     options = parser.parse_args(args)
     seed = os.environ.get('ARENA_SEED')
     if seed is not None and not seed.isdecimal():
@@ -143,7 +153,7 @@ def chosen_cells(options):
 
 
 def chosen_policies(options):
-    """Return the names of policies to run; those that the figures need are always among them."""
+    """Return the names of policies to run, which always include those that the figures need."""
     wanted = [name for name in options.policies.split(',') if name]
     needed = {registry.ORACLE, registry.SPREAD, registry.SPREAD_10, registry.PACK}
     needed.add(options.contender)
@@ -155,12 +165,12 @@ def chosen_policies(options):
 
 
 def planned(options):
-    """Return what :func:`run` takes, for all cells and seeds."""
+    """Return the arguments of :func:`run` for all cells and seeds."""
     names, found = chosen_policies(options), chosen_cells(options)
     pairs = [(cell, seed) for seed in seeds(options) for cell in found]
     every = 40
     if not options.quick:
-        # At least 3,000 decisions a run; each is looked at with several sets of weighers.
+        # At least 3,000 decisions a run; each is examined with several sets of weighers.
         every = max(1, int(3000 * len(pairs) * len(sampling.HELD) / p.REFEREED))
     return [(cell, seed, names, 0 if options.no_referee else every) for cell, seed in pairs]
 
@@ -175,7 +185,7 @@ def run(task):
     shape, trace = loads.drawn(cell, seed)
     results, records = {}, []
     for turn, name in enumerate(names):
-        # The referee looks at the runs of one policy: each of them in turn.
+        # The referee examines one policy per run, each in turn.
         mine = every and (cell.number + seed) % len(names) == turn
         sampler = sampling.Sampler(every, seed) if mine else None
         policy = registry.POLICIES[name]
@@ -185,9 +195,9 @@ def run(task):
 
 
 def run_all(tasks, processes, out, work=run):
-    """Run tasks, a line for each; return {(cell, seed): summary}.
+    """Run tasks, printing a line for each; return {(cell, seed): summary}.
 
-    What is done is kept in ``out``, for a run that is ended early; ``work`` is as :func:`run`.
+    Finished tasks are saved in ``out``, in case a run ends early; ``work`` is as :func:`run`.
     """
     runs, records = {}, []
     begun_s = time.monotonic()
@@ -210,7 +220,7 @@ def run_all(tasks, processes, out, work=run):
 
 
 def refereed(out):
-    """Let Nova's own code decide again; return its figures, None without it."""
+    """Decide again with Nova's own code; return its figures, or None without it."""
     if not NOVA_PYTHON.exists():
         print('arena: no referee: tools/setup nova34 makes its environment')
         return None
@@ -296,7 +306,7 @@ def main(args=None):
 
 
 def finished(figures, out):
-    """Print and keep the last line; return the exit code."""
+    """Print and save the last line; return the exit code."""
     line = json.dumps(figures)
     (out / 'result.json').write_text(line + '\n')
     print('\n' + line)

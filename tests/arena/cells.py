@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells: shape of hosts × load × what load follows, and cells in which one thing is swept."""
+"""Cells: shape of hosts × load × what load depends on, and cells that sweep one parameter."""
 
 from tests.arena import hosts, parameters as p
 
 
 class Cell:
-    """Conditions of a run.
+    """The conditions of a run.
 
-    :ivar number: seeds its draws
-    :ivar follows: what load follows: 'allocation', or 'other'
+    :ivar number: seeds its random draws
+    :ivar follows: what load depends on: 'allocation', or 'other'
     :ivar randomized: Placement's ``randomize_allocation_candidates``
-    :ivar without_agent: how many hosts have none, as a part
-    :ivar short_per_hour: short-lived guests that come, as a part of those that are there
-    :ivar trace: file of :mod:`recorded` guests, None: they are drawn
-    :ivar want_factor, burst_factor, build_factor: for sensitivity, 1: as it is
+    :ivar without_agent: fraction of hosts without an agent
+    :ivar short_per_hour: arriving short-lived guests, as a fraction of those present
+    :ivar trace: file of :mod:`recorded` guests, or None if they are drawn
+    :ivar want_factor, burst_factor, build_factor: for sensitivity; 1 changes nothing
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Cell:
         multi_create=p.MULTI_CREATE,
         randomized=False,
     ):
-        """Take the conditions."""
+        """Store the conditions."""
         self.number, self.shape, self.load, self.follows = number, shape, load, follows
         self.swept, self.workers, self.storm = swept, workers, storm
         self.build_factor, self.multi_create = build_factor, multi_create
@@ -41,12 +41,12 @@ class Cell:
 
     @property
     def name(self):
-        """Return its name."""
+        """Return the cell's name."""
         parts = self.shape, self.load, self.follows, self.swept
         return ' '.join(part for part in parts if part)
 
     def shortened(self, hosts_count, fill_s, judged_s):
-        """Return it with fewer hosts and hours."""
+        """Return the cell with fewer hosts and hours."""
         self.hosts, self.fill_s, self.judged_s = hosts_count, fill_s, judged_s
         return self
 
@@ -74,7 +74,7 @@ def cells():
 
 
 def variant(name, swept, **changes):
-    """Return a cell of the table with something changed: the same guests otherwise."""
+    """Return a cell of the table with something changed, but otherwise with the same guests."""
     (cell,) = (cell for cell in cells() if cell.name == name)
     cell.swept = swept
     vars(cell).update(changes)
@@ -90,7 +90,7 @@ def known():
 
 
 def sensitivity():
-    """Return cells that differ in what guests want, how bursty they are, how long builds take."""
+    """Return cells that differ in guests' demand, its burstiness and the duration of builds."""
     changes = [('as it is', {})]
     changes += [
         (f'{name} {factor:g}', {f'{name}_factor': factor})
@@ -103,7 +103,7 @@ def sensitivity():
 
 
 def region(randomized):
-    """Return the large region: so many hosts that Placement does not offer all."""
+    """Return the large region, with so many hosts that Placement does not offer all of them."""
     cell = Cell(
         100, 'equal', 'mixed', 'other', 'region', workers=p.REGION_WORKERS, randomized=randomized
     )

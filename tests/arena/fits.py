@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the figures that parameters.py takes from recorded traces; run by hand, where they are.
+"""Print the figures that parameters.py takes from recorded traces; run by hand where these are.
 
 python -m tests.arena.fits bitbrains DIRECTORY   fragments.parquet, tasks.parquet of
     https://github.com/atlarge-research/opendc (691036d), opendc-experiments-base,
@@ -18,7 +18,7 @@ import sys
 import numpy as np
 
 INTERVAL_S = 300
-#: Below this a guest is idle: its logarithm is noise [cores per vCPU].
+#: Below this, a guest is idle, and its logarithm is noise [cores per vCPU].
 IDLE = 0.005
 
 
@@ -33,7 +33,7 @@ def series(fragments, tasks):
 
 
 def use(guests):
-    """Return how guests' use spreads: between them, within each, how long it lasts, the day's."""
+    """Return the spread of use between and within guests, its persistence and daily amplitude."""
     means = np.array([values.mean() for values in guests.values()])
     spreads, keeps, days = [], [], []
     for values in guests.values():
@@ -60,7 +60,7 @@ def use(guests):
 
 
 def arrivals(counts):
-    """Return how unevenly guests come: variance over mean of their numbers an interval."""
+    """Return how unevenly guests arrive: variance over mean of their number per interval."""
     return {'an interval': counts.mean(), 'variance / mean': counts.var() / counts.mean()}
 
 
@@ -90,7 +90,7 @@ def azure(directory):
 
 
 def lifetimes(directory):
-    """Return the parts of guests with lifetimes below some bounds; those cut off live longer."""
+    """Return the fractions of guests with lifetimes below bounds; those cut off live longer."""
     bounds = {}
     for line in (directory / 'v1.interval_map.txt').read_text().splitlines():
         seconds, number = map(int, line.split())

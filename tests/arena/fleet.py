@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region's state in arrays: what is promised, what runs, what agents and Nova tell of it."""
+"""A region's state in arrays: promises, running guests, what agents and Nova report of them."""
 
 import numpy as np
 
@@ -31,12 +31,13 @@ MEASURED = (
 class Fleet:
     """Hosts and their guests.
 
-    Placement's promises are current (``taken_*``); Nova's counts (``columns``) lag behind by
-    what a claim takes to be saved, agents' figures in the same ``columns`` by up to an audit.
+    Placement's promises are current (``taken_*``). Nova's counts (``columns``) lag behind by the
+    time that a claim takes to be saved, and the agents' figures in the same ``columns`` by up to
+    one audit.
     """
 
     def __init__(self, hosts, trace, inside):
-        """Begin empty.
+        """Create a fleet without guests.
 
         :param inside: a :class:`tests.arena.inside.Way`
         """
@@ -47,7 +48,7 @@ class Fleet:
         self.host = np.full(guests, -1)
         self.cpu_parts, self.memory_parts = np.zeros((2, guests, nodes))
         self.far_ns, self.started_s = np.zeros((2, guests))
-        # What each guest's history tells: means over minutes and over a day, its variance.
+        # Each guest's history: means over minutes and over a day, and its variance.
         self.minutes, self.usual, self.variance = np.zeros((3, guests))
         self.wanted = np.zeros(guests)  # in the last tick
         self.taken_vcpus, self.taken_dedicated, self.taken_mib, self.taken_gb = np.zeros(
@@ -58,7 +59,7 @@ class Fleet:
             hosts.dedicated.sum(1),
             p.RAM_RATIO * hosts.ram_mib - p.RESERVED_MIB,
         )
-        # As the host has them at this moment.
+        # The state of the hosts at this moment.
         self.promised_mib = np.zeros((count, nodes), np.int64)
         self.node_guests, self.node_vcpus = np.zeros((2, count, nodes))
         self.node_demand, self.node_young, self.node_traffic = np.zeros((3, count, nodes))
@@ -66,7 +67,7 @@ class Fleet:
         self.moves = 0
         self.busy_mean, self.busy_variance = np.zeros((2, count))
         self.known_guests, self.known_sum = np.zeros((2, count))
-        # What the oracle knows: of all guests that are claimed.
+        # What the oracle knows, for all guests that are claimed.
         self.true_cores = np.zeros(count)
         self.true_nodes = np.zeros((count, nodes))  # of those that run
         self.columns = {name: np.zeros(count, np.int64) for name in COUNTED}
@@ -74,7 +75,7 @@ class Fleet:
             wide = name in ('demand', 'traffic', 'promised_mib', 'node_guests', 'node_vcpus')
             self.columns[name] = np.zeros((count, nodes) if wide else count)
         self.columns['taken_s'][:] = -np.inf
-        self._sent_s = np.full(count, -np.inf)  # when hosts published, by a right clock
+        self._sent_s = np.full(count, -np.inf)  # when hosts published, by an accurate clock
         self._means = trace.wants.mean(1) * trace.vcpus
 
     # ---- Promises ------------------------------------------------------------------------
@@ -82,8 +83,8 @@ class Fleet:
     def candidates(self, guest, most, rng=None):
         """Return the hosts whose inventories have room, as Placement does.
 
-        :param most: how many at most: always the first
-        :param rng: draws them instead
+        :param most: the maximum number, always taken from the start
+        :param rng: draws them at random instead
         """
         at = np.flatnonzero(self._room(guest, slice(None)))
         if len(at) > most and rng is not None:
@@ -105,7 +106,7 @@ class Fleet:
         )
 
     def has_room(self, host, guest):
-        """Tell whether Placement lets a guest claim this host now."""
+        """Return whether Placement lets a guest claim this host now."""
         return bool(self._room(guest, host))
 
     def claim(self, guest, host):
@@ -123,7 +124,7 @@ class Fleet:
             self.true_cores[host] += sign * self._means[guest]
 
     def count(self, guest, sign, building):
-        """Let Nova's database tell of a guest, or of its end; ``building``: of its build."""
+        """Count a guest, or its end, in Nova's database; ``building``: its build."""
         host, columns, trace = self.host[guest], self.columns, self.trace
         columns['vcpus_used'][host] += sign * trace.vcpus[guest]
         columns['pinned_vcpus'][host] += sign * trace.vcpus[guest] * trace.dedicated[guest]
@@ -135,11 +136,11 @@ class Fleet:
     # ---- Guests --------------------------------------------------------------------------
 
     def free_mib(self, host):
-        """Return what may still be promised on a host's nodes, at least 1 [MiB]."""
+        """Return the memory that may still be promised on a host's nodes, at least 1 [MiB]."""
         return np.maximum(1, self.hosts.memory_mib[host] - self.promised_mib[host])
 
     def start(self, guest, now_s):
-        """Let a guest's domain begin to run on nodes of its host."""
+        """Start a guest on nodes of its host."""
         host = self.host[guest]
         cpus, memory = self._inside(self, host, guest)
         self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
@@ -157,17 +158,17 @@ class Fleet:
             self.node_guests[host] += sign * cpus
             self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
             self.true_nodes[host] += sign * cpus * self._means[guest]
-            if sign > 0 and not self.usual[guest]:  # what is expected, until it is measured
+            if sign > 0 and not self.usual[guest]:  # the expected demand, until it is measured
                 self.node_young[host] += cpus * trace.vcpus[guest] * self._expected(host)
 
     def _expected(self, hosts):
-        """Return what a vCPU of a new guest is expected to want on hosts [cores]."""
+        """Return the expected demand of a vCPU of a new guest on hosts [cores]."""
         return (p.PRIOR_GUESTS * p.PRIOR_CORES_PER_VCPU + self.known_sum[hosts]) / (
             p.PRIOR_GUESTS + self.known_guests[hosts]
         )
 
     def move(self, guest, cpus, memory):
-        """Move a guest to nodes of its host: parts of its CPUs and of its memory."""
+        """Move a guest to nodes of its host, given fractions of its CPUs and of its memory."""
         host = self.host[guest]
         self._place(guest, host, -1)
         self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
@@ -176,7 +177,7 @@ class Fleet:
         self.moves += 1
 
     def end(self, guest):
-        """Take a guest off its host, running or under way."""
+        """Remove a guest from its host, whether it is running or still being built."""
         host = self.host[guest]
         if self.state[guest] == RUNS:
             self._place(guest, host, -1)
@@ -186,7 +187,7 @@ class Fleet:
     # ---- Figures -------------------------------------------------------------------------
 
     def measure(self, running, traffic, now_s):
-        """Take up a tick's figures of the running guests, as their hosts' agents do."""
+        """Measure a tick of the running guests, as their hosts' agents do."""
         hosts, guests = self.hosts, running.guests
         nodes = hosts.count * hosts.nodes
         age_s = now_s - self.started_s[guests]
@@ -194,10 +195,11 @@ class Fleet:
         self._remember(guests, running.want, age_s)
         usual = np.where(running.waits, self.usual[guests], 0.0)
         shape, at = hosts.cores.shape, self.host[guests]
-        # Young guests count for what is expected, or for what they have wanted if that is more.
+        # Young guests count with the expected demand, or with what they have wanted if that is
+        # more.
         young = (age_s < p.SETTLING_S) & running.waits
         excess = young * np.maximum(0.0, running.vcpus * self._expected(at) - usual)
-        # As agents do: the day's, and what minutes are above it by more than chance.
+        # As agents do: the day's demand, and what minutes exceed it by more than chance.
         day, minutes, variance = (
             running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
             for column in (self.usual, self.minutes, self.variance)
@@ -230,12 +232,12 @@ class Fleet:
         self.variance[guests] = (1 - weight) * (self.variance[guests] + weight * change**2)
 
     def publish(self, phase, now_s, rng):
-        """Let the agents whose audits have this phase publish, the broken ones wrongly.
+        """Publish the figures of agents whose audits have this phase; broken agents' are wrong.
 
-        :returns: how many there are, and how many of them had metrics to send anew
+        :returns: the number of agents, and how many of them had changed metrics to send
         """
         hosts, columns = self.hosts, self.columns
-        # All draw, even those that do not publish: the same for each policy.
+        # All draw, even those that do not publish, so that the draws are the same for each policy.
         noise = 1 + p.NOISE * rng.standard_normal(hosts.cores.shape)
         at = np.flatnonzero(
             (hosts.phase == phase)
@@ -244,7 +246,7 @@ class Fleet:
         )
         audits = len(at)
         demand = np.maximum(0, self.node_demand * noise) + self.node_young
-        # Without what is being built, by the mean size of an instance, as the monitor does.
+        # Without what is being built, assuming the mean size of an instance, as the monitor does.
         built = 1 - np.minimum(1, columns['io_ops'] / np.maximum(1, columns['instances']))
         vcpus, pinned, mib = (
             np.rint(built * columns[name])
@@ -270,13 +272,13 @@ class Fleet:
         return audits, len(at)
 
     def _publish_loads(self, at, broken):
-        """Publish what rivals read: by their own agents, at each audit."""
+        """Publish what rivals read, measured by their own agents, at each audit."""
         factor = _factor(broken)
         self.columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
         self.columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
 
     def _changed(self, demand, vcpus, mib, now_s):
-        """Return which hosts have more to tell than the deadband (compute/deadband.py)."""
+        """Return which hosts have changed by more than the deadband (compute/deadband.py)."""
         columns, hosts = self.columns, self.hosts
         factor = _factor(hosts.broken)[:, None]
         off = np.abs(factor * demand - columns['demand']) > p.DEADBAND * hosts.cores
@@ -296,13 +298,13 @@ class Fleet:
 
 
 def _factor(broken):
-    """Return what hosts' figures are multiplied by before they are published."""
+    """Return the factors by which hosts' figures are multiplied before they are published."""
     factor = np.where(broken == shapes.ABSURD, p.ABSURD_FACTOR, 1.0)
     return np.where(broken == shapes.ZERO, 0.0, factor)
 
 
 class View:
-    """The candidates of a request as a scheduler sees them; all columns are of these.
+    """The candidates of a request as a scheduler sees them; all columns contain only these.
 
     Attributes are Nova's counts and the agents' figures (``COUNTED``, ``MEASURED``), and the
     hosts' own: ``cores``, ``threads``, ``memory_mib``, ``bandwidth``, ``vcpus``, ``ram_mib``.
@@ -316,9 +318,9 @@ class View:
     all_weights = False
 
     def __init__(self, fleet, at, now_s, columns=None):
-        """Look at candidates.
+        """Create the view of candidates.
 
-        :param columns: the scheduler's own copy, where it has one
+        :param columns: the scheduler's own copy, if it has one
         """
         self.at, self.now_s, self.fleet = at, now_s, fleet
         self.columns = fleet.columns if columns is None else columns
@@ -331,7 +333,7 @@ class View:
         return found
 
     def only(self, at):
-        """Return a view of some of them, by position."""
+        """Return a view of some of them, selected by position."""
         return View(self.fleet, self.at[at], self.now_s, self.columns)
 
     @property

@@ -6,12 +6,12 @@ import numpy as np
 from tests.arena import parameters as p
 
 SHAPES = ('equal', 'generations', 'subnuma', 'pools')
-#: ``Hosts.broken``: 0 is sound, else one more than the position in BROKEN_KINDS.
+#: ``Hosts.broken``: 0 is sound; otherwise, it is one more than the position in BROKEN_KINDS.
 SOUND, ABSURD, STALE, ZERO, SKEWED = range(5)
 
 
 class Hosts:
-    """What a region's hosts are; nothing of it changes.
+    """The hosts of a region, which do not change.
 
     :ivar cores: capacity of the CPUs that guests share [cores], hosts × nodes, as are
     :ivar threads: these CPUs
@@ -20,18 +20,18 @@ class Hosts:
     :ivar bandwidth: of its memory [bytes/s]
     :ivar vcpus: all threads, of each host, as are
     :ivar ram_mib: memory
-    :ivar agent: whether one publishes figures
-    :ivar broken: how these are wrong
+    :ivar agent: whether an agent publishes figures
+    :ivar broken: in which way these figures are wrong
     :ivar phase: of its audits
     :ivar distances: SLIT, nodes × nodes: one for all
-    :ivar far_ns: what memory there takes longer than local, likewise
+    :ivar far_ns: additional latency of the memory there, compared with local; likewise
     """
 
     def __init__(self, shape, count, rng, without_agent=p.WITHOUT_AGENT):
-        """Make so many of a shape.
+        """Create this number of hosts of a shape.
 
         :param rng: draws which hosts have no agent, which are broken, when audits are
-        :param without_agent: how many have none, as a part
+        :param without_agent: fraction of hosts without an agent
         """
         kinds = {'generations': p.MIXED, 'subnuma': p.SUBNUMA}.get(shape, p.EQUAL)
         rows = [kinds[at % len(kinds)] for at in range(count)]
@@ -43,7 +43,7 @@ class Hosts:
         whole = np.floor(cores * shared)
         self.threads = (whole * p.THREADS_PER_CORE).astype(np.int64)
         self.dedicated = ((cores - whole) * p.THREADS_PER_CORE).astype(np.int64)
-        # In whole hundredths, as it is published.
+        # Rounded to hundredths, as it is published.
         self.cores = np.round(whole * (1 + p.SMT_RATIO * (p.THREADS_PER_CORE - 1)), 2)
         self.memory_mib = (ones * np.array([row[2] for row in rows])[:, None]).astype(np.int64)
         self.bandwidth = ones * np.array([row[3] for row in rows])[:, None]

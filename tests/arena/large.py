@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region so large that Placement does not offer all hosts: a run for each of few policies.
+"""A region so large that Placement does not offer all hosts: a run for each of a few policies.
 
-Of its Nova cells nothing is modelled but their names, as they change no decision while all
+Its Nova cells are modelled by name only, because they change no decision while all of them
 answer: a request reads the candidates' counts from all of them at once and lists their hosts in
 the same order each time (nova.context.scatter_gather_cells in Nova 34).
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.arena import loads, parameters as p, policies as registry, region
 
-#: Those that take longest first.
+#: Those that take longest come first.
 POLICIES = registry.OURS, registry.ORACLE, registry.SPREAD_10, registry.SPREAD
 
 
@@ -30,7 +30,7 @@ def run(task):
 
 
 def compare(cell, seed, processes):
-    """Run the policies, a line for each; return the figures of the last line."""
+    """Run the policies, printing a line for each; return the figures of the last line."""
     begun_s = time.monotonic()
     results = {}
     tasks = [(cell, seed, name) for name in POLICIES]
@@ -56,7 +56,7 @@ def compare(cell, seed, processes):
 
 
 def figures(results, hosts_count):
-    """Return {policy: its figures}; losses are of guests that all found a host for."""
+    """Return {policy: its figures}; losses are those of guests that all policies placed."""
     common = np.logical_and.reduce([result.wanted > 0 for result in results.values()])
     lost = {
         name: (result.lost[common].sum(), result.lost_second[common].sum())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: guests that come and leave, how large, what they want. The same for all policies."""
+"""Traces: when guests come and leave, how large they are and what they want, for all policies."""
 
 import numpy as np
 
@@ -7,29 +7,29 @@ from tests.arena import hosts as shapes, parameters as p, recorded
 
 
 def _batches(rng, count):
-    """Return each guest's batch, by number: most come alone, some several at once."""
+    """Return the number of each guest's batch: most arrive alone, some several at once."""
     several = rng.random(count) < p.BATCHES
     sizes = np.where(several, 1 + rng.geometric(1 / (p.BATCH_MEAN - 1), count), 1)
     return np.repeat(np.arange(count), sizes)[:count]
 
 
 def drawn(cell, seed):
-    """Return a cell's hosts and the trace for them, as a seed draws them."""
+    """Return a cell's hosts and the trace for them, as drawn with a seed."""
     rng = np.random.default_rng((seed, cell.number, 0))
     hosts = shapes.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
     return hosts, Trace(cell, hosts, seed)
 
 
 class Trace:
-    """Guests by the time they come, as arrays.
+    """Guests in order of arrival, as arrays.
 
-    :ivar arrive_s, leave_s: when each is asked for and deleted
+    :ivar arrive_s, leave_s: when each is requested and deleted
     :ivar vcpus, memory_mib, disk_gb: its flavor
     :ivar flavor: position in ``flavors``: vCPUs, MiB, GB
-    :ivar used: its mean cores per vCPU where that was recorded, else NaN
-    :ivar dedicated: it wants CPUs of its own
+    :ivar used: its mean cores per vCPU if that was recorded, otherwise NaN
+    :ivar dedicated: whether it wants CPUs of its own
     :ivar request: guests of one request have the same number
-    :ivar build_s, visible_s: from its claim until it runs, until Nova's database tells
+    :ivar build_s, visible_s: time from its claim until it runs, or until it is in Nova's database
     :ivar lines: DRAM lines per core-second
     :ivar wants: cores per vCPU, guests × slots of SLOT_S
     :ivar bursts: factors of mean 1, guests × 16, for the second model of losses
@@ -69,14 +69,14 @@ class Trace:
         self._demand(rng, cell, mean, end_s)
 
     def _sizes(self, rng, target_mib, cell, end_s, vcpus_max):
-        """Draw which guest comes when for how long; no flavor that fits nowhere."""
+        """Draw when guests arrive, for how long, and their flavors, which all fit on some host."""
         weights = np.array([flavor[3] * (flavor[0] <= vcpus_max) for flavor in p.FLAVORS], float)
         chances = weights / weights.sum()
         memory = np.array([flavor[1] for flavor in p.FLAVORS])
         first = int(target_mib / (memory * chances).sum())
         hours = end_s / 3600
         parts = []
-        # Of those that are there at any time, most are long-lived.
+        # Of the guests present at any time, most are long-lived.
         for count, until_s, lifetime_s, most_mib in (
             (2 * first, cell.fill_s, p.LONG_S, target_mib),
             (rng.poisson(cell.short_per_hour * first * hours), end_s, p.SHORT_S, np.inf),
@@ -94,9 +94,9 @@ class Trace:
         self.used = np.full(len(self.arrive_s), np.nan)
 
     def _recorded(self, rng, guests, fill, cell, hosts):
-        """Take those that come in time and fit on a host, so many that they fill the region.
+        """Take the guests that arrive in time and fit on a host, as many as fill the region.
 
-        Of more than that, each with the same chance.
+        If there are more than that, each has the same chance.
         """
         size = np.column_stack((guests.vcpus, guests.memory_mib))
         kept = guests.arrive_s < cell.fill_s + cell.judged_s
@@ -116,7 +116,7 @@ class Trace:
         self.used = guests.cores_per_vcpu[kept]
 
     def _storm(self, rng, count, cell):
-        """Add guests of one flavor that all come within a minute, halfway through."""
+        """Add guests of one flavor that all arrive within a minute, halfway through."""
         came = cell.fill_s + cell.judged_s / 2 + rng.uniform(0, 60, count)
         self.arrive_s = np.concatenate((self.arrive_s, came))
         self.leave_s = np.concatenate((self.leave_s, came + rng.exponential(p.LONG_S, count)))
@@ -130,7 +130,7 @@ class Trace:
         self.flavor, self.used = self.flavor[order], self.used[order]
 
     def _requests(self, rng, multi_create):
-        """Make some neighbours one request: they come together and have one flavor."""
+        """Combine some neighbours into one request, with a common arrival time and flavor."""
         count = len(self.arrive_s)
         self.request = np.arange(count)
         share = multi_create / p.MULTI_COUNT
@@ -161,5 +161,5 @@ class Trace:
         self.bursts = rng.gamma(shape, 1 / shape, (count, 16))
 
     def want(self, guests, time_s):
-        """Return what guests want now [cores]."""
+        """Return the current demand of guests [cores]."""
         return self.vcpus[guests] * self.wants[guests, int(time_s // p.SLOT_S)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests lose to waiting and to distance, by two models that share no code.
+"""What guests lose to waiting and to distance, according to two models that share no code.
 
-Both take the running guests as pairs (guest, node, part), a node being a position among all
-nodes of all hosts, and return for each guest what it wanted and could not use [cores].
+Both take the running guests as tuples (guest, node, part), where a node is a position among all
+nodes of all hosts, and return what each guest wanted and could not use [cores].
 """
 
 import numpy as np
@@ -14,17 +14,17 @@ LINE_BYTES = 64
 
 
 class Running:
-    """The guests that run now.
+    """The guests that are running.
 
     :ivar guests: their numbers
     :ivar pairs: (position in ``guests``, node, part) of their CPUs, three arrays
     :ivar memory: likewise of their memory
     :ivar want: what each wants [cores]
-    :ivar waits: whether it shares its CPUs; a dedicated one does not wait
+    :ivar waits: whether it shares its CPUs; a dedicated guest does not wait
     """
 
     def __init__(self, fleet, trace, guests, want):
-        """Take them from the arrays of a fleet."""
+        """Take the guests from the arrays of a fleet."""
         self.guests, self.want = guests, want
         base = fleet.host[guests] * fleet.hosts.nodes
         self.pairs = _pairs(fleet.cpu_parts[guests], base)
@@ -39,7 +39,7 @@ class Running:
         return np.bincount(node, amounts[guest] * part, nodes)
 
     def of_guests(self, values, pairs):
-        """Average values of nodes over each guest's."""
+        """Average the values of nodes for each guest, by its parts."""
         guest, node, part = pairs
         return np.bincount(guest, values[node] * part, len(self.guests))
 
@@ -53,7 +53,7 @@ def waiting(excess, sigma):
     """Return E[max(0, x + σZ)], x the excess: what waits for CPUs, bursts included [cores].
 
     This is h of pressure.md: there v² is waiting · idle of an interval, which for a normal
-    demand are these very means. It is 0 where no guest wants anything.
+    demand are exactly these means. It is 0 if no guest wants anything.
     """
     z = excess / np.maximum(sigma, 1e-12)
     clipped = np.clip(z, -8, 8)
@@ -67,8 +67,8 @@ def waiting(excess, sigma):
 def by_pressure(running, hosts, burst_factor=1.0):
     """Return (lost by each guest, traffic of nodes [bytes/s]) by the project's definitions.
 
-    Demand beyond capacity waits, all guests of a node alike; lines from n to m take
-    ℓ_nm(u_m) − ℓ_nn longer, at most what the guest runs.
+    Demand that exceeds the capacity waits, equally for all guests of a node; lines from n to m
+    take ℓ_nm(u_m) − ℓ_nn longer, at most the time that the guest runs.
     """
     nodes = hosts.count * hosts.nodes
     shared = np.where(running.waits, running.want, 0.0)
@@ -93,21 +93,21 @@ def by_pressure(running, hosts, burst_factor=1.0):
 class ProcessorSharing:
     """The second model: nodes serve in proportion, stalls stretch work, traffic lags behind.
 
-    Written apart from the definitions, as tests/sim/host.py: several draws of bursts a tick; a
-    node that is wanted too much serves all in proportion; of what a guest is served a part is
-    stalled for memory that is far or busy; what is left makes the traffic of the next draw.
+    Written independently of the definitions, as tests/sim/host.py is: several draws of bursts per
+    tick; an overloaded node serves all in proportion; of what a guest is served, a part is
+    stalled waiting for remote or busy memory; the rest makes the traffic of the next draw.
     """
 
     DRAWS = 2
 
     def __init__(self, hosts):
-        """Begin with idle memory."""
+        """Start with idle memory."""
         self._hosts = hosts
         self._used = np.zeros(hosts.count * hosts.nodes)
         self._turn = 0
 
     def lost(self, running, bursts):
-        """Return what each guest lost, the mean of this tick's draws."""
+        """Return what each guest lost, as the mean of this tick's draws."""
         total = np.zeros(len(running.guests))
         for _ in range(self.DRAWS):
             self._turn += 1
@@ -121,7 +121,8 @@ class ProcessorSharing:
         scale = np.minimum(1.0, capacity / np.maximum(wanted, 1e-9))
         granted = np.where(running.waits, running.of_guests(scale, running.pairs), 1.0)
         got = asked * np.minimum(1.0, granted)
-        # An open queue up to 0.9, then a line: another curve than the definitions' on purpose.
+        # An open queue up to 0.9, then a line: deliberately a different curve from the
+        # definitions'.
         level = np.minimum(self._used, 0.9)
         slower_ns = 0.15 * p.LOCAL_NS * (level / (1 - level) + 100 * (self._used - level))
         stall_ns = running.far_ns + running.of_guests(slower_ns, running.memory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests of a recorded trace, from a CSV file: this project's own, or Azure's table of VMs."""
+"""Guests of a recorded trace, from a CSV file in this project's format or Azure's table of VMs."""
 
 import csv
 import functools
@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-#: Columns of the own format, named by its first line in any order; the last may be left out.
+#: Columns of the project's own format, named by its first line in any order; the last is optional.
 OWN = 'arrive_s', 'leave_s', 'vcpus', 'memory_mib', 'cores_per_vcpu'
 #: Of vmtable.csv, which has no such line: https://github.com/Azure/AzurePublicDataset, V1 and V2.
 AZURE = (
@@ -19,19 +19,19 @@ INTERVAL_S = 300
 
 
 class BadTraceError(ValueError):
-    """What is wrong with a file, where, and what to do."""
+    """A problem with a file: what is wrong, where, and what to do."""
 
 
 class Recorded:
     """Guests as arrays, in the file's order.
 
-    :ivar arrive_s, leave_s: from the first guest on; infinite: it stays
+    :ivar arrive_s, leave_s: time since the first guest; infinite if it stays
     :ivar vcpus, memory_mib: its size
-    :ivar cores_per_vcpu: what it used on average, NaN: not known
+    :ivar cores_per_vcpu: what it used on average, or NaN if that is not known
     """
 
     def __init__(self, rows):
-        """Take (arrive_s, leave_s, vcpus, memory_mib, cores_per_vcpu) of each guest."""
+        """Store (arrive_s, leave_s, vcpus, memory_mib, cores_per_vcpu) of each guest."""
         columns = np.array(rows, float).T
         self.arrive_s, self.leave_s, vcpus, mib, self.cores_per_vcpu = columns
         first_s = self.arrive_s.min()
@@ -43,7 +43,7 @@ class Recorded:
 def read(path):
     """Return the guests of a file.
 
-    :raises BadTraceError: it cannot be read, or a line of it
+    :raises BadTraceError: the file, or a line of it, cannot be read
     """
     found, names = [], None
     try:
@@ -77,7 +77,7 @@ def _names(path, first):
 
 
 def _guest(where, names, cells):
-    """Return a line's guest."""
+    """Return the guest that a line describes."""
     if len(cells) != len(names):
         raise BadTraceError(
             f'{where}: {len(cells)} values for {len(names)} columns: add or remove some'
@@ -114,7 +114,7 @@ def _guest(where, names, cells):
 
 
 def _number(where, row, name):
-    """Return a value that has to be a number, 0 at least."""
+    """Return a value that must be a number, at least 0."""
     try:
         found = float(row[name].lstrip('>'))
     except ValueError:

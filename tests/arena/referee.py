@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide again by Nova's own HostWeightHandler and our real weigher; compare with the arrays.
+"""Decide again with Nova's own HostWeightHandler and the real weigher; compare with the arrays.
 
-Run with Nova's environment: ``python -m tests.arena.referee FILE`` of :mod:`sampling`; prints
-one JSON object. HostStates carry metrics as the monitor encodes them and Nova decodes them.
-Two weights are the same within 1e-9, two choices where the first ten hosts are the same in
-order; hosts that differ by less than 1e-9 may change places.
+Run with Nova's environment: ``python -m tests.arena.referee FILE``, with a FILE of
+:mod:`sampling`, prints one JSON object. HostStates contain metrics as the monitor encodes them and
+Nova decodes them. Two weights are equal if they differ by less than 1e-9, and two choices if the
+first ten hosts are the same in order; hosts that differ by less than 1e-9 may change places.
 """
 
 import json
@@ -30,14 +30,14 @@ from tests.bench import nova_hosts  # noqa: E402
 
 CONF = nova.conf.CONF
 TOLERANCE, FIRST = 1e-9, 10
-#: The simulation's second 0 [s since the epoch].
+#: Second 0 of the simulation [s since the epoch].
 EPOCH_S = 1_700_000_000
 STAMP = '2026-01-01T00:00:00.000000'
 MIB = 1 << 20
 
 
 class Clock:
-    """Tells the simulation's time to the weigher."""
+    """A clock that gives the weigher the simulation's time."""
 
     now_s = 0.0
 
@@ -74,7 +74,7 @@ def published(record, at):
 
 
 def metric_list(record, at):
-    """Return the host's metrics as Nova decodes them; empty where it has no agent."""
+    """Return the host's metrics as Nova decodes them; empty if it has no agent."""
     if record['taken_s'][at] == -np.inf:
         return objects.MonitorMetricList(objects=[])
     sides = nova_metrics.to_values(
@@ -103,7 +103,7 @@ def metric_list(record, at):
 
 
 def host_states(record):
-    """Make a HostState of each candidate."""
+    """Make a HostState for each candidate."""
     found = []
     for at, host in enumerate(record['at']):
         state = host_manager.HostState(f'host{host}', f'host{host}', nova_hosts.CELL)
@@ -127,7 +127,7 @@ def host_states(record):
 
 
 def request(asked):
-    """Make the RequestSpec of a guest."""
+    """Make the RequestSpec for a guest."""
     vcpus, memory_mib, disk_gb, dedicated = asked
     extra = {'hw:cpu_policy': 'dedicated'} if dedicated else {}
     spec = nova_hosts.request_spec(vcpus, memory_mib, **extra)
@@ -163,7 +163,7 @@ class Handlers:
 
 
 def disagrees(record, name, weights):
-    """Return how the arrays' decision differs from Nova's, '' if it does not."""
+    """Return how the arrays' decision differs from Nova's, or '' if it does not."""
     scores = record['scores'][name]
     hosts = [f'host{host}' for host in record['at']]
     theirs = np.array([weights[host] for host in hosts])
@@ -178,7 +178,7 @@ def disagrees(record, name, weights):
 
 
 def main(path):
-    """Compare; return 1 where they disagree."""
+    """Compare; return 1 if they disagree."""
     CONF([], project='nova', default_config_files=[])
     clock = Clock()
     handlers = Handlers(clock)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: requests, scheduler workers with stale views, claims, builds, measurements.
 
-A worker reads Nova's database when it takes up a request and claims when it has decided;
-Nova's counts tell of the claim a while later, the host runs the guest when it is built, and its
-agent publishes what it wants at audits after that. A decision taken meanwhile sees none of it.
+A worker reads Nova's database when it takes up a request and claims when it has decided. Nova's
+counts include the claim a while later, the host runs the guest when it is built, and its agent
+publishes what it wants at later audits. A decision taken in the meantime sees none of it.
 """
 
 import collections
@@ -17,22 +17,22 @@ REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK = range(8)
 
 
 class Result:
-    """What a run came to.
+    """The outcome of a run.
 
-    :ivar wanted, lost, lost_second: core-seconds of each guest while it was judged; ``lost``
+    :ivar wanted, lost, lost_second: core-seconds of each guest in the evaluated time; ``lost``
         by the definitions, ``lost_second`` by processor sharing
     :ivar placed, refused: guests; ``large`` and ``large_placed`` of the large flavors
-    :ivar emptied: hosts without a guest, the mean over the time that was judged
-    :ivar audits, sent: of hosts with agents, and those after which metrics were sent anew
-    :ivar most_new: the most guests that one host was given within ten seconds
-    :ivar agent: which hosts have one
-    :ivar given: how many guests each host was given while it was judged
-    :ivar below: how many hosts (without, with an agent) had no pressed node, the sum over that
+    :ivar emptied: hosts without a guest, the mean over the evaluated time
+    :ivar audits, sent: audits of hosts with agents, and those after which metrics were sent
+    :ivar most_new: the largest number of guests that one host was given within ten seconds
+    :ivar agent: which hosts have an agent
+    :ivar given: how many guests each host was given in the evaluated time
+    :ivar below: how many hosts (without, with an agent) had no pressed node, summed over that
         time
     """
 
     def __init__(self, guests, agent):
-        """Begin with nothing."""
+        """Create an empty result."""
         self.agent, self.given, self.below = agent, np.zeros(len(agent), np.int64), np.zeros(2)
         self.wanted, self.lost, self.lost_second = np.zeros((3, guests))
         self.placed = self.refused = self.large = self.large_placed = self.decisions = 0
@@ -42,11 +42,11 @@ class Result:
         self.saturated = 0.0
 
     def mean_loss(self, second=False):
-        """Return what was lost of what was wanted."""
+        """Return the fraction of the wanted core-seconds that was lost."""
         return float((self.lost_second if second else self.lost).sum() / self.wanted.sum())
 
     def ratios(self, second=False):
-        """Return each guest's loss, of those that wanted anything."""
+        """Return the loss ratio of each guest that wanted anything."""
         lost = self.lost_second if second else self.lost
         there = self.wanted > 0
         return lost[there] / self.wanted[there]
@@ -56,11 +56,11 @@ class Region:
     """A run of one policy on one trace."""
 
     def __init__(self, cell, hosts, trace, policy, seed, way=inside.placed, sampler=None):
-        """Prepare it.
+        """Prepare the run.
 
         :param policy: one of :mod:`tests.arena.policies`
-        :param way: how guests are placed inside of their hosts, and moved there
-        :param sampler: called with (view, guest, scores) of each decision
+        :param way: how guests are placed within their hosts, and moved there
+        :param sampler: called with (view, guest, scores) for each decision
         """
         self.cell, self.hosts, self.trace = cell, hosts, trace
         self.fleet = fleets.Fleet(hosts, trace, way)
@@ -77,7 +77,7 @@ class Region:
         self.result = Result(len(trace.arrive_s), hosts.agent)
 
     def run(self):
-        """Run it to its end; return the result."""
+        """Run to the end; return the result."""
         end_s = self.cell.fill_s + self.cell.judged_s
         seconds = p.AUDIT_S / p.PHASES
         for at in range(int(end_s / seconds)):
@@ -111,7 +111,7 @@ class Region:
     # ---- Requests ------------------------------------------------------------------------
 
     def _request(self, now_s, guests):
-        """Let a worker take it up; wait in the queue where none is free."""
+        """Let a worker take up a request; queue it if none is free."""
         free_s = self._free_s
         worker = free_s.index(min(free_s))
         if free_s[worker] > now_s:
@@ -121,7 +121,7 @@ class Region:
         ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * looked_at
         free_s[worker] = ends_s
         columns = self.fleet.columns
-        if len(guests) > 1:  # Nova's own, which it takes each instance off
+        if len(guests) > 1:  # Nova's own, from which it subtracts each instance
             columns = dict(columns)
             for name in fleets.COUNTED:
                 columns[name] = columns[name].copy()
@@ -129,7 +129,7 @@ class Region:
             self._push(ends_s, COMMIT, (guest, self._decide(now_s, guest, columns)))
 
     def _decide(self, now_s, guest, columns):
-        """Return hosts, the chosen one and its alternates."""
+        """Return hosts: the chosen one and its alternates."""
         self.result.decisions += 1
         at = self.fleet.candidates(guest, p.CANDIDATES, self._sampled)
         if not len(at):
@@ -230,8 +230,8 @@ class Region:
 def choose(scores, policy, rng):
     """Return positions: the chosen one, then the alternates, the best first.
 
-    As Nova: sorted with equals in their order, one of the first ``subset`` at random. Other
-    schedulers choose among equals at random (``policy.ties``).
+    As in Nova, they are sorted, with equals in their order, and one of the first ``subset`` is
+    chosen at random. Other schedulers choose among equals at random (``policy.ties``).
     """
     ties = rng.random(len(scores)) if policy.ties == 'random' else np.arange(len(scores))
     first = p.ALTERNATES + policy.subset

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small regions that repeat what was measured elsewhere: bench-crowded, the stack, stock Nova."""
+"""Small regions that repeat measurements made elsewhere: bench-crowded, the stack, stock Nova."""
 
 import contextlib
 import random
@@ -18,10 +18,10 @@ from tests.arena import (
     region,
 )
 
-#: As tests/bench/bench_crowded.py: duties of its guests [%], the seed of its orders.
+#: As in tests/bench/bench_crowded.py: duties of its guests [%], and the seed of its orders.
 DUTIES, ORDERS_SEED = (100,) * 4 + (50,) * 4 + (10,) * 4, 1
 MODELS = 'pressure', 'processor sharing'
-#: Draws of the second model, and positions in which a guest is busy or is not.
+#: Draws of the second model, and positions at which a guest is either busy or not.
 TICKS, POSITIONS = 200, 40
 SEED = 1001
 
@@ -39,14 +39,14 @@ def equal_hosts(count, cores, threads, memory_mib):
 
 
 def lab(count=1):
-    """Return the lab's machines, on which the stack's guests run as well."""
+    """Return the lab's machines, on which the stack's guests also run."""
     return equal_hosts(count, cores=2.0, threads=2, memory_mib=2048)
 
 
 def steady_guests(arrive_s, vcpus, memory_mib, busy, end_s=p.SLOT_S, visible_s=0.0, build_s=0.0):
-    """Return a trace of guests that stay, want the same all the time, and need no memory's lines.
+    """Return a trace of guests that stay, have constant demand and need no memory lines.
 
-    :param busy: cores per vCPU; as all others of one for all guests or of each
+    :param busy: cores per vCPU; like all others, one value for all guests or one for each
     """
     trace = object.__new__(loads.Trace)
     count = len(arrive_s)
@@ -71,7 +71,7 @@ def steady_guests(arrive_s, vcpus, memory_mib, busy, end_s=p.SLOT_S, visible_s=0
 
 @contextlib.contextmanager
 def other_parameters(**values):
-    """Let parameters have other values meanwhile."""
+    """Temporarily change the values of parameters."""
     before = {name: getattr(p, name) for name in values}
     vars(p).update(values)
     try:
@@ -81,7 +81,7 @@ def other_parameters(**values):
 
 
 def start_all(shape, trace, way=inside.placed):
-    """Return a fleet, of one host, whose guests have all started."""
+    """Return a fleet of one host, whose guests have all started."""
     fleet = fleets.Fleet(shape, trace, way)
     for guest in range(len(trace.arrive_s)):
         fleet.claim(guest, 0)
@@ -90,13 +90,13 @@ def start_all(shape, trace, way=inside.placed):
 
 
 def put_on_node(fleet, guest, node):
-    """Move a guest of the first host to one of its nodes, its memory with it."""
+    """Move a guest of the first host, with its memory, to one of its nodes."""
     row = inside.nodes.parts((node,), fleet.hosts.cores[0])
     fleet.move(guest, row, row)
 
 
 def level_out(fleet):
-    """Let the host move guests until no move levels its nodes."""
+    """Let the host move guests until no move levels its nodes any further."""
     everyone = np.arange(len(fleet.host))
     want = fleet.trace.want(everyone, 0.0)
     for now_s in range(p.TICK_S, 24 * 3600, p.TICK_S):
@@ -111,7 +111,7 @@ def level_out(fleet):
 
 
 def crowded(orders, model):
-    """Return {ratio: its value in each order} of the work done on the crowded host."""
+    """Return {ratio: its value in each order} for the work done on the crowded host."""
     rng, shape = random.Random(ORDERS_SEED), lab()
     done = []
     for _ in range(orders):
@@ -126,14 +126,14 @@ def crowded(orders, model):
 
 
 def duty_factors(duties):
-    """Return factors of what guests want that let them be busy or not, as the lab's are."""
+    """Return factors of guests' demand that make them busy or idle, as the lab's are."""
     rng = np.random.default_rng(SEED)
     busy = np.arange(POSITIONS) < duties[:, None] * POSITIONS / 100
     return rng.permuted(busy, axis=1) * (100 / duties)[:, None]
 
 
 def work(fleet, model):
-    """Return how much all guests of a fleet get done together [cores]."""
+    """Return how much work all guests of a fleet get done together [cores]."""
     everyone = np.arange(len(fleet.host))
     want = fleet.trace.want(everyone, 0.0)
     running = losses.Running(fleet, fleet.trace, everyone, want)
@@ -146,20 +146,20 @@ def work(fleet, model):
 
 # ---- The stack ---------------------------------------------------------------------------
 
-#: As tests/stack/herd.py and inside/fakehost.py; the hosts report each 20 s.
+#: As in tests/stack/herd.py and inside/fakehost.py; the hosts report every 20 s.
 BOOTS, WITHIN_S, COMPUTES, VCPUS, MIB = 100, 10.0, 20, 4, 8192
 CORES, THREADS, NODE_MIB, PRESSURE, CORES_PER_VCPU = 20.0, 32, 131072, 0.3, 0.5
 BUILDS_S, INTERVAL_S, PUBLISHED_S, SETTLED_S = (0.5, 18.0), 20, 10, 300
 HOST_NAMES = 'cmp1', 'cmp2'
-#: A server of the scenario; each CPU that is busy from outside takes as much as it has [cores].
+#: A server of the scenario; each CPU kept busy from outside takes as much as it has [cores].
 PLAIN = {'vcpus': 1, 'memory_mib': 128, 'busy': 0.0}
 
 
 def herd(policy, workers, lag_s, decisions_per_s, rounds):
-    """Return the most guests of a host, the mean of rounds.
+    """Return the largest number of guests on a host, as the mean of rounds.
 
-    :param lag_s: from decision to count, the median and the most
-    :param decisions_per_s: of all workers together, by what the machine has for them
+    :param lag_s: time from decision to count, the median and the maximum
+    :param decisions_per_s: by all workers together, as the machine allows
     """
     pace = {'DECIDE_S': workers / decisions_per_s, 'DECIDE_HOST_S': 0.0}
     with other_parameters(AUDIT_S=INTERVAL_S, TICK_S=PUBLISHED_S, **pace):
@@ -172,7 +172,7 @@ def _round(policy, workers, lag_s, seed):
     cell = cells.Cell(0, 'equal', 'mixed', 'other', workers=workers)
     cell.shortened(COMPUTES, SETTLED_S, SETTLED_S)
     shape = equal_hosts(COMPUTES, CORES, THREADS, NODE_MIB)
-    # What the hosts do beside: a guest on each node that Nova does not count.
+    # Other load of the hosts: a guest on each node that Nova does not count.
     residents = COMPUTES * shape.nodes
     asked = SETTLED_S + np.arange(BOOTS) * WITHIN_S / BOOTS
     load = PRESSURE * CORES / CORES_PER_VCPU
@@ -193,7 +193,7 @@ def _round(policy, workers, lag_s, seed):
 
 
 def plain_fleet(count):
-    """Return the scenario's two hosts and so many servers that want next to nothing."""
+    """Return the scenario's two hosts and this number of servers that want next to nothing."""
     trace = steady_guests(np.zeros(count), **PLAIN, build_s=1.0)
     return fleets.Fleet(lab(len(HOST_NAMES)), trace, inside.placed)
 
@@ -211,9 +211,9 @@ def eight():
 
 
 def beside_a_loaded_host(policy):
-    """Return which hosts two guests get while a CPU of each node of cmp1 is busy from outside.
+    """Return the hosts of two guests while a CPU of each node of cmp1 is busy from outside.
 
-    Nova counts the first when the second has been decided on.
+    Nova counts the first only after the second has been decided on.
     """
     fleet, rng = plain_fleet(2), np.random.default_rng(SEED)
     fleet.node_demand[0] = 1.0
@@ -228,7 +228,7 @@ def beside_a_loaded_host(policy):
 
 
 def beside_a_loaded_node():
-    """Return which nodes two guests get, one after the other, while node 0 is busy."""
+    """Return the nodes of two guests that start one after the other while node 0 is busy."""
     fleet = plain_fleet(2)
     nodes = []
     for guest in range(2):
@@ -253,10 +253,10 @@ def imbalance():
 
 
 class Watched(region.Region):
-    """A run of which use and waiting of hosts are watched while it is judged.
+    """A run in which the use and the waiting of hosts are recorded during the evaluated time.
 
-    :ivar contention: what waited of what a host's guests wanted, the most of any tick and host
-    :ivar busy: what was served of what a host has, likewise
+    :ivar contention: fraction of a host's demand that waited, the maximum of all ticks and hosts
+    :ivar busy: fraction of a host's capacity that was served, likewise
     """
 
     contention = busy = 0.0
@@ -283,17 +283,17 @@ class Watched(region.Region):
         self._served[at] += (want - waited) * p.TICK_S
 
     def guests(self):
-        """Return how many guests a host has, the mean."""
+        """Return the mean number of guests of a host."""
         return float(np.mean(self._there) / self.hosts.count)
 
     def below(self, use):
-        """Return how many guests used less of their vCPUs than that, as a part of all."""
+        """Return the fraction of guests that used less of their vCPUs than that."""
         at = self._seconds > 0
         return float(np.mean(self._served[at] < use * self._seconds[at] * self.trace.vcpus[at]))
 
 
 def stock_region(load, hosts_count, seconds):
-    """Run a region with Nova's defaults whose guests float, filled for as long as the table's."""
+    """Run a region with Nova's defaults and floating guests, filled for as long as the table's."""
     (cell,) = (cell for cell in cells.cells() if cell.name == 'equal %s other' % load)
     filled_s = min(p.FILL_S, seconds / 2)
     cell.shortened(hosts_count, filled_s, seconds - filled_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions of a run, kept for the referee: what a scheduler saw, and what the arrays made of it.
+"""Decisions of a run, recorded for the referee: what a scheduler saw and the arrays decided.
 
 Plain arrays, which the referee reads in an environment with Nova.
 """
@@ -10,16 +10,16 @@ import numpy as np
 
 from tests.arena import fleet as fleets, policies as registry
 
-#: Candidates of a decision that are kept, drawn from all: Nova takes 1 ms for each.
+#: Candidates of a decision that are kept, drawn from all of them: Nova takes 1 ms for each.
 HOSTS_MAX = 40
 
-#: What of a view is kept.
+#: The parts of a view that are kept.
 COLUMNS = (
     'at vcpus_used pinned_vcpus ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
     'recorded_vcpus recorded_pinned recorded_mib demand traffic promised_mib node_guests '
     'node_vcpus turn known_guests known_sum busy_ratio cores threads memory_mib bandwidth'
 ).split()
-#: Policies whose weights Nova can compute, by what the referee calls its set of weighers.
+#: Policies whose weights Nova can compute, with the referee's names for its sets of weighers.
 HELD = {
     'stock': registry.SPREAD,
     'pack': registry.PACK,
@@ -29,19 +29,19 @@ HELD = {
 
 
 class Sampler:
-    """Keeps one of so many decisions.
+    """A recorder of one in so many decisions.
 
     :ivar kept: records of plain arrays
     """
 
     def __init__(self, every, seed):
-        """Begin with a phase of its own."""
+        """Start with a random phase."""
         self._every, self._seen = every, seed % every
         self._rng = np.random.default_rng((seed, 4))
         self.kept: list[dict] = []
 
     def __call__(self, view, guest, scores):
-        """Look at a decision."""
+        """Record a decision if it is its turn."""
         del scores
         self._seen += 1
         if self._seen % self._every or len(view.at) < 2:
@@ -73,6 +73,6 @@ def write(path, records):
 
 
 def read(path):
-    """Read records that this project's own arena wrote."""
+    """Read records that the arena itself wrote."""
     with open(path, 'rb') as file:
         return pickle.load(file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From runs on the same seeds to ratios with intervals, duels and the last line's figures."""
+"""Ratios with intervals, duels, and the figures of the last line, from runs on the same seeds."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.arena import parameters as p, policies as registry
 
-#: Student's t, two-sided 95 %, by degrees of freedom from 1 on.
+#: Student's t, two-sided 95 %, by degrees of freedom, starting with 1.
 _STUDENT = tuple(
     map(
         float,
@@ -17,7 +17,7 @@ _STUDENT = tuple(
     )
 )
 _NORMAL = 1.96
-#: Fewer emptied hosts than this are none.
+#: Fewer emptied hosts than this count as none.
 _LEAST_EMPTIED = 0.5
 
 
@@ -25,7 +25,7 @@ class Ratio:
     """A geometric mean of paired ratios with its 95 % interval; infinite for one pair."""
 
     def __init__(self, mean, low, high):
-        """Take them."""
+        """Store the values."""
         self.mean, self.low, self.high = mean, low, high
 
     def __str__(self):
@@ -33,7 +33,7 @@ class Ratio:
 
 
 def paired(ones, others):
-    """Return the :class:`Ratio` of pairs, by Student's t of their logarithms."""
+    """Return the :class:`Ratio` of pairs, using Student's t of their logarithms."""
     logs = [math.log(max(one, 1e-9) / max(other, 1e-9)) for one, other in zip(ones, others)]
     count, mean = len(logs), sum(logs) / len(logs)
     if count < 2:
@@ -46,8 +46,8 @@ def paired(ones, others):
 def summary(results):
     """Reduce the runs of one cell and seed to plain figures, by policy.
 
-    The mean loss and p99 are of those guests that every policy found a host for: a policy
-    that refuses large guests would else be praised for their absence.
+    The mean loss and p99 include only guests that every policy found a host for; otherwise, a
+    policy that refuses large guests would benefit from their absence.
 
     :param results: {policy: :class:`tests.arena.region.Result`}
     """
@@ -82,13 +82,13 @@ class Table:
     """
 
     def __init__(self, runs):
-        """Take them."""
+        """Store the runs."""
         self.runs = runs
         self.cells = sorted({cell for cell, _ in runs})
         self.policies = list(next(iter(runs.values())))
 
     def column(self, policy, figure, cell=None):
-        """List a figure of a policy, by cell and seed in order."""
+        """List a figure of a policy, ordered by cell and seed."""
         return [
             run[policy][figure]
             for (at, _), run in sorted(self.runs.items())
@@ -113,9 +113,9 @@ class Table:
     def duel(self, cell, contender, rival, figure='loss'):
         """Return 'won', 'undecided', 'excused' or 'lost'.
 
-        Lost: the rival's mean loss is below ours by more than the margin, with 95 %
-        confidence. Excused: it is, but it places fewer large guests or empties fewer hosts by
-        the margin. Undecided: the interval holds the margin.
+        Lost: the rival's mean loss is below the contender's by more than the margin, with 95 %
+        confidence. Excused: likewise, but the rival places fewer large guests or empties fewer
+        hosts, by the margin. Undecided: the interval contains the margin.
         """
         ratio = self.ratio(contender, rival, figure, cell)
         if ratio.high <= 1 + p.MARGIN:
@@ -144,9 +144,9 @@ class Table:
     # ---- The gap -------------------------------------------------------------------------
 
     def gaps(self, policy, figure='loss'):
-        """Return {cell: how much of the way from stock at subset 10 to the oracle it goes}.
+        """Return {cell: fraction of the way from stock at subset 10 to the oracle}.
 
-        Cells in which these are too near each other are left out.
+        Cells in which these two are too close to each other are left out.
         """
         found = {}
         for cell in self.cells:
@@ -159,7 +159,7 @@ class Table:
         return found
 
     def pooled(self, policy, quantile):
-        """Return a quantile of the guests of all runs."""
+        """Return a quantile over the guests of all runs."""
         return float(np.quantile(np.concatenate(self.column(policy, 'ratios')), quantile))
 
     def figures(self, contender):

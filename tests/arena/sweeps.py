@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of swept cells: of how many hosts known, and of what was assumed of guests."""
+"""Reports on swept cells: on the number of known hosts, and on assumptions about guests."""
 
 from tests.arena import cells, policies as registry, statistics
 
-#: By the options' values.
+#: By the values of the options.
 CELLS = {'known': cells.known, 'sensitivity': cells.sensitivity}
 
 
@@ -30,12 +30,12 @@ def figures(sweep, table, contender):
 
 
 def order(table, figure):
-    """Return the policies by what guests lose with them, the least first."""
+    """Return the policies in the order of what guests lose with them, the least first."""
     return sorted(table.policies, key=lambda name: table.ratio(name, registry.SPREAD, figure).mean)
 
 
 def ratios(table, contender):
-    """Return what guests lose with the contender to what they lose with Nova alone."""
+    """Return the ratios of what guests lose with the contender and with Nova alone."""
     return {
         f'to_{rival}{second}'.replace('-', '_'): round(
             table.ratio(contender, rival, f'loss{second}').mean, 4
@@ -46,9 +46,9 @@ def ratios(table, contender):
 
 
 def due(table, contender):
-    """Return the shares of boots of hosts without and with an agent to what is their due.
+    """Return the shares of boots on hosts without and with an agent, relative to their fair share.
 
-    That is their share of the hosts with no pressed node; None: there are none of them.
+    The fair share is their share of the hosts without a pressed node; None if there are none.
     """
     boots, below = (
         [sum(column) for column in zip(*table.column(contender, name))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies' own settings, tried on tuning seeds: as many for each policy that has any."""
+"""The policies' own settings, tried on tuning seeds: the same number for each policy with any."""
 
 import functools
 import time
@@ -14,12 +14,12 @@ from tests.arena import (
 )
 from tests.arena.policies import Policy, former_weigher, nova_weights, others, our_weigher
 
-#: How many seeds, of the tuning ones, if no number is given.
+#: Number of tuning seeds if none is given.
 SEEDS = 4
 
 
 def _named(name, function, ties='first', **settings):
-    """Return three settings of a function: {what is set: policy}, the table's first."""
+    """Return three settings of a function: {setting: policy}, the table's first."""
     ((setting, values),) = settings.items()
     found = {}
     for value in values:
@@ -35,8 +35,9 @@ def _subsets(name, function, *subsets):
     }
 
 
-#: {policy: {setting: policy}}. The first setting is that of the table: the one that is published,
-#: or else assumed. ``stock-1`` and ``best-fit`` have none, and ``pack`` is not for less loss.
+#: {policy: {setting: policy}}. The first setting is that of the table: the published one or, if
+#: there is none, an assumed one. ``stock-1`` and ``best-fit`` have none, and ``pack`` does not aim
+#: at less loss.
 SETTINGS = {
     'stock-10': _subsets('stock', nova_weights.stock, 10, 5, 20),
     'metrics': _named('metrics', nova_weights.metrics, multiplier=(1, 3, 10)),
@@ -63,7 +64,7 @@ def cells():
 def run(task):
     """Run all settings of a cell and seed on the same trace.
 
-    :returns: as :func:`tests.arena.__main__.run`, no records
+    :returns: as :func:`tests.arena.__main__.run`, without records
     """
     cell, seed, *_ = task
     begun_s = time.process_time()
@@ -77,7 +78,7 @@ def run(task):
 
 
 def figures(table):
-    """Print what was run; return the figures of the last line.
+    """Print the runs; return the figures of the last line.
 
     :param table: a :class:`tests.arena.statistics.Table` of what :func:`run` returned
     """

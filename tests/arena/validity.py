@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the arena with what was measured or published: a row for each figure.
+"""Compare the arena with measured or published figures, one row for each.
 
-The last line of output is one JSON object. Exit code 1: a figure is outside of its stated error.
-What is compared, and why these errors: doc/source/reference/arena-validity.rst.
+The last line of output is one JSON object. The exit code is 1 if a figure is outside of its stated
+error. doc/source/reference/arena-validity.rst describes what is compared, and why these errors.
 """
 
 import argparse
@@ -11,13 +11,13 @@ import sys
 
 from tests.arena import parameters as p, replicas
 
-#: bench-crowded on commit 5636a00 (doc/source/reference/rebalance.rst), ten orders: mean, and two
-#: standard errors of it.
+#: bench-crowded at commit 5636a00 (doc/source/reference/rebalance.rst), ten orders: the mean, and
+#: two standard errors of it.
 CROWDED = 'make bench-crowded, 2026-11-22'
 CROWDED_RATIOS = {'ours ÷ held for good': (1.115, 0.054), 'ours ÷ floating': (0.991, 0.018)}
-#: tests/stack/README.rst, "Many boots at once": schedulers, whether with the package, the most
-#: guests of a host in each round, seconds from decision to count (median, most), decisions under
-#: way (median).
+#: tests/stack/README.rst, "Many boots at once": schedulers, whether with the package, the largest
+#: number of guests on a host in each round, seconds from decision to count (median, maximum),
+#: decisions under way (median).
 HERD_WITH, HERD_WITHOUT = 'make stack-herd, 2026-11-25', 'make stack-herd, 2026-11-24'
 HERDS = (
     (2, True, (9, 11, 12, 10), (14, 26), 44),
@@ -25,8 +25,8 @@ HERDS = (
     (16, True, (9, 11, 10, 10), (13, 24), 36),
     (16, False, (36, 34), (19, 54), 45),
 )
-#: Of blind choice among 20 hosts, 95 % of a hundred boots have 8 to 13 on the fullest, 9.6 on
-#: average.
+#: With blind choice among 20 hosts, 95 % of rounds of a hundred boots have 8 to 13 guests on the
+#: fullest host, 9.6 on average.
 HERD_ERROR = 1 / 3
 STACK = 'make stack, 2026-11-22'
 #: The phase is newer than those runs, and passed alone.
@@ -39,18 +39,18 @@ SAP_ERROR = 1 / 3
 
 
 class Row:
-    """A figure or a choice, and what the arena says of it.
+    """A figure or a choice, and the arena's result for it.
 
     :ivar known: what was measured or published
-    :ivar error: what the arena says less that; None of a choice
-    :ivar stated: how large it may be; None: a choice is the same or is not
-    :ivar within: whether it is not larger
+    :ivar error: the arena's result minus that; None for a choice
+    :ivar stated: how large the error may be; None for a choice, which is the same or is not
+    :ivar within: whether the error is not larger
     """
 
     def __init__(self, quantity, source, known, says, stated=None, least=False):
-        """Compare.
+        """Compare the two.
 
-        :param least: ``known`` is exceeded, by how much is not published
+        :param least: ``known`` is exceeded by an unpublished amount
         """
         self.quantity, self.source, self.known, self.says = quantity, source, known, says
         self.stated, self.least = stated, least
@@ -71,7 +71,7 @@ class Row:
         return self.quantity, known, self.source, _text(self.says), error, stated, within
 
     def members(self):
-        """Return it for JSON."""
+        """Return the row's members for JSON."""
         rounded = {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in vars(self).items()
@@ -84,7 +84,7 @@ def _text(value):
 
 
 def crowded(orders):
-    """Return rows of bench-crowded, by both models of loss."""
+    """Return the rows of bench-crowded, by both models of loss."""
     rows = []
     for model in replicas.MODELS:
         ratios = replicas.crowded(orders, model)
@@ -96,7 +96,7 @@ def crowded(orders):
 
 
 def herd(rounds):
-    """Return rows of stack-herd."""
+    """Return the rows of stack-herd."""
     rows = []
     for workers, package, most, lag_s, under_way in HERDS:
         known = sum(most) / len(most)
@@ -110,7 +110,7 @@ def herd(rounds):
 
 
 def phases():
-    """Return rows of the stack's phases: choices."""
+    """Return the rows of the stack's phases, which are choices."""
     return [
         Row(
             'stack: eight guests of one request, on four nodes', STACK, '2 2 2 2', replicas.eight()
@@ -138,7 +138,7 @@ def phases():
 
 
 def sap(load, hosts, seconds):
-    """Return rows of what SAP publishes, for one of the arena's loads."""
+    """Return the rows of SAP's published figures, for one of the arena's loads."""
     region = replicas.stock_region(load, hosts, seconds)
     rows = [
         Row('guests of a host', SAP, SAP_GUESTS, region.guests(), SAP_GUESTS * SAP_ERROR),
@@ -163,10 +163,12 @@ def show(rows):
 def main(args=None):
     """Compare; return the exit code."""
     parser = argparse.ArgumentParser(prog='python -m tests.arena.validity', description=__doc__)
-    parser.add_argument('--orders', type=int, default=10, help='of bench-crowded (10)')
-    parser.add_argument('--rounds', type=int, default=20, help='of stack-herd (20)')
-    parser.add_argument('--hosts', type=int, default=p.HOSTS, help='of the region (%d)' % p.HOSTS)
-    parser.add_argument('--hours', type=float, default=6.0, help='of the region (6)')
+    parser.add_argument('--orders', type=int, default=10, help='orders of bench-crowded (10)')
+    parser.add_argument('--rounds', type=int, default=20, help='rounds of stack-herd (20)')
+    parser.add_argument(
+        '--hosts', type=int, default=p.HOSTS, help='hosts of the region (%d)' % p.HOSTS
+    )
+    parser.add_argument('--hours', type=float, default=6.0, help='hours of the region (6)')
     options = parser.parse_args(args)
     rows = crowded(options.orders) + herd(options.rounds) + phases()
     for load in SAP_LOADS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways inside of hosts compared with the hosts' choice fixed, and the whole product with stock."""
+"""Ways within hosts, compared with a fixed choice of hosts, and the whole product with stock."""
 
 import time
 
@@ -20,7 +20,7 @@ CELLS = (
     'subnuma hot other',
 )
 PLACED, FLOATING = inside.placed.name, inside.floating.name
-#: The whole product, and what it is compared with beside the ways: (policy, way), by name.
+#: The whole product, and what it is compared with in addition to the ways: (policy, way), by name.
 OURS, STOCK_10 = '%s + %s' % (registry.OURS, PLACED), '%s + %s' % (registry.SPREAD_10, FLOATING)
 WHOLE = {OURS: (registry.OURS, PLACED), STOCK_10: (registry.SPREAD_10, FLOATING)}
 #: All runs of a cell and seed: each way on hosts that Nova chooses by its defaults, and the whole.
@@ -29,14 +29,14 @@ RIVALS = [name for name in inside.WAYS if name != PLACED]
 
 
 def cells():
-    """Return the cells that ways are compared on."""
+    """Return the cells on which ways are compared."""
     return [cell for cell in conditions.cells() if cell.name in CELLS]
 
 
 def run(task):
     """Run all ways of a cell and seed on the same trace.
 
-    :returns: as :func:`tests.arena.__main__.run`, no records
+    :returns: as :func:`tests.arena.__main__.run`, without records
     """
     cell, seed, *_ = task
     begun_s = time.process_time()
@@ -53,7 +53,7 @@ def run(task):
 
 
 def figures(table):
-    """Print what was run; return the figures of the last line.
+    """Print the runs; return the figures of the last line.
 
     :param table: a :class:`tests.arena.statistics.Table` of what :func:`run` returned
     """
@@ -86,7 +86,7 @@ def figures(table):
 
 
 def _way(table, way):
-    """Return what guests lose with a way relative to ours and to floating, and how many moves."""
+    """Return the loss with a way relative to ours and to floating, and the number of moves."""
     ratios = {
         'to_%s%s' % (other, second): _ratio(table, way, other, second)
         for other in (PLACED, FLOATING)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the CPU time of the agent's ticks beside its sampling, with many guests at rest.
+"""Measure the CPU time of the agent's ticks except for sampling, with many guests at rest.
 
-On files of a temporary directory, which cost less to read than the kernel's: what sampling
-costs on a real kernel is bench_sampling's business; here it is what the agent adds to it. In
-each tick all guests are as promised, half of the CPUs are busy and everything is planned (dry
-run).
+On files in a temporary directory, which cost less to read than the kernel's. bench_sampling
+measures the cost of sampling on a real kernel; this measures what the agent adds to it. In each
+tick, all guests are as promised, half of the CPUs are busy, and everything is planned (dry run).
 """
 
 import argparse
@@ -25,7 +24,7 @@ MIB = 1 << 20
 
 
 def main():
-    """Run it; the last line is JSON."""
+    """Run the benchmark; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--guests', type=int, default=200)
     parser.add_argument('--ticks', type=int, default=20)
@@ -46,7 +45,7 @@ def main():
 
 
 def measure(there, root, args):
-    """Tick so many times; return the means."""
+    """Run this number of ticks; return the means."""
     launch(there, root, args.guests)
     options = agent_conf.AgentOptions(
         host_options.read('/dev/null'),
@@ -82,7 +81,7 @@ def measure(there, root, args):
 
 
 def launch(there, root, count):
-    """Start guests, placed on both nodes alike."""
+    """Start guests, placed equally on both nodes."""
     with promises_file.locked(
         root + '/run/nova-numa-pmc', 1.0, files.read_boot_id(root)
     ) as record:
@@ -110,13 +109,13 @@ def load(there, count, at):
 
 
 def tick(there, made, count, at):
-    """Load and tick, not measured."""
+    """Apply the load and tick, without measuring."""
     load(there, count, at)
     made.tick(now(at))
 
 
 def now(at):
-    """Return the moment of a tick."""
+    """Return the time of a tick."""
     return Moment(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leave six busy guests five to one, and watch what brings them back to three to three.
 
-In an emulated two-node machine the memory of five guests is brought to node 0 and of one to
-node 1, their CPUs go where the kernel likes; then, each on a machine thawed anew: nothing, the
-kernel's automatic NUMA balancing, numad as a daemon, our agent. Over the same time: guests per
-node (by most of their bytes), the remote share of DRAM accesses (perf), the guests' passes, the
-CPU time that each spent and the bytes that the kernel migrated. A plot goes to build/balance.
-How soon each reacts says nothing about hardware: emulation is slow, and so are its ticks. The
-guests want 3.6 CPUs: nothing else may run on the host meanwhile.
-The last line of output is one JSON object.
+In an emulated two-node machine, the memory of five guests is brought to node 0 and that of one to
+node 1, while the kernel places their CPUs. One of these follows, each on a freshly
+thawed machine: nothing, the kernel's automatic NUMA balancing, numad as a daemon, our agent.
+Recorded over the same time are guests per node (by most of their bytes), the remote share of DRAM
+accesses (perf), the guests' passes, the CPU time that each way spent and the bytes that the kernel
+migrated. A plot is written to build/balance. How soon each reacts says nothing about hardware:
+emulation is slow, and so are its ticks. The guests want 3.6 CPUs: nothing else may run on the host
+during that time. The last line of output is one JSON object.
 
 examples:
   make bench-balance                                 about half an hour
@@ -64,12 +64,12 @@ class Host:
     machine: Any
 
     def __post_init__(self):
-        """Offer what a lab does."""
+        """Provide what a lab provides."""
         self.run, self.guests = self.machine.run, Guests(self.machine)
 
 
 def begin(way, host):
-    """Set going what is to balance; return our Agent if it is that."""
+    """Start what is to balance; return our Agent if it is that."""
     host.run(f'sysctl -q kernel.numa_balancing={int(way == "kernel")}')
     if way == 'numad':
         host.run('rm -f /var/run/numad.pid; numad')
@@ -82,13 +82,13 @@ def begin(way, host):
 
 
 def numbers(host):
-    """Return (CPU ticks of what balances, system ticks of the guests, pages migrated)."""
+    """Return (CPU ticks of the balancing, system ticks of the guests, pages migrated)."""
     done = host.run(f'{CPU_TIME}; {SYSTEM_TIME}; {MIGRATED}')
     return [int(word) for word in done.stdout.split()]
 
 
 def watch(way, minutes, name):
-    """Return what was seen of one way."""
+    """Return the observations of one way."""
     with scenario.machine_up(name, SHAPE) as machine:
         host = Host(machine)
         host.run('sysctl -q kernel.numa_balancing=0')
@@ -138,7 +138,7 @@ def watch(way, minutes, name):
 
 
 def summarize(run):
-    """Return the row of a way: how it ended, over its last third."""
+    """Return the row of a way: how it ended, averaged over its last third."""
     last = run['windows'][-max(1, len(run['windows']) // 3) :]
     local, remote = (sum(window[kind] for window in last) for kind in ('local', 'remote'))
     return {
@@ -152,7 +152,7 @@ def summarize(run):
 
 
 def draw(runs, path):
-    """Draw the remote share and the passes over time, a line for each way."""
+    """Draw the remote share and the passes over time, one line for each way."""
     import matplotlib
 
     matplotlib.use('Agg')
@@ -188,13 +188,20 @@ def draw(runs, path):
 def parse_args(argv):
     """Parse the command line."""
     parser = command.parser('tests.bench.bench_balance', __doc__)
-    parser.add_argument('--minutes', type=float, default=5.0, help='of each way (default 5)')
-    parser.add_argument('--only', default=','.join(TITLES), metavar='WAY,…', help='of %(default)s')
+    parser.add_argument(
+        '--minutes', type=float, default=5.0, help='duration of each way (default 5)'
+    )
+    parser.add_argument(
+        '--only',
+        default=','.join(TITLES),
+        metavar='WAY,…',
+        help='run only these ways, of %(default)s',
+    )
     parser.add_argument(
         '--out',
         type=pathlib.Path,
         default=pathlib.Path('build/balance'),
-        help='for plot and JSON (default %(default)s)',
+        help='directory for plot and JSON (default %(default)s)',
     )
     return parser.parse_args(argv)
 

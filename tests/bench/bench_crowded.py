@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crowd an emulated host, and compare the work done floating, pinned for good, and with us.
+"""Crowd an emulated host, and compare the work done floating, pinned, and with the agent.
 
-Twelve guests of one vCPU each on four CPUs of two nodes, of which four want all of a CPU, four
-some and four little, started in a shuffled order. The same guests work three ways, one after the
-other: held for good to the nodes that the hook gave them at their start, which knew nothing of
-their load; floating over all CPUs; and as the agent has placed them. It is stopped while their
-work is counted: a tick takes a second in emulation, and a few milliseconds outside of it
-(make bench-agent). Their work is the instructions that they execute in the same time, read from
-outside of the machine; memory that is remote costs nothing in emulation. Each vCPU of the machine
-is held to a pace below its share of the real CPUs, without which a CPU would run faster because
-others idle.
+Twelve guests of one vCPU each run on four CPUs of two nodes: four want all of a CPU, four some and
+four little, started in a shuffled order. The same guests work in three ways, one after the other:
+permanently held to the nodes that the hook gave them at their start, without knowing their load;
+floating over all CPUs; and as the agent has placed them. The agent is stopped while their work is
+counted, because a tick takes a second in emulation, but a few milliseconds outside of it (make
+bench-agent). Their work is the number of instructions that they execute in the same time, read
+from outside of the machine; remote memory costs nothing in emulation. Each vCPU of the machine is
+held to a pace below its share of the real CPUs; otherwise, a CPU would run faster because others
+idle.
 The last line of output is one JSON object.
 
 examples:
@@ -37,7 +37,7 @@ from machine.vm import MachineGone  # noqa: E402
 from tests.bench import command  # noqa: E402
 from tests.lab.demo import scenario  # noqa: E402
 
-#: Floating is measured twice: the two differ by the error of measurement.
+#: Floating is measured twice: the two results differ by the error of measurement.
 AGAIN = 'floating again'
 RATIOS = (('ours', 'static'), ('ours', 'floating'), (AGAIN, 'floating'))
 DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
@@ -45,7 +45,7 @@ PACE = 20_000_000  # instructions per second of each vCPU
 WINDOW_S = 12
 #: A tick takes some seconds at that pace.
 INTERVAL_S, SETTLE_INTERVALS = 20, 3
-#: QEMU ends by itself now and then; then the order begins again on another one.
+#: QEMU occasionally ends by itself; the order then starts again on another machine.
 MACHINES = 4
 
 
@@ -81,7 +81,7 @@ def one_order(lab, duties):
     agent = Agent(lab, INTERVAL_S)
     with lab.guests.frozen():
         agent.start(rebalance='on')
-    lab.machine.pace(PACE)  # it is to see the host that the guests will have
+    lab.machine.pace(PACE)  # it must see the host that the guests will have
     agent.after(SETTLE_INTERVALS, every_s=INTERVAL_S / 2)
     lab.machine.pace(0)
     with lab.guests.frozen():
@@ -109,7 +109,7 @@ def work(lab):
 
 
 def executed(lab):
-    """Return the instructions that guests have executed on any CPU."""
+    """Return the number of instructions that guests have executed on any CPU."""
     return sum(cpu['guest_instructions'] for cpu in lab.machine.counts())
 
 
@@ -117,7 +117,7 @@ def parse_args(argv):
     """Parse the command line."""
     parser = command.parser('tests.bench.bench_crowded', __doc__)
     parser.add_argument('--orders', type=int, default=10, help='shuffled orders (default 10)')
-    parser.add_argument('--seed', type=int, default=1, help='of the orders (default 1)')
+    parser.add_argument('--seed', type=int, default=1, help='seed of the orders (default 1)')
     return parser.parse_args(argv)
 
 
@@ -155,7 +155,7 @@ def main(argv=None):
     }
     means = {}
     for name, each in ratios.items():
-        # Two standard errors of the mean; nothing is known of a single order's.
+        # Two standard errors of the mean; the error of a single order is not known.
         likely = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
         means[name] = [round(statistics.mean(each), 4), round(likely, 4)]
         print(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the hook's whole process beside a bare interpreter, in pairs.
+"""Measure the hook's whole process compared with a bare interpreter, in pairs.
 
     python -m tests.bench.bench_hook [--runs 30]
 
-Prints the median of each operation, what each import costs, and as its last line a
-JSON object with the worst operation's ratio.
+Prints the median of each operation, the cost of each import and, as its last line, a JSON object
+with the worst operation's ratio.
 """
 
 import argparse
@@ -30,7 +30,7 @@ STARTING = 100
 
 
 def main():
-    """Run the benchmark; return 1 when the hook costs more than it may."""
+    """Run the benchmark; return 1 if the hook costs more than it may."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--runs', type=int, default=30, help='pairs per operation')
     runs = parser.parse_args().runs
@@ -80,7 +80,7 @@ def compile_for_interpreter():
 
 
 def prepare(root):
-    """Make a host of two nodes with 20 guests and one that starts."""
+    """Make a host of two nodes with 20 guests and one more that starts."""
     host = hosts.FakeHost(root)
     path = script.write_script(root + '/qemu', root)
     for number in range(20):
@@ -92,7 +92,7 @@ def prepare(root):
 
 
 def publish(root):
-    """Publish what was measured, as the agent does: it is what a start is decided by."""
+    """Publish measurements as the agent does: the hook bases its decision on them."""
     load = model.NodeLoad(1.0, 10**9, 10**11)
     pool_loads.write(
         root + '/run/nova-numa-pmc',
@@ -108,7 +108,7 @@ def publish(root):
 def measure(host, path, operation, runs):
     """Return the medians of ``runs`` interleaved pairs: hook [s], bare [s], their ratio.
 
-    The ratio is taken within each pair: what else the machine does drifts over the runs.
+    The ratio is computed within each pair, because other load on the machine drifts over the runs.
     """
     hook_s, bare_s = [], []
     xml = hosts.domain_xml(STARTING)
@@ -131,7 +131,7 @@ def measure(host, path, operation, runs):
 
 
 def adopt_orphans():
-    """Become the parent of what the hook leaves behind, so that it can be waited for (Linux)."""
+    """Become the parent of the processes that the hook leaves behind, to wait for them (Linux)."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
@@ -145,14 +145,14 @@ def wait_for_early_hold():
 
 
 def timed(work):
-    """Return how long a call takes [s]."""
+    """Return the duration of a call [s]."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def print_imports():
-    """Print the dearest imports of the hook, each without those it imports itself."""
+    """Print the most expensive imports of the hook, each without those that it imports itself."""
     done = subprocess.run(
         [
             hook_files.INTERPRETER,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal hosts under bursts, in simulation: which would be chosen, and why?
+"""Simulate equal hosts under bursts: which would be chosen, and why?
 
-On each host eight guests of 4 vCPUs want all of them an eighth of the time and nothing between:
-of its 16 cores a quarter is wanted. By a snapshot of five seconds once a minute, and by the
-longer horizon after the given hours: in how many decisions between two of them do they differ by
-a step of pressure, and what do the emptiest and the fullest of all read? Then the load of some
-hosts triples: what does the longer horizon read of them, in the mean, after so many minutes?
+On each host, eight guests of 4 vCPUs want all of them an eighth of the time and nothing in
+between: a quarter of its 16 cores is wanted. After the given hours, the benchmark compares a
+snapshot of five seconds once a minute with the longer horizon: in how many decisions do two hosts
+differ by a step of pressure, and what do the emptiest and the fullest of all read? Then the load
+of some hosts triples: what is the mean reading of the longer horizon after so many minutes?
 The last line of output is one JSON object.
 Usage: bench_horizons.py [HOSTS [HOURS]]
 """
@@ -23,12 +23,12 @@ from tests.sim import bursts  # noqa: E402
 #: Mean length of a burst [s].
 BURSTS_S = (20.0, 60.0, 300.0)
 STEP = model.PlacementOptions().pressure_step
-#: The load that triples is seen by so many hosts, after so many minutes.
+#: The tripled load is observed on this many hosts, after this many minutes.
 RISING_HOSTS, RISING_MINUTES = 50, (5, 15, 30, 60)
 
 
 def figures(ratios):
-    """Return what a scheduler would see of so many hosts."""
+    """Return what a scheduler would see of this number of hosts."""
     return {
         'differ': round(bursts.differing(ratios, STEP), 3),
         'emptiest': round(min(ratios), 3),
@@ -65,7 +65,7 @@ def rising(hosts):
 
 
 def main(count=1000, hours=24):
-    """Run the benchmark; return 1 where the longer horizon does not keep what it promises."""
+    """Run the benchmark; return 1 if the longer horizon does not keep its promise."""
     count, hours, told = int(count), int(hours), {}
     print('%d equal hosts of which %.2f is wanted, after %d h' % (count, bursts.TRUE_RATIO, hours))
     for burst_s in BURSTS_S:

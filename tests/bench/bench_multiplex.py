@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what counting in turns costs in accuracy, on this kernel's software events.
+"""Measure the accuracy lost by counting in turns, with this kernel's software events.
 
-Each event is counted twice over the same window of the same child: all the
-time (x_ws, without switching) and in one of several sets that take turns (x_s,
-scaled). Printed is the mean relative error, sum(|x_ws - x_s| / x_ws) / n, of CERN
-openlab's and eBay's decks, and the worst. Software events never run short of
-counters, so this shows the error of the turns alone, not the kernel's cost of
-switching hardware counters. With ``--roles`` the machine's own events are counted:
-as many counters are needed as there are events, and --counters more.
+Each event is counted twice over the same window of the same child: all the time (x_ws, without
+switching) and in one of several sets that take turns (x_s, scaled). The output is the mean
+relative error, sum(|x_ws - x_s| / x_ws) / n, as in CERN openlab's and eBay's decks, and the
+worst. Software events never run out of counters, so this shows only the error of taking turns, not
+the kernel's cost of switching hardware counters. With ``--roles``, the machine's own events are
+counted: that requires as many counters as there are events, plus --counters.
 """
 
 import argparse
@@ -35,7 +34,7 @@ SOFTWARE = tuple(
 
 
 def steady():
-    """Fault pages in and yield, at one pace."""
+    """Cause page faults and yield, at a constant pace."""
     memory = mmap.mmap(-1, 256 * mmap.PAGESIZE)
     while True:
         memory.madvise(mmap.MADV_DONTNEED)
@@ -45,7 +44,7 @@ def steady():
 
 
 def bursty():
-    """Do the same in bursts of a tenth of a second with computing in between."""
+    """Do the same in bursts of a tenth of a second, with computing in between."""
     memory = mmap.mmap(-1, 256 * mmap.PAGESIZE)
     while True:
         until = time.monotonic() + 0.1
@@ -88,7 +87,7 @@ def measure(chosen, work, slice_s, window_s, counters):
 
 
 def errors(pairs):
-    """Return |x_ws - x_s| / x_ws of each event that happened."""
+    """Return |x_ws - x_s| / x_ws for each event that happened."""
     return {
         event.name: abs(alone.value - turned.value) / alone.value
         for event, (alone, turned) in pairs.items()
@@ -101,9 +100,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--window', type=float, default=2.0, help='seconds a run')
+    parser.add_argument('--window', type=float, default=2.0, help='seconds per run')
     parser.add_argument('--counters', type=int, default=1, help='events counted at a time')
-    parser.add_argument('--roles', help='comma-separated: count these of the machine')
+    parser.add_argument('--roles', help="count these of the machine's roles, comma-separated")
     args = parser.parse_args(argv)
     chosen = SOFTWARE
     if args.roles:

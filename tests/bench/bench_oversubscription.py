@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three vCPUs to each core, in simulation: does any guest get less done because of us?
+"""Simulate three vCPUs for each core: does any guest get less done because of the agent?
 
 A third of the guests want all of their vCPUs, a third half of them, a third a tenth, on average:
-from second to second it varies by half. They start in ten shuffled orders and are held to the
-nodes that they were given then (static), float over all cores, or are rebalanced from the static
-places on. Compared is the useful part of the cores that were wanted, within the same order; the
-time that ours needs to settle counts. Errors are two standard errors of the mean difference.
+from second to second, their demand varies by half. They start in ten shuffled orders and are held
+to the nodes that they were given then (static), float over all cores, or are rebalanced, beginning
+with the static places. The useful part of the wanted cores is compared within the same order;
+the time that the agent needs to settle counts. Errors are two standard errors of the mean
+difference.
 
-Floating is idealised: it levels cores from second to second and pays nothing for it, so
-that guests without memory traffic suit it best. `make bench-crowded` does the like in the lab.
+Floating is idealised: it levels cores from second to second without any cost, so that guests
+without memory traffic suit it best. `make bench-crowded` does the same in the lab.
 The last line of output is one JSON object.
 Usage: bench_oversubscription.py [ORDERS [MINUTES]]
 """
@@ -23,19 +24,19 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'
 from tests.sim.loads import Crowded  # noqa: E402
 from tests.sim.policies import Planned, Still  # noqa: E402
 
-#: Guests that reach for memory, as a usual service does: 128 MB/s per core.
+#: Guests that access memory as a usual service does: 128 MB/s per core.
 LINES = 2e6
 SHAPES = {
     '12 guests of 1 vCPU, 2 × 2 cores': dict(guests=12, vcpus=1, cores=2),
     '18 guests of 4 vCPUs, 2 × 12 cores': dict(guests=18, vcpus=4, cores=12),
 }
 SHARES = (0.4, 0.6, 1.0)
-#: Of the cores wanted; what we may be below floating beside the error.
+#: Fraction of the wanted cores by which ours may be lower, in addition to the error.
 FLOATING_SLACK = 0.01
 
 
 def throughputs(scenario):
-    """Return useful ÷ wanted of (floating, static, ours), and our host."""
+    """Return useful ÷ wanted for (floating, static, ours), and our host."""
     hosts = [
         scenario.run(policy, floats)
         for policy, floats in ((Still(), True), (Still(), False), (Planned(), False))
@@ -44,7 +45,7 @@ def throughputs(scenario):
 
 
 def compared(rows, at):
-    """Return (mean, error, least) of ours − another column."""
+    """Return (mean, error, minimum) of ours − another column."""
     over = [row[2] - row[at] for row in rows]
     error = 2 * statistics.stdev(over) / len(over) ** 0.5 if len(over) > 1 else 0.0
     return statistics.mean(over), error, min(over)
@@ -79,7 +80,7 @@ def one_load(orders, minutes, share, lines, shape):
 
 
 def main(orders=10, minutes=15):
-    """Run the benchmark; return 1 where ours does less than the others beyond the error."""
+    """Run the benchmark; return 1 if ours does less than the others beyond the error."""
     orders, minutes = int(orders), int(minutes)
     found, below = {}, []
     for title, shape in SHAPES.items():

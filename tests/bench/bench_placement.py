@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the placement decision with an exact search, and time it.
 
-Random arrivals and departures on small hosts (2 to 4 nodes, up to 12 guests at a
-time, over-committed ones included). In half of the sequences each guest wants 0.5
-cores per vCPU, as the decision assumes; in the other half 0.1 to 1.0, which the
-decision sees only as each node's sum after the start. Compared after every sixth event;
-the figures that count are those after the last one, when departures have done their
-worst. The search knows every demand and may move every guest, the decision places
-each once and does not know what comes; both give a guest the fewest nodes that hold it.
-A search that gives up after 40,000 steps is replaced by a lower bound and counted as
-not proven.
+Random arrivals and departures on small hosts (2 to 4 nodes, up to 12 guests at a time, including
+over-committed hosts). In half of the sequences, each guest wants 0.5 cores per vCPU, as the
+decision assumes; in the other half, 0.1 to 1.0, which the decision sees only as each node's sum
+after the start. They are compared after every sixth event; the figures that count are those after
+the last one, when departures have done their worst. The search knows every demand and may move
+every guest, while the decision places each guest once and does not know what comes; both give a
+guest the fewest nodes that hold it. A search that gives up after 40,000 steps is replaced by a
+lower bound and counted as not proven.
 
-Loss [cores]: what is wanted and not there, plus the distance of guests that span
-nodes (2 million lines per core-second, 60 ns for each 10 of SLIT distance).
+Loss [cores]: demand that is not served, plus the cost of distance for guests that span nodes
+(2 million lines per core-second, 60 ns for each 10 of SLIT distance).
 A host of 24 L3 caches is compared decision by decision (many_caches.py).
 The last line of output is one JSON object. Usage: bench_placement.py [SEQUENCES [SEED]]
 """
@@ -39,12 +38,12 @@ from tests.fixtures.hosts import LIMITS, MIB, guest, topology, two_level  # noqa
 
 MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
 PRESSURE_RATIO_MAX = 1.1
-#: On 24 L3 caches: decisions compared, and what 95 of 100 keep to.
+#: With 24 L3 caches: number of decisions compared, and the limits that 95 of 100 keep.
 CACHES_CASES, CACHES_RATIO_MAX, CACHES_US_MAX = 200, 1.05, 2000
 
 
 class Compared(Record):
-    """Pressures, highest first, and cores lost: ours and the search's."""
+    """Pressures, highest first, and cores lost: the decision's and the search's."""
 
     measured: bool
     proven: bool
@@ -56,7 +55,7 @@ class Compared(Record):
 
 
 class Sequence:
-    """A host, the guests on it with their true demand, and their promises."""
+    """A host, its guests with their true demand, and their promises."""
 
     def __init__(self, rng, measured):
         self.rng, self.measured, self.turn = rng, measured, 0
@@ -134,7 +133,7 @@ class Sequence:
             for _, kept, cores in self.running.values()
         )
         guests = [(cores, one.memory_bytes, one.vcpus) for one, _, cores in self.running.values()]
-        # Where a guest found no memory the search need not find it either.
+        # If a guest found no memory, the search does not have to find any either.
         fits = all(kept.mem_nodes for _, kept, _ in self.running.values())
         for_pressure, for_loss = (Search(host, guests, fits) for _ in range(2))
         best, least = for_pressure.pressures(ours), for_loss.loss(lost)
@@ -174,7 +173,7 @@ def ratio(ours, best):
 
 
 def decision_us(count):
-    """Time one decision on a host of so many nodes [µs, median]."""
+    """Measure the duration of one decision on a host with this number of nodes [µs, median]."""
     machine = topology([16] * count, [64 << 30] * count)
     kept = [
         model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
@@ -237,7 +236,7 @@ def report(results):
 
 
 def main(sequences=1000, seed=1):
-    """Run the benchmark; return 1 when a pressure or a time misses its target."""
+    """Run the benchmark; return 1 if a pressure or a time misses its target."""
     figures = report(simulate(int(sequences), seed))
     for count in (2, 8, 64):
         median_us = figures[f'decision_us_{count}_nodes'] = round(decision_us(count), 1)

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the rebalancer's plan, and say how good it is.
+"""Measure the duration and the quality of the rebalancer's plan.
 
-1. 1,000 guests on 8 nodes, badly spread: time of a plan, and the loss that its moves leave
-   beside a bound (demand and traffic perfectly divisible, all memory local).
-2. Small hosts (2 to 4 nodes, 4 to 12 guests) on constant load, until the plan is empty,
-   measured every 5 and every 60 s: loss beside the least that an exact search finds, and
-   bytes moved beside the fewest that lead to an equal loss. Both may put each guest on any
-   one node; neither widens.
-3. A simulated host whose guests change what they want every 2, 10 and 60 minutes: loss +
-   cost of the planner, of floating guests, static pins and a threshold rule.
-4. Three vCPUs to each core, ten loads: throughput beside static pins and floating guests,
+1. 1,000 guests on 8 nodes, badly spread: the time of a plan, and the loss that its moves leave,
+   compared with a bound (demand and traffic perfectly divisible, all memory local).
+2. Small hosts (2 to 4 nodes, 4 to 12 guests) with constant load until the plan is empty,
+   measured every 5 and every 60 s: the loss compared with the least that an exact search finds,
+   and the bytes moved compared with the fewest that lead to an equal loss. Both may put each guest
+   on any one node; neither widens.
+3. A simulated host whose guests change their demand every 2, 10 and 60 minutes: loss + cost of
+   the planner, of floating guests, of static pins and of a threshold rule.
+4. Three vCPUs for each core, ten loads: throughput compared with static pins and floating guests,
    with memory traffic and, which suits floating best, without any.
 
 The simulation is second by second, measured every 5 s with 5 % noise; see tests/sim.
-Times are CPU time of the process, so that other load of the machine does not count; wall
-time is beside them. The last line of output is one JSON object.
+Times are CPU time of the process, so that other load on the machine does not count; wall
+time is printed next to them. The last line of output is one JSON object.
 Usage: bench_rebalance.py [HOSTS [SEEDS [HOURS]]]
 """
 
@@ -38,14 +38,14 @@ from tests.sim.loads import Scenario, total  # noqa: E402
 from tests.sim.policies import Planned, Still, Threshold  # noqa: E402
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
-#: Without what would end the moves early: what counts is where they lead.
+#: Without whatever would end the moves early: what counts is the final state.
 FREE = plan_records.RebalanceOptions(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
-#: Seconds and number of ticks on constant load. At the longer all moves are paid for at once, and
-#: the order is by gain; at the shorter the cheap ones come first, as in operation.
+#: Seconds and number of ticks with constant load. With the longer ticks, all moves have paid at
+#: once, and the order is by gain; with the shorter ones, cheap moves come first, as in operation.
 TICKS = ((5, 400), (60, 200))
 PHASES_S = (120, 600, 3600)
-#: Three vCPUs to each core; what guests reach for is as in 3., or nothing at all, which is
-#: the best case for floating: it then levels CPUs and pays nothing for it.
+#: Three vCPUs for each core; guests' memory accesses are as in 3., or none at all, which is the
+#: best case for floating: it then levels CPUs without any cost.
 SHAPES = {
     '18 guests of 4 vCPUs, 2 × 12 cores': {'guests': 18, 'vcpus': (4,), 'cores': 12},
     'the same without memory traffic': {
@@ -65,7 +65,7 @@ LOADS = ((0.6, 0.7), (0.8, 0.9), (0.95, 1.05), (1.3, 1.4))
 
 
 def say(text):
-    """Show how far it is."""
+    """Show the progress."""
     print(f'  {text}', file=sys.stderr, flush=True)
 
 
@@ -117,7 +117,7 @@ def bound(host):
 
 
 def thousand(ticks=40):
-    """Plan for 1,000 guests, make the moves, and go on."""
+    """Plan for 1,000 guests, make the moves, and continue."""
     host, memory = large_host(random.Random(1)), RebalanceMemory()
     terms = plan_records.RebalanceOptions(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, made, size = [], [], [], 0, 0
@@ -154,7 +154,7 @@ def thousand(ticks=40):
 
 
 def small_host(rng):
-    """Draw a host of 2 to 4 nodes; in half of them bandwidth counts."""
+    """Draw a host of 2 to 4 nodes; in half of the cases, bandwidth counts."""
     count = rng.randint(2, 4)
     cores = [rng.choice((4, 8, 12))] * count
     if rng.random() < 0.4:
@@ -190,7 +190,7 @@ def small_host(rng):
 
 
 def against_exact(hosts, seed=1):
-    """Compare where plans lead on small hosts with the exact optimum, at both ticks."""
+    """Compare the final state of plans on small hosts with the exact optimum, for both ticks."""
     rows, unproven = [], 0
     for at in range(hosts):
         ends = []
@@ -225,9 +225,9 @@ def against_exact(hosts, seed=1):
 
 
 def _compared(lost, size, least, fewest):
-    """Return (excess, ratio, bytes / fewest; None where the loss is not equal)."""
+    """Return (excess, ratio, bytes / fewest, which is None if the loss is not equal)."""
     excess = max(0.0, lost - least)
-    # Below what counts as a gain, a ratio says nothing.
+    # Below what counts as a gain, a ratio is meaningless.
     ratio = 1.0 if excess <= FREE.min_gain_cores else lost / max(least, FREE.min_gain_cores)
     equal = excess <= max(EQUAL_CORES, EQUAL_RATIO * least)
     return excess, ratio, size / fewest if equal and fewest and fewest <= size else None
@@ -264,7 +264,7 @@ def policies():
 
 
 def phases(seeds, hours):
-    """Compare policies while what guests want changes."""
+    """Compare policies while guests' demand changes."""
     found = {}
     print(
         f'{"loss + cost [core-seconds]":28}{"loss":>10}{"cost":>9}{"sum":>10}{"moves":>8}'
@@ -298,7 +298,7 @@ def phases(seeds, hours):
 
 
 def over_subscribed(seeds, hours):
-    """Compare throughput with three times more vCPUs than cores."""
+    """Compare the throughput with three times more vCPUs than cores."""
     found = {}
     for title, shape in SHAPES.items():
         print(
@@ -333,7 +333,7 @@ def over_subscribed(seeds, hours):
 
 
 def _throughput(scenario):
-    """Return useful / wanted of floating, static, planned; changes and moves of the last."""
+    """Return useful / wanted of floating, static and planned; changes and moves of the last."""
     floating, static, planned = (
         scenario.run(policy, floats) for name, policy, floats in policies() if name != 'threshold'
     )
@@ -345,7 +345,7 @@ def _throughput(scenario):
 
 
 def main(hosts=100, seeds=5, hours=2):
-    """Run the benchmark; return 1 when time or median loss miss their targets."""
+    """Run the benchmark; return 1 if the time or the median loss misses its target."""
     hosts, seeds, hours = int(hosts), int(seeds), float(hours)
     figures = thousand()
     figures.update(against_exact(hosts))

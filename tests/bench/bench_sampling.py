@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what sampling costs: CPU time, descriptors, and the slow-down of context switches.
+"""Measure the cost of sampling: CPU time, descriptors, and the slow-down of context switches.
 
-Counted are 4 events on each guest (of 4 vCPUs) and on each of 64 CPUs, as counters alone by
-vCPU thread and by control group, in a whole sample (status files, threads' times, memory by
-node, counters, and what follows from them), and by ``perf stat`` on the same control groups,
-CPUs and events, in groups of 4 and at the same rate, one after the other. Machines with fewer
-CPUs open the CPUs' events several times on each, for all alike. Threads of guests wake up
-between two samples; in some guests two of them switch all the time.
+Four events are counted on each guest (of 4 vCPUs) and on each of 64 CPUs: as counters alone by
+vCPU thread and by control group; in a whole sample (status files, threads' times, memory by node,
+counters, and what follows from them); and by ``perf stat`` on the same control groups, CPUs and
+events, in groups of 4 and at the same rate, one after the other. Machines with fewer CPUs open the
+CPUs' events several times on each, in all cases. Threads of guests wake up between two samples; in
+some guests, two of them switch all the time.
 
-The events are the kernel's own: switching those costs less than switching hardware's registers,
-and on 64 real CPUs more are read through an interrupt of another CPU. The figures are lower
+The events are the kernel's own: switching those costs less than switching hardware registers, and
+on 64 real CPUs, more of them are read through an interrupt of another CPU. The figures are lower
 bounds. The last line is JSON.
 """
 
@@ -53,15 +53,15 @@ LOWER_BOUND = (
 
 
 def perf_events():
-    """Return the events as perf takes them, as one group."""
+    """Return the events as perf expects them, as one group."""
     return '{%s}' % ','.join(event.name for event in EVENTS)
 
 
 class Counting:
-    """Counters alone on guests and CPUs, read and differenced."""
+    """Counters alone on guests and CPUs, read and subtracted."""
 
     def __init__(self, wanted, copies):
-        """Count what is wanted, {guest: {key: (target, events)}}, and all CPUs copies times."""
+        """Count {guest: {key: (target, events)}}, and all CPUs this number of times."""
         self._wanted = wanted
         self._cpus = {
             cpu: {copy: (perf_event.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
@@ -69,7 +69,7 @@ class Counting:
         self._owners = owner_counters.OwnerCounters(), owner_counters.OwnerCounters()
 
     def sample(self):
-        """Open what is not open, read, difference.
+        """Open what is not open, read, and subtract.
 
         :raises CounterError: something cannot be counted
         """
@@ -79,13 +79,13 @@ class Counting:
                 raise exceptions.CounterError(problems[0])
 
     def close(self):
-        """Close all."""
+        """Close all counters."""
         for owners in self._owners:
             owners.close()
 
 
 def by_thread(guests):
-    """Return what to count of guests by thread."""
+    """Return what to count for guests by thread."""
     return {
         guest.pid: {tid: (perf_event.thread(tid), EVENTS) for tid in guest.tids}
         for guest in guests
@@ -93,14 +93,14 @@ def by_thread(guests):
 
 
 def by_group(directories):
-    """Return what to count of control groups."""
+    """Return what to count for control groups."""
     return {
         path: {cpu: (perf_event.cgroup(path, cpu), EVENTS) for cpu in CPUS} for path in directories
     }
 
 
 class WholeSample:
-    """What the agent does at each tick, and the CPUs that this host lacks."""
+    """The agent's work at each tick, plus the CPUs that this host lacks."""
 
     def __init__(self, root, copies, interval_s):
         self._sampler = sampling.Sampler(
@@ -123,20 +123,20 @@ class WholeSample:
         self._more_cpus.sample()
 
     def close(self):
-        """Close all."""
+        """Close all counters."""
         self._sampler.close()
         self._more_cpus.close()
 
 
 def timed(function):
-    """Return the CPU seconds of a call."""
+    """Return the CPU seconds that a call takes."""
     began = time.thread_time()
     function()
     return time.thread_time() - began
 
 
 def measure(number, options, copies):
-    """Return {way: {descriptors, open_s, sample_s}} of so many guests; a way may be absent."""
+    """Return {way: {descriptors, open_s, sample_s}} for a number of guests; ways may be absent."""
     say('%d guests' % number)
     found = {}
     with (
@@ -168,9 +168,9 @@ def measure(number, options, copies):
 
 
 def rounds_of(one, options):
-    """Return what a way of ours costs.
+    """Return the cost of one of our ways.
 
-    It is the mean: memory is read at every third sample.
+    It is a mean, because memory is read at every third sample.
     """
     before = descriptors()
     open_s = timed(one.sample)
@@ -186,7 +186,7 @@ def rounds_of(one, options):
 
 
 def rounds_of_perf(commands, options):
-    """Return what perf costs."""
+    """Return the cost of perf."""
     with perf_stat.running(commands, options.gap) as beside:
         before = beside.mark()
         time.sleep(options.rounds * options.gap)
@@ -198,12 +198,12 @@ def rounds_of_perf(commands, options):
 
 
 def descriptors():
-    """Return how many descriptors this process has open."""
+    """Return the number of descriptors that this process has open."""
     return len(os.listdir('/proc/self/fd'))
 
 
 def relative(directories):
-    """Return control groups as perf takes them."""
+    """Return control groups in the form that perf expects."""
     mount = running_guests.mount_of('perf_event')
     return ','.join(os.path.relpath(path, mount) for path in directories)
 
@@ -253,12 +253,12 @@ def slow_down(options):
 
 
 def say(text):
-    """Tell how far it is."""
+    """Print the progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(number, found, interval_s):
-    """Print the rows of so many guests."""
+    """Print the rows for this number of guests."""
     for way, one in found.items():
         print(
             '%7d  %-17s %11d %9s %9.2f ms %8.3f %%'
@@ -275,7 +275,7 @@ def show(number, found, interval_s):
 
 
 def summary(options, table, load, times, copies):
-    """Return what is printed as JSON."""
+    """Return the printed results as JSON."""
     found = {
         'machine': machine(),
         'kernel': platform.release(),
@@ -318,7 +318,7 @@ def machine():
 
 
 def allow_descriptors(number):
-    """Raise the limit of descriptors as far as may be needed or allowed."""
+    """Raise the limit of descriptors as far as is needed or allowed."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(number, hard),) * 2)
@@ -336,25 +336,35 @@ def parse(argv):
         '--interval',
         type=float,
         default=5.0,
-        help='seconds between samples, of which a share of a core is printed',
+        help='seconds between samples for which the share of a core is printed',
     )
     parser.add_argument(
-        '--gap', type=float, default=0.5, help='seconds between samples here, to be done sooner'
+        '--gap',
+        type=float,
+        default=0.5,
+        help='actual seconds between samples, shorter to save time',
     )
-    parser.add_argument('--rounds', type=int, default=9, help='samples; best a multiple of 3')
+    parser.add_argument(
+        '--rounds', type=int, default=9, help='number of samples, preferably a multiple of 3'
+    )
     parser.add_argument(
         '--switching', type=int, default=4, help='guests in which two threads switch all the time'
     )
-    parser.add_argument('--repeats', type=int, default=7, help='of the slow-down')
-    parser.add_argument('--window', type=float, default=0.3, help='seconds of each of those')
+    parser.add_argument('--repeats', type=int, default=7, help='measurements of the slow-down')
     parser.add_argument(
-        '--others', type=int, default=50, help='control groups counted beside those that switch'
+        '--window', type=float, default=0.3, help='seconds of each of these measurements'
+    )
+    parser.add_argument(
+        '--others',
+        type=int,
+        default=50,
+        help='control groups counted in addition to those that switch',
     )
     parser.add_argument(
         '--no-perf',
         dest='perf',
         action='store_false',
-        help='do without perf even where it is installed',
+        help='do not use perf even if it is installed',
     )
     options = parser.parse_args(argv)
     options.perf = options.perf and perf_stat.there()

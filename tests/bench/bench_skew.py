@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweep how much less memory node 0 has free, and count where numad and we put six guests.
+"""Vary how much less memory node 0 has free, and count where numad and we put six guests.
 
-In an emulated two-node machine, real numad (`numad -w`, as libvirt asks it for
-placement='auto') and our decision, on the machine's live sysfs, are asked for the same six
-guests of 200 to 400 MiB, one after the other, in shuffled orders. After each answer the
-memory that a guest has touched by then (QEMU's 20 MiB and 12 % of its own) is really taken
-on the named node. The last line of output is one JSON object.
+In an emulated two-node machine, real numad (`numad -w`, as libvirt calls it for placement='auto')
+and our decision, based on the machine's live sysfs, are asked about the same six guests of 200 to
+400 MiB, one after the other, in shuffled orders. After each answer, the memory that a guest has
+touched by then (QEMU's 20 MiB and 12 % of its own) is actually allocated on the chosen node. The
+last line of output is one JSON object.
 
 examples:
   make bench-skew                                     about 10 minutes: numad sleeps 2 s
@@ -42,14 +42,14 @@ def say(line):
 
 
 def spread(answers, nodes=2):
-    """Write answers as '4:2'; a guest that was given several nodes is counted apart: '2:3+1'."""
+    """Format answers as '4:2'; guests that were given several nodes are separate: '2:3+1'."""
     alone = [sum(answer == [node] for answer in answers) for node in range(nodes)]
     several = sum(len(answer) != 1 for answer in answers)
     return ':'.join(map(str, alone)) + (f'+{several}' if several else '')
 
 
 def is_even(answers, nodes=2):
-    """Say whether each guest has one node, and no node two guests more than another."""
+    """Return whether each guest has one node, and no node has two guests more than another."""
     return all(len(answer) == 1 for answer in answers) and report.even(
         [sum(answer == [node] for answer in answers) for node in range(nodes)]
     )
@@ -69,7 +69,7 @@ def summarize(lines):
 
 
 def ask(skews_mib, orders, name):
-    """Ask numad and our decision inside a machine; yield a dict for each skew and order."""
+    """Ask numad and our decision in a machine; yield a dict for each skew and order."""
     with scenario.machine_up(name, scenario.Plan().shape) as machine:
         machine.run('sysctl -q kernel.numa_balancing=0')
         machine.push([LAB / 'inside/labskew.py'], LAB_DIR)
@@ -92,7 +92,7 @@ def ask(skews_mib, orders, name):
 
 
 def start_real(skews_mib, orders, name):
-    """Start libvirt's guests both ways; yield as :func:`ask` does, by where their bytes lie."""
+    """Start libvirt's guests both ways; yield as :func:`ask`, based on where their bytes are."""
     say(f'about {len(skews_mib) * len(orders) * 2 * REAL_START_S // 60} minutes')
     steps = scenario.Steps(lambda line: None)
     for skew_mib in skews_mib:
@@ -126,7 +126,7 @@ def parse_args(argv):
         help='default ' + ','.join(map(str, SKEWS_MIB)),
     )
     add('--orders', type=int, default=10, metavar='N', help='shuffled orders (default 10)')
-    add('--seed', type=int, default=1, help='of the orders (default 1)')
+    add('--seed', type=int, default=1, help='seed of the orders (default 1)')
     add(
         '--guests',
         choices=('asked', 'real'),
@@ -137,7 +137,7 @@ def parse_args(argv):
 
 
 def main(argv=None):
-    """Run the sweep; return 0 if ours were even each time."""
+    """Run the sweep; return 0 if ours were even every time."""
     args, began = parse_args(argv), time.monotonic()
     real = args.guests == 'real'
     shuffled = random.Random(args.seed)

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the weigher beside Nova's MetricsWeigher and the filter beside its NUMATopologyFilter.
+"""Time the weigher and Nova's MetricsWeigher, and the filter and Nova's NUMATopologyFilter.
 
-On the same hosts in one run, for 100, 1,000 and 10,000 of them: HostStates made from their
-JSON as the scheduler does, with 50 instances each, anew for each round, so that nothing that
-is kept from before counts. Both sides take turns in each round; the figures are medians over
-the rounds, or their least where something else disturbs.
+On the same hosts in one run, for 100, 1,000 and 10,000 of them: HostStates are made from their
+JSON as the scheduler does, with 50 instances each, and made again for each round, so that nothing
+kept from earlier rounds counts. Both sides take turns in each round; the figures are medians over
+the rounds, or minima where other load interferes.
 
-Decoding counts on both sides: ours is within ``weigh_objects`` and the filter; Nova's, of
-JSON to a MonitorMetricList, is reported beside: of both monitors' metrics (``from_json``), as
-both weighers read them here, and of our monitor's or virt_driver's alone. What a request costs
-with us alone is ``added``: our metrics decoded, our filter, then our weigher; with MetricsWeigher
-alone ``metrics_added``. MetricsWeigher reads one metric. The filter runs before the weigher,
-which then finds the answers that the filter got (``weigher_after_filter``);
-``weigher_new_guests`` is the weigher where every host got two guests since it was measured,
-``weigher_turnover`` where one left besides.
+Decoding counts on both sides: ours is within ``weigh_objects`` and the filter; Nova's, of JSON to
+a MonitorMetricList, is reported separately: for both monitors' metrics (``from_json``), as both
+weighers read them here, and for our monitor's or virt_driver's alone. The cost of a request with
+only our package is ``added``: our metrics decoded, our filter, then our weigher; with
+MetricsWeigher alone, it is ``metrics_added``. MetricsWeigher reads one metric. The filter runs
+before the weigher, which then finds the answers that the filter got (``weigher_after_filter``);
+``weigher_new_guests`` is the weigher if every host got two guests since it was measured, and
+``weigher_turnover`` if, in addition, one left.
 
-``shadow_line_share`` is what the line of shadow mode costs of Nova's own filtering and weighing
-of a request among 1,000 hosts (``SchedulerManager._get_sorted_hosts``, with all weighers, and
-filters that need no database): what the weigher takes longer in shadow mode than in mode on, in
-pairs, each mode first in every other one, over what the whole takes in mode on. The line is
-formatted and written to /dev/null. The rest of a request, reading its hosts from the database, is
-left out, so that the share of all of it is smaller.
+``shadow_line_share`` is the cost of the line of shadow mode, relative to Nova's own filtering and
+weighing of a request among 1,000 hosts (``SchedulerManager._get_sorted_hosts``, with all weighers,
+and filters that need no database): the additional time of the weigher in shadow mode compared with
+mode on, in pairs, with each mode first in every other pair, divided by the time of the whole in
+mode on. The line is formatted and written to /dev/null. The rest of a request, reading its hosts
+from the database, is left out, so the share of a complete request is smaller.
 
 The last line of output is one JSON object. Usage: bench_weigher.py [ROUNDS]
 """
@@ -55,7 +55,7 @@ from tests.bench import nova_hosts  # noqa: E402
 SIZES = (100, 1000, 10000)
 RATIO_MAX, FILTER_RATIO_MAX = 2.0, 0.1
 SHADOW_HOSTS, SHADOW_PAIRS, SHADOW_SHARE_MAX = 1000, 15, 0.01
-#: Of Nova's default filters those that need no database, and ours where the guide puts it.
+#: Those of Nova's default filters that need no database, and ours where the guide puts it.
 FILTERS = (
     compute_capabilities_filter.ComputeCapabilitiesFilter,
     image_props_filter.ImagePropertiesFilter,
@@ -67,7 +67,7 @@ FILTERS = (
 
 
 def timed_us(work, hosts):
-    """Return what ``work()`` takes per host [µs]."""
+    """Return the time that ``work()`` takes per host [µs]."""
     gc.collect()
     start = time.thread_time_ns()
     work()
@@ -75,7 +75,7 @@ def timed_us(work, hosts):
 
 
 def round_of(rows, spec, turn, sides):
-    """Time each side on HostStates made anew, in turning order.
+    """Measure each side on fresh HostStates, in alternating order.
 
     :param sides: {name: function of (host states, spec)}
     """
@@ -88,7 +88,7 @@ def round_of(rows, spec, turn, sides):
 
 
 def sides():
-    """Make the four contestants, and the weigher with what it may find or have to add."""
+    """Make the four contestants, and the weigher with what it may find or has to add."""
     ours, theirs = weigher.NUMAPressureWeigher(), metrics_weigher.MetricsWeigher()
     our_filter = pressure_filter.NUMAPressureFilter()
     their_filter = numa_topology_filter.NUMATopologyFilter()
@@ -127,7 +127,7 @@ def sides():
 
 
 def measure(count, rounds):
-    """Return medians for so many hosts [µs per host]."""
+    """Return the medians for this number of hosts [µs per host]."""
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
     contestants, besides = sides()
     times = [round_of(rows, spec, turn, contestants) for turn in range(rounds)]
@@ -152,7 +152,7 @@ def measure(count, rounds):
 
 
 class TimedWeigher(weigher.NUMAPressureWeigher):
-    """Ours, with what it took last [ns]."""
+    """Our weigher, which records the time that it took last [ns]."""
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         start = time.thread_time_ns()
@@ -177,7 +177,7 @@ def scheduler():
 
 
 def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
-    """Return what the shadow line costs, and of what."""
+    """Return the cost of the shadow line, and of the work that it is compared with."""
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
     scheduling, ours = scheduler()
     log = logging.getLogger('nova_numa_pmc')
@@ -210,7 +210,7 @@ def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
 
 
 class Lines(logging.StreamHandler):
-    """Write lines, and know the longest."""
+    """A handler that writes lines and remembers the length of the longest."""
 
     bytes_max = 0
 
@@ -220,7 +220,7 @@ class Lines(logging.StreamHandler):
 
 
 def _only(prefix, column):
-    """Return a column's JSON with the metrics of one monitor."""
+    """Return a column's JSON with only the metrics of one monitor."""
     return json.dumps([each for each in json.loads(column) if each['name'].startswith(prefix)])
 
 
@@ -231,7 +231,7 @@ def _decode(columns):
 
 
 def main(rounds=9):
-    """Run the benchmark; return 1 when a target is missed."""
+    """Run the benchmark; return 1 if a target is missed."""
     nova.conf.CONF([], project='nova', default_config_files=[])
     nova.conf.CONF.set_override('weight_setting', ['cpu.percent=-1.0'], group='metrics')
     figures = {

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least burden that any division of guests over single nodes has, and its fewest bytes.
+"""The least burden of any division of guests among single nodes, and its fewest bytes.
 
-Branch and bound over every guest's place: each node with its memory, or as it is. The
+Branch and bound over every guest's place: each node, with its memory there, or unchanged. The
 burden (loss and crowding) is the planner's own definition; its loss is tested against
 ``core/pressure.py`` elsewhere.
 """
 
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 
-#: Losses are equal within this part, or this many cores.
+#: Losses are equal if they differ by at most this fraction, or by this number of cores.
 EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02
 
 
 class Search:
-    """One search; ``proven`` tells whether it was finished within its budget."""
+    """A search; ``proven`` says whether it was finished within its budget."""
 
     def __init__(self, situation, terms, budget=60000):
         self.host_model = HostModel(situation, terms)
@@ -44,7 +44,7 @@ class Search:
         return self.expanded < self.budget
 
     def _options(self, guest):
-        """List (effect, bytes, {position: promise}); as it is first."""
+        """List (effect, bytes, {position: promise}); the unchanged place comes first."""
         found = [(guest.effect, 0, guest.promise)]
         for n in self.host_model.positions_with_cpus:
             place = Place((n,), self.host_model.memory_at[n])
@@ -80,7 +80,7 @@ class Search:
             self._give_back(option)
 
     def fewest_bytes(self, loss, known):
-        """Return the fewest bytes that lead to this loss or an equal one, at most ``known``."""
+        """Return the fewest bytes that lead to this or an equal loss, at most ``known``."""
         self.limit = loss + max(EQUAL_CORES, EQUAL_RATIO * loss)
         self.fewest, self.expanded = known, 0
         self._spend(0, 0)
@@ -117,7 +117,7 @@ class Search:
             self.host_model.promised[n] -= amount
 
     def _bound(self, at):
-        """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
+        """Return a bound: what is placed keeps its loss, and the rest fills what is idle."""
         waiting, distance, queueing, crowding = self.host_loss.by_cause()
         idle = sum(
             max(0.0, cores - demand)

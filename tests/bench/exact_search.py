@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best that any placement could reach on a small host, by branch and bound.
+"""The best possible placement on a small host, by branch and bound.
 
-It may move every guest freely and knows every demand, so it is a bound that no
-decision at a guest's start can beat.
+It may move every guest freely and knows every demand, so it is a bound that no decision at a
+guest's start can beat.
 """
 
-#: A local line's latency and each SLIT step of 10 beyond [s]; lines per core-second.
+#: Latency of a local line and of each SLIT step of 10 beyond [s]; lines per core-second.
 STEP_SECONDS, LINES_PER_CORE_SEC = 60e-9, 2e6
 
 
 class Host:
-    """What the search needs of a host: cores, bytes and distances by position."""
+    """The search's input about a host: cores, bytes and distances by position."""
 
     def __init__(self, cores, threads, capacity_bytes, distances):
         self.cores, self.threads = cores, threads
@@ -21,11 +21,11 @@ class Host:
         return sorted((d / c for d, c in zip(demand, self.cores)), reverse=True)
 
     def waiting(self, demand):
-        """Return the cores that are wanted and not there."""
+        """Return the cores that are wanted but not available."""
         return sum(max(0.0, d - c) for d, c in zip(demand, self.cores))
 
     def shares(self, nodes):
-        """Divide a guest over nodes in proportion to their cores."""
+        """Divide a guest among nodes in proportion to their cores."""
         total = sum(self.cores[at] for at in nodes)
         return [(at, self.cores[at] / total) for at in nodes]
 
@@ -40,14 +40,14 @@ class Host:
 
 
 class Search:
-    """One search; ``expanded`` counts its steps, ``proven`` whether it was finished."""
+    """A search; ``expanded`` counts its steps, ``proven`` says whether it was finished."""
 
     def __init__(self, host, guests, memory_counts, budget=40000):
         """Prepare a search.
 
         :param guests: list of (cores wanted, bytes, vCPUs); the largest are placed first
-        :param memory_counts: whether each guest's memory has to fit
-        :param budget: steps after which it gives up
+        :param memory_counts: whether each guest's memory must fit
+        :param budget: number of steps after which it gives up
         """
         self.host, self.budget, self.expanded = host, budget, 0
         self.guests = sorted(guests, reverse=True)
@@ -60,7 +60,7 @@ class Search:
         return self.expanded < self.budget
 
     def _options(self, guest):
-        """List the sets that a guest may have by the decision's own rule: the smallest."""
+        """List the sets that a guest may have by the decision's own rule: the smallest ones."""
         host, (_, size, vcpus) = self.host, guest
         count = len(host.cores)
         sets = [
@@ -76,7 +76,7 @@ class Search:
         return [nodes for nodes in holding if len(nodes) == fewest]
 
     def pressures(self, best):
-        """Return the lowest sorted pressures that can be had, at most ``best``.
+        """Return the lowest possible sorted pressures, at most ``best``.
 
         A search that gives up returns those of a perfectly divisible load, which are lower.
         """
@@ -91,7 +91,7 @@ class Search:
         return found if self.proven else self._level([0.0] * len(self.host.cores), self.left[0])
 
     def loss(self, best):
-        """Return the least loss [cores] that can be had, at most ``best``; as above."""
+        """Return the lowest possible loss [cores], at most ``best``; likewise."""
         floor = max(0.0, self.left[0] - sum(self.host.cores))
         found = self._descend(
             0,
@@ -125,13 +125,13 @@ class Search:
                 then[n] += cores * share
             if len(nodes) == 1:
                 room[nodes[0]] -= size
-            else:  # how it divides is left open: the result stays a bound
+            else:  # the division is left open, so the result stays a bound
                 lost += self.host.remote(cores, nodes)
             best = self._descend(at + 1, then, room, lost, best, bound)
         return best
 
     def _level(self, demand, left):
-        """Pour what is left like water: no division of it has lower sorted pressures."""
+        """Distribute the rest like water: no other division has lower sorted pressures."""
         host = self.host
         order = sorted(range(len(demand)), key=lambda n: demand[n] / host.cores[n])
         poured, cores = left, 0.0
@@ -149,7 +149,7 @@ class Search:
 
 
 def _better(ours, best):
-    """Compare in sequence, forgiving rounding."""
+    """Compare in sequence, tolerating rounding."""
     for a, b in zip(ours, best):
         if abs(a - b) > 1e-9:
             return a < b

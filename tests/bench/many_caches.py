@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of 24 L3 caches: single decisions beside the best of all that could be taken.
+"""A host of 24 L3 caches: single decisions compared with the best of all possible ones.
 
 Two sockets of twelve nodes, each an L3 cache of 8 cores with SMT and 32 GiB.
 
-*Spans*: nodes with controllers of their own, loaded at random. A guest too large for one gets
-one of the smallest sets of nodes that hold it; :func:`exact` tries every set, where the decision
-on such a host looks for some.
+*Spans*: nodes with their own memory controllers, loaded at random. A guest too large for one node
+gets one of the smallest sets of nodes that hold it; :func:`exact` tries every set, while the
+decision on such a host examines only some.
 
-*Caches*: AMD's L3-as-NUMA, a socket's nodes behind the same controllers. Guests come and go; each
-gets a socket, and a cache of it or all. The best is the lowest that the highest pressure of any
-cache could be with the guest on any cache, or on all of a socket.
+*Caches*: AMD's L3-as-NUMA, where a socket's nodes share their memory controllers. Guests come and
+go; each gets a socket, and one of its caches or all. The best decision is the one with the lowest
+possible highest pressure of any cache, with the guest on any cache or on all of a socket.
 
-Times are of the thread's CPU.
+Times are CPU time of the thread.
 """
 
 import random
@@ -24,7 +24,7 @@ from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
 
 SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
-#: Of five nodes there are 42,504 sets.
+#: There are 42,504 sets of five nodes.
 NODES_MAX = 5
 
 
@@ -62,7 +62,7 @@ def drawn(rng):
 
 
 def exact(inputs, limits):
-    """Return the best :class:`ranking.Rank` of all the smallest sets; None: there is none."""
+    """Return the best :class:`ranking.Rank` of all the smallest sets, or None if there is none."""
     threads, free = inputs.threads, [max(0, left) for left in inputs.free_bytes]
     vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
     pressures = [node.demand_cores / node.cores for node in inputs.view.nodes]
@@ -74,8 +74,8 @@ def exact(inputs, limits):
             and sum(threads[at] for at in chosen) >= vcpus
         ]
         if holding:
-            # Nodes are equal, so that the guest adds as much to each: only sets whose highest
-            # pressure is in the lowest step, or below the floor, can be the best.
+            # Nodes are equal, so the guest adds the same to each: only sets whose highest pressure
+            # is in the lowest step, or below the floor, can be the best.
             added = inputs.request.demand_cores / size / CORES
             highest = [max(pressures[at] for at in chosen) + added for chosen in holding]
             least = max(limits.pressure_floor, min(highest)) + limits.pressure_step
@@ -116,7 +116,7 @@ def spans(cases, rng):
 
 
 def caches(cases, rng):
-    """Compare decisions for guests that fit a cache; returns a list of (ratio, µs)."""
+    """Compare decisions for guests that fit a cache; return a list of (ratio, µs)."""
     host, found = shared(), []
     while len(found) < cases:
         kept, fill = {}, rng.uniform(0.2, 2.0) * SOCKETS * CACHES * CORES
@@ -152,7 +152,7 @@ def shared():
 
 
 def start(host, promises, new, turn):
-    """Decide as the hook does; returns the promise."""
+    """Decide as the hook does; return the promise."""
     view = host_view.view(host, promises, LIMITS, rotation=turn)
     request = host_view.request(new, LIMITS)
     placed = placement.place(view, request, LIMITS)
@@ -169,7 +169,7 @@ def places(host):
 
 
 def highest(host, promises):
-    """Return the highest pressure of a cache; a guest with several goes where it is calm."""
+    """Return the highest pressure of a cache; guests with several caches go where it is calm."""
     narrow, socket = [0.0] * len(host.nodes), [0.0] * SOCKETS
     for promise in promises:
         demand = 0.5 * promise.vcpus
@@ -180,12 +180,12 @@ def highest(host, promises):
 
 
 def relative(ours, best):
-    """Return a pressure relative to the best; below the floor all are as good."""
+    """Return a pressure relative to the best; below the floor, all are equally good."""
     return max(LIMITS.pressure_floor, ours) / max(LIMITS.pressure_floor, best)
 
 
 def timed(function, *args):
-    """Return what a function returns, and the CPU time that it took [µs]."""
+    """Return a function's result, and the CPU time that it took [µs]."""
     begun = time.thread_time_ns()
     result = function(*args)
     return result, (time.thread_time_ns() - begun) / 1000

@@ -22,7 +22,7 @@ CELL = '00000000-0000-0000-0000-000000000001'
 
 
 def published(rng, nodes=2, cores=40.0):
-    """Return the publication of a host, at random loads."""
+    """Return the publication of a host, with random loads."""
     views = tuple(
         model.NodeView(
             at,
@@ -100,7 +100,7 @@ def topology_json(nodes=2, cpus=32):
 
 
 def compute_nodes(count, seed=1, instances=50):
-    """Make the database's rows of so many hosts, each with so many instances, just audited."""
+    """Make database rows for this number of hosts and instances on each, just audited."""
     rng, topology, now_s = random.Random(seed), topology_json(), time.time()
     saved = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc)
     return [
@@ -141,7 +141,7 @@ def compute_nodes(count, seed=1, instances=50):
 
 
 def host_states(nodes, instances=50):
-    """Make HostStates anew, as for each request, each with so many instances."""
+    """Make new HostStates, as for each request, with this number of instances each."""
     found, instance = [], objects.Instance()
     for at, compute in enumerate(nodes):
         state = host_manager.HostState(compute.host, compute.hypervisor_hostname, CELL)

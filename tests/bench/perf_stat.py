@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``perf stat -I`` beside a measurement, and what it costs."""
+"""``perf stat -I`` as a comparison for a measurement, and its cost."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ START_S = 60
 
 
 def there():
-    """Tell whether perf can be run (Debian's is a wrapper, which may lack the program)."""
+    """Return whether perf can be run (Debian's is a wrapper, which may lack the program)."""
     return (
         bool(shutil.which('perf'))
         and not subprocess.run(
@@ -23,14 +23,14 @@ def there():
 
 
 def run_ns(pid):
-    """Return (ns that a process's first thread ran, how many times it was put on a CPU)."""
+    """Return (run time of a process's first thread [ns], how many times it was put on a CPU)."""
     with open('/proc/%d/schedstat' % pid, encoding='ascii') as file:
         ran, _, times = map(int, file.read().split())
     return ran, times
 
 
 class PerfStat:
-    """One or more ``perf stat``, which count together what is to be compared.
+    """One or more ``perf stat`` processes, which together count what is to be compared.
 
     :ivar processes: each with its output file
     """
@@ -58,7 +58,7 @@ class PerfStat:
             self.processes.append((process, path))
 
     def wait(self):
-        """Wait for the first reading of each.
+        """Wait for the first reading of each process.
 
         :raises RuntimeError: there is none
         """
@@ -81,11 +81,11 @@ class PerfStat:
         return marks
 
     def descriptors(self):
-        """Return how many descriptors they have open."""
+        """Return how many descriptors the processes have open."""
         return sum(len(os.listdir('/proc/%d/fd' % process.pid)) for process, _ in self.processes)
 
     def stop(self):
-        """End them."""
+        """Stop the processes."""
         for process, _ in self.processes:
             process.kill()
             process.wait()
@@ -100,7 +100,7 @@ def _stamps(path):
 
 
 def sample_s(before, after):
-    """Return the CPU seconds of a reading from two marks, all processes together."""
+    """Return the CPU seconds of a reading, from two marks and for all processes together."""
     return sum(
         (new[0] - old[0]) / 1e9 / max(1, new[1] - old[1]) for old, new in zip(before, after)
     )
@@ -108,7 +108,7 @@ def sample_s(before, after):
 
 @contextlib.contextmanager
 def running(commands, interval_s):
-    """Run ``perf stat`` with each list of arguments; yield :class:`PerfStat` that counts."""
+    """Run ``perf stat`` with each list of arguments; yield a counting :class:`PerfStat`."""
     with tempfile.TemporaryDirectory() as directory:
         found = PerfStat(commands, interval_s, directory)
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count more events than there are counters: sets of events in turn.
+"""Count more events than there are counters, in sets that take turns.
 
-The kernel rotates groups too, every few milliseconds; sets decide *which*
-events are seen together, so that a ratio (CPI, remote to local) is of one
-time, and switch as seldom as the caller steps. As in the deck of eBay's KVM
-tuning (2013) and CERN openlab's talks on perfmon event sets.
+The kernel also rotates groups, every few milliseconds; sets decide *which* events are counted
+together, so that a ratio (CPI, remote to local) is of the same time, and switch as rarely as the
+caller steps. As in the deck of eBay's KVM tuning (2013) and CERN openlab's talks on perfmon event
+sets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IOC_ENABLE, _IOC_DISABLE, _IOC_FLAG_GROUP = 0x2400, 0x2401, 1
 def plan_sets(
     events: Iterable[Event], counters: int, in_each: Sequence[Event] = ()
 ) -> tuple[tuple[Event, ...], ...]:
-    """Deal events into sets of at most ``counters``, each with ``in_each`` in it.
+    """Distribute events among sets of at most ``counters``, each with ``in_each`` in it.
 
     :param events: in order; neighbours stay together as far as they fit, so give
         pairs to be compared (local and remote) side by side
@@ -48,7 +48,7 @@ def plan_sets(
 
 
 def _enable(group: perf_event.EventGroup) -> None:
-    """Let a group count."""
+    """Enable a group."""
     fcntl.ioctl(group.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
 
 
@@ -61,7 +61,7 @@ class Rotation:
     """Sets of events on one target, of which one counts at a time."""
 
     def __init__(self, sets: Iterable[Sequence[Event]], target: perf_event.Target) -> None:
-        """Open all sets, none counting; :meth:`step` starts.
+        """Open all sets without counting; :meth:`step` starts the first one.
 
         :raises CounterError: a set that cannot be opened; nothing stays open
         """
@@ -88,9 +88,9 @@ class Rotation:
             self._current = -1
 
     def read(self, window_ns: int) -> dict[Event, CounterReading | None]:
-        """Return event → count (None: unknown) over a window in which the sets took turns.
+        """Return event → count (None if unknown) over a window in which the sets took turns.
 
-        :param window_ns: time since the first step: every event was to count all
+        :param window_ns: time since the first step: every event should have counted for all
             of it, so that ``rates.difference`` scales by window over time counted
         """
         totals: dict[Event, CounterReading | None] = {}

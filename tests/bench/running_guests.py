@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that look like guests, in control groups as libvirt makes them.
 
-Four threads each stand for vCPUs, and three beside the first for QEMU's others, which sleep. Each
-vCPU's wakes up now and then, as an idle guest's timers make it do; in some guests two of them pass
-a byte to and fro as fast as they can. A root directory with libvirt's status files
-lets the package find them.
+Four threads in each stand for vCPUs and three more for QEMU's others, which sleep. The thread of
+each vCPU wakes up now and then, as an idle guest's timers cause it to; in some guests, two of them
+exchange a byte as fast as they can. The package finds the guests through a root directory with
+libvirt's status files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VCPUS, HELPERS = 4, 3
 class Guest(Record):
     """A guest that runs.
 
-    :param tids: of its vCPU threads
+    :param tids: ids of its vCPU threads
     :param group: the directory of its control group whose events can be counted
     """
 
@@ -35,7 +35,7 @@ class Guest(Record):
 
 
 def mount_of(controller):
-    """Return where a controller's hierarchy is mounted, v2's where it has none; None: nowhere."""
+    """Return where a controller's hierarchy is mounted: v1's, else v2's, else None."""
     unified = None
     with open('/proc/self/mounts', encoding='utf-8') as file:
         for _, path, kind, options, *_ in map(str.split, file):
@@ -70,15 +70,15 @@ def control_groups(names):
 
 @contextlib.contextmanager
 def running(number, switching, nap_s):
-    """Start guests; yield a list of :class:`Guest`; end them.
+    """Start guests, yield a list of :class:`Guest`, and end them.
 
-    :param switching: in how many of them two threads switch to and fro
-    :param nap_s: how long a thread sleeps between two moments of running
+    :param switching: number of guests in which two threads switch to and fro
+    :param nap_s: time that a thread sleeps between two moments of running
     """
     names = ['qemu-%d-bench.libvirt-qemu' % at for at in range(number)]
     told, tell = os.pipe()
     end, life = os.pipe()
-    gc.freeze()  # a collection in a guest would copy the pages it shares with us
+    gc.freeze()  # a collection in a guest would copy the pages that it shares with this process
     with control_groups(names) as groups:
         pids = {}
         try:
@@ -101,7 +101,7 @@ def running(number, switching, nap_s):
 
 
 def _be_guest(groups, tell, end, switches, nap_s):
-    """Be a guest until the other side of ``end`` is closed; do not return."""
+    """Act as a guest until the other side of ``end`` is closed; do not return."""
     try:
         for path in groups:
             _write(os.path.join(path, 'cgroup.procs'), '0')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes on one CPU that do nothing but switch, and what a round trip takes them."""
+"""Two processes on one CPU that only switch, and the time of a round trip between them."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ START_S = 30
 
 @contextlib.contextmanager
 def load(with_perf, cpu, groups):
-    """Run two such processes; yield (what they are, their ids); end them.
+    """Run two such processes; yield (a description, their ids); end them.
 
     :param with_perf: take ``perf bench sched pipe``
     :param groups: a control group for each
@@ -73,9 +73,9 @@ def _own_pipe():
 
 
 def round_trip_s(pids, window_s):
-    """Return the CPU seconds of a round trip: what both ran, by how often each was put on.
+    """Return the CPU seconds of a round trip: the run time of both, divided by their switches.
 
-    Of CPU time, so that what else the machine does matters little.
+    This is CPU time, so that other load on the machine matters little.
     """
     before = [perf_stat.run_ns(pid) for pid in pids]
     time.sleep(window_s)

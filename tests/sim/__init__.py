@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host whose guests run, wait, reach for far memory and are moved: in numbers only."""
+"""A purely numerical model of a host whose guests run, wait, access remote memory and move."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal hosts whose guests want all of their cores in bursts, and nothing between them."""
+"""Equal hosts whose guests want all of their cores in bursts, and nothing in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova_numa_pmc.core.demand.histories import Histories
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
 CORES, GUESTS, VCPUS = 16, 8, 4
-#: Of the time a guest wants its cores: a quarter of the host's are wanted.
+#: Fraction of the time in which a guest wants its cores: a quarter of the host's are wanted.
 BUSY = 0.125
 TRUE_RATIO = GUESTS * VCPUS * BUSY / CORES
 INTERVAL_S, COARSE_S, FINE_MINUTES = 5.0, 60.0, 5
@@ -31,14 +31,14 @@ _GUESTS = {name: model.Guest(name, name, VCPUS, 1 << 30) for name in _NAMES}
 
 
 class Bursting:
-    """One guest: bursts and pauses of exponential length."""
+    """A guest with bursts and pauses of exponential length."""
 
     def __init__(self, rng: random.Random, burst_s: float) -> None:
         self._rng, self._burst_s = rng, burst_s
         self.begin(BUSY)
 
     def begin(self, busy: float) -> None:
-        """Want the cores for this share of the time from now on."""
+        """Set the fraction of the time in which the cores are wanted from now on."""
         self._busy = busy
         self._on = self._rng.random() < busy
         self._left_s = self._length_s()
@@ -48,7 +48,7 @@ class Bursting:
         return self._rng.expovariate(1 / mean_s)
 
     def run(self, seconds: float) -> float:
-        """Let time pass; return the cores that it wanted on average."""
+        """Let time pass; return the mean of the cores that it wanted."""
         wanted_s, left_s = 0.0, seconds
         while left_s > 0:
             part_s = min(left_s, self._left_s)
@@ -64,7 +64,7 @@ class Bursting:
 class BurstingHost:
     """One node with its guests, measured every five seconds.
 
-    To save time it is measured once a minute but for the last minutes of a run.
+    To save time, it is measured once a minute except in the last minutes of a run.
 
     :ivar snapshot: pressure over the last five seconds; ``longer``: over the longer horizon
     """
@@ -77,7 +77,7 @@ class BurstingHost:
         self.longer: float | None = None
 
     def run(self, minutes: int) -> None:
-        """Let so many minutes pass."""
+        """Let this number of minutes pass."""
         fine = min(minutes, FINE_MINUTES)
         for _ in range(minutes - fine):
             self._measure(COARSE_S)
@@ -94,7 +94,7 @@ class BurstingHost:
         self.longer = load.demand_cores / CORES
 
     def _measure(self, seconds):
-        """Let an interval pass and add it; return the cores each guest wanted."""
+        """Let an interval pass and add it; return the cores that each guest wanted."""
         wanted = [guest.run(seconds) for guest in self.guests]
         self._sample = Sample(
             0.0,
@@ -111,6 +111,6 @@ class BurstingHost:
 
 
 def differing(ratios: list[float], step: float) -> float:
-    """Return the share of pairs of neighbours that differ by a step or more."""
+    """Return the fraction of neighbouring pairs that differ by a step or more."""
     pairs = list(zip(ratios[::2], ratios[1::2]))
     return sum(abs(a - b) >= step for a, b in pairs) / len(pairs)

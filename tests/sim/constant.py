@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts whose guests want the same for ever: what a plan makes of them in the end."""
+"""Hosts whose guests have constant demand, and where successive plans leave them."""
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, pressure
@@ -11,7 +11,7 @@ LINE_BYTES = 64
 
 
 def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies=None, **fields):
-    """Build one guest on a node (or several), with its memory there or as ``lies`` says.
+    """Build a guest on one or several nodes, with its memory there or as ``lies`` says.
 
     :param lines: DRAM accesses per second, each of 64 bytes
     :param lies: tuple of (node id, bytes)
@@ -33,7 +33,7 @@ def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies
 
 
 def slit_latencies_ns(view):
-    """Return the latencies of a host where nothing but SLIT distances is known."""
+    """Return the latencies of a host for which only SLIT distances are known."""
     count = range(len(view.nodes))
     return pressure.slit_latencies_ns(
         [[memory_domains.distance(view, a, b) for b in count] for a in count],
@@ -58,7 +58,7 @@ class Constant:
         ids=None,
         domains=(),
     ):
-        """Lay it out; sequences are by position, guests name node ids."""
+        """Lay out the host; sequences are indexed by position, guests name node ids."""
         self.ids = list(ids or range(len(cores)))
         self.cores, self.capacity_bytes = cores, capacity_bytes
         self.guests, self.bandwidth_max = list(guests), bandwidth_max
@@ -95,7 +95,7 @@ class Constant:
         )
 
     def make(self, plan):
-        """Make a plan's moves; returns the bytes."""
+        """Make a plan's moves; return the bytes."""
         for part in (part for move in plan.moves for part in move.parts):
             self.guests = [
                 self._moved(guest, part) if guest.uuid == part.uuid else guest
@@ -104,7 +104,7 @@ class Constant:
         return sum(move.bytes for move in plan.moves)
 
     def run(self, terms, ticks, elapsed_s=5.0, noise=None, memory=None):
-        """Plan and make moves; returns (plans, memory).
+        """Plan and make moves; return (plans, memory).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
         """

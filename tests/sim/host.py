@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A closed-loop host: what guests get depends on where they are, and what they ask of it on that.
+"""A closed-loop host: guests' places determine what they get, which affects their demand.
 
-Second by second: guests want cores, nodes share theirs out (a node that is wanted too much
-serves all in proportion; guests that may use several nodes level them), each served core
-stalls for its far and queueing accesses, traffic follows from what is left, and latency from
-the traffic of the second before. Written apart from the planner, so that it does not repeat
-the planner's simplifications: the planner sees what a host would measure, noise included.
+Second by second, guests want cores and nodes share theirs out (an overloaded node serves all in
+proportion; guests that may use several nodes level them). Each served core stalls for its remote
+and queueing accesses, traffic follows from what is left, and latency from the traffic of the
+second before. Written independently of the planner, so that it does not repeat the planner's
+simplifications: the planner sees what a host would measure, noise included.
 """
 
 PAGE_BYTES, LINE_BYTES = 4096, 64
@@ -14,7 +14,7 @@ QUEUEING, KNEE = 0.15, 0.95
 
 
 class SimGuest:
-    """A guest: its size, what it wants now, where it is.
+    """A guest: its size, its current demand, and its place.
 
     :ivar wanted: cores, before bursts; lines: DRAM accesses per useful core-second
     :ivar cpus: tuple of nodes; bytes: list by node
@@ -30,19 +30,19 @@ class SimGuest:
         self.reset()
 
     def reset(self):
-        """Forget what was measured."""
+        """Discard what was measured."""
         self.asked = self.served = self.useful = self.local = self.remote = 0.0
         self.ran = [0.0] * len(self.bytes)
 
     def put(self, cpus, memory_at=None):
-        """Place it, with its memory there at once: how a run begins."""
+        """Place the guest, with its memory there at once, as at the start of a run."""
         self.cpus = self.home = tuple(cpus)
         total, where = sum(self.bytes), memory_at if memory_at is not None else cpus
         self.bytes = [total / len(where) if n in where else 0.0 for n in range(len(self.bytes))]
 
 
 class SimHost:
-    """Nodes, guests, and what has been lost.
+    """The nodes, the guests, and what was lost.
 
     :ivar lost: core-seconds that guests wanted and could not use
     :ivar cost: core-seconds that moves took
@@ -70,7 +70,7 @@ class SimHost:
         self.reset()
 
     def reset(self):
-        """Begin a new interval."""
+        """Start a new interval."""
         self.elapsed = 0.0
         self.node_asked, self.node_served, self.node_bytes = (
             [0.0] * len(self.cores) for _ in range(3)
@@ -79,7 +79,7 @@ class SimHost:
             guest.reset()
 
     def change(self, guest, cpus, memory=None):
-        """Move a guest's CPUs now and queue its memory; counted and charged."""
+        """Move a guest's CPUs now and queue its memory; the move is counted and charged."""
         if tuple(cpus) != guest.cpus:
             guest.cpus = tuple(cpus)
             self.cost += self.change_core_sec
@@ -147,7 +147,7 @@ class SimHost:
         )
 
     def _spread(self, asked):
-        """Share out what is asked; spanning guests fill the emptiest of their nodes."""
+        """Share out the demand; spanning guests fill the emptiest of their nodes."""
         demand = [0.0] * len(self.cores)
         shares: list[tuple[tuple[int, float], ...] | None] = [None] * len(asked)
         for at, guest in enumerate(self.guests):
@@ -167,7 +167,7 @@ class SimHost:
         return demand, shares
 
     def _pour(self, demand, nodes, amount):
-        """Raise the emptiest nodes to one level, by bisection; returns (node, cores) pairs."""
+        """Raise the emptiest nodes to one level, by bisection; return (node, cores) pairs."""
         low = 0.0
         high = max(demand[n] / self.cores[n] for n in nodes) + amount / min(
             self.cores[n] for n in nodes
@@ -184,7 +184,7 @@ class SimHost:
         return poured
 
     def _migrate(self, seconds):
-        """Move the first guest in the queue, then the next, at the limited rate."""
+        """Move the guests in the queue one after the other, at the limited rate."""
         left = self.bytes_per_sec * seconds
         while self.queue and left > 0:
             guest = self.queue[0]
@@ -197,5 +197,5 @@ class SimHost:
             guest.bytes[guest.target] += size
             left -= size
             self.moved_bytes += size
-            # What a copy takes, as the planner's cost counts it: a core while it lasts.
+            # The cost of a copy, as the planner counts it: a core while it lasts.
             self.cost += size / self.bytes_per_sec + size / PAGE_BYTES * self.page_s

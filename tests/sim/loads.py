@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and loads to simulate, each from one seed; and the run of a policy over them."""
+"""Hosts and loads to simulate, each from one seed, and the run of a policy on them."""
 
 import random
 
@@ -7,12 +7,12 @@ from tests.sim.host import SimGuest, SimHost
 
 GIB = 1 << 30
 TICK_S = 5
-#: Half of the guests use little memory, the others up to what a core can reach for.
+#: Half of the guests use little memory, the others up to what a core can access.
 KINDS = ((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6))
 
 
 class Scenario:
-    """A host, guests and what they want when.
+    """A host, its guests, and their demand over time.
 
     :ivar phases: per phase, {guest name: (cores wanted, DRAM accesses per core-second)}
     """
@@ -34,10 +34,10 @@ class Scenario:
     ):
         """Draw a scenario.
 
-        :param load: range of the cores wanted by all guests over the host's, per phase
+        :param load: range of the cores wanted by all guests, relative to the host's, per phase
         :param kinds: ranges of DRAM accesses per core-second, of which each guest gets one
-        :param burst: standard deviation of what each guest wants from second to second, as a
-            part of it
+        :param burst: standard deviation of each guest's demand from second to second, relative to
+            it
         :param noise: likewise of each guest's measured rates from tick to tick
         """
         rng = random.Random(f'scenario {seed} {phase_s}')
@@ -53,7 +53,7 @@ class Scenario:
         ]
 
     def _phase(self, rng, total):
-        """Divide the cores wanted over the guests at random, none more than its vCPUs."""
+        """Divide the wanted cores among the guests at random, none getting more than its vCPUs."""
         parts = {name: vcpus * rng.random() ** 2 for name, vcpus in self.shapes}
         scale = total / sum(parts.values())
         return {
@@ -83,7 +83,7 @@ class Scenario:
         return host
 
     def run(self, policy, floating=False):
-        """Run a policy from start to end; returns the host with its totals."""
+        """Run a policy from start to end; return the host with its totals."""
         rng, host = random.Random(f'run {self.seed}'), self.host(floating)
         for second in range(self.seconds):
             if second % self.phase_s == 0:
@@ -108,9 +108,9 @@ class Scenario:
 
 
 class Crowded(Scenario):
-    """Three vCPUs to each core, started in one of many orders; what guests want stays.
+    """Three vCPUs for each core, started in one of many orders, with constant demand.
 
-    A third of them want all of their vCPUs, a third half of them, a third a tenth.
+    A third of the guests want all of their vCPUs, a third half of them, a third a tenth.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Crowded(Scenario):
     ):
         """Shuffle the guests.
 
-        :param share: of what they want; 1: 1.6 times the cores are wanted
+        :param share: fraction of their demand; 1 means that 1.6 times the cores are wanted
         :param lines: DRAM accesses per useful core-second
         :param burst, noise: as in :class:`Scenario`
         """

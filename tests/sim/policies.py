@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves guests: nothing, a threshold rule, the planner. Each sees a noisy interval."""
+"""Policies for moving guests: none, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records, planner
@@ -9,9 +9,9 @@ GIB = 1 << 30
 
 
 def situation(host, rng=None, noise=0.0):
-    """Turn an interval of a simulated host into what the planner is given.
+    """Turn an interval of a simulated host into the planner's input.
 
-    :param noise: standard deviation of each guest's measured rates, as a part of them
+    :param noise: standard deviation of each guest's measured rates, relative to them
     """
     seconds = host.elapsed or 1.0
     guests, busy = [], {id(guest) for guest in host.queue}
@@ -76,14 +76,14 @@ class Still:
 class Threshold:
     """Move one guest when CPU pressures differ by 10 % for three ticks; 60 s of cool-down.
 
-    The guest is the one that levels best, as a rule that looks at load only would choose.
+    The guest is the one that levels best, as a rule that considers only load would choose.
     """
 
     def __init__(self):
         self.high, self.quiet_until = 0, 0.0
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
-        """Look at one interval and move at most one guest."""
+        """Examine one interval and move at most one guest."""
         load = [asked / elapsed_s / cores for asked, cores in zip(host.node_asked, host.cores)]
         most, least = load.index(max(load)), load.index(min(load))
         self.high = self.high + 1 if load[most] - load[least] > 0.1 else 0
@@ -109,7 +109,7 @@ class Threshold:
 
 
 class Planned:
-    """Ask the planner at each tick and do what it says."""
+    """Ask the planner at each tick and carry out its plan."""
 
     def __init__(self, terms=None):
         self.terms = terms or plan_records.RebalanceOptions()
@@ -117,7 +117,7 @@ class Planned:
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
-        """Look at one interval and apply the plan."""
+        """Examine one interval and apply the plan."""
         plan, self.memory = planner.plan(
             situation(host, rng, noise), self.memory, self.terms, elapsed_s, now_s
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a guest by node, as all ways make them of the nodes that they chose."""
+"""Parts of a guest by node, as all ways compute them for the nodes that they chose."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.arena import fleet as fleets, parameters as p
 
 
 def parts(nodes, weights):
-    """Divide a guest over nodes in proportion to weights."""
+    """Divide a guest among nodes in proportion to weights."""
     row = np.zeros(len(weights))
     for node in nodes:
         row[node] = max(weights[node], p.RESERVED_MIB * 1e-6)
@@ -17,9 +17,9 @@ def parts(nodes, weights):
 def on(fleet, host, guest, nodes, own_mib=0):
     """Return parts on nodes: CPUs by their capacity, memory by what is free.
 
-    Memory that has no room there lies on the others.
+    Memory that does not fit there is on the other nodes.
 
-    :param own_mib: what the guest has on each node by now
+    :param own_mib: the guest's memory on each node so far
     """
     free_mib = fleet.free_mib(host) + own_mib
     memory_mib = free_mib * parts(nodes, np.ones(len(free_mib))).astype(bool)
@@ -31,22 +31,22 @@ def on(fleet, host, guest, nodes, own_mib=0):
 
 
 def dedicated(fleet, host):
-    """Give a guest CPUs of its own on the node with most memory left, as Nova pins it."""
+    """Give a guest CPUs of its own on the node with the most free memory, as Nova pins it."""
     best = (int(np.argmax(fleet.free_mib(host))),)
     row = parts(best, fleet.hosts.cores[host])
     return row, row
 
 
 def shared_guests(fleet, host):
-    """Return the guests that run on a host, without dedicated ones."""
+    """Return the guests that run on a host, except for dedicated ones."""
     runs = (fleet.host == host) & (fleet.state == fleets.RUNS)
     return np.flatnonzero(runs & ~fleet.trace.dedicated)
 
 
 def used(fleet, host, guests):
-    """Return what guests of a host use and what is idle on its nodes, as measured last [cores].
+    """Return what a host's guests use and what is idle on its nodes, as last measured [cores].
 
-    A node that is wanted too much serves all in proportion.
+    An overloaded node serves all of its guests in proportion.
     """
     wanted, cpus = fleet.wanted[guests], fleet.cpu_parts[guests]
     cores, on_nodes = fleet.hosts.cores[host], wanted @ cpus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How others place guests inside of a host."""
+"""How other projects place guests within a host."""
 
 import itertools
 import math
@@ -9,8 +9,9 @@ import numpy as np
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
 
-#: numad's: MiB that it leaves on a node; what it wants guests to use of what they get; guests that
-#: use less than these cores or MiB are left alone; what of its memory is to be on a guest's nodes.
+#: numad's constants: MiB that it leaves free on a node; how much of their share guests should use;
+#: guests that use less than these cores or MiB are left alone; the fraction of a guest's memory
+#: that should be on its nodes.
 MBS_MARGIN, TARGET_UTILIZATION, CPU_THRESHOLD, MEMORY_THRESHOLD, LOCALITY = (
     100,
     0.85,
@@ -21,7 +22,7 @@ MBS_MARGIN, TARGET_UTILIZATION, CPU_THRESHOLD, MEMORY_THRESHOLD, LOCALITY = (
 
 
 def floating(fleet, host, guest):
-    """Leave it floating over all nodes, its memory with it.
+    """Leave the guest and its memory floating over all nodes.
 
     Source: nova 34.0.0, nova/virt/libvirt/driver.py: a guest without ``hw:numa_nodes`` and
     ``hw:cpu_policy`` has no affinity.
@@ -41,9 +42,9 @@ def numad(fleet, host, guest):
     https://pagure.io/numad), ``pick_numa_nodes``; libvirt calls ``numad -w vCPUs:MiB`` and
     binds CPUs and memory (strict) to the answer.
     Formula: :func:`numad_nodes` of the nodes' idle CPUs and free memory.
-    Deviations: idle is what a minute's mean leaves, not a fraction of a second's; a sibling is
-    worth 25 % of a core as in the rest of the arena, not 20; memory is used when it is promised,
-    so that numad sees what guests have not touched yet.
+    Deviations: idle CPUs are based on a minute's mean instead of a fraction of a second; a sibling
+    is worth 25 % of a core as in the rest of the arena, not 20; memory counts as used once it is
+    promised, so that numad also sees what guests have not touched yet.
     """
     idle = nodes.used(fleet, host, nodes.shared_guests(fleet, host))[1]
     wanted = int(fleet.trace.vcpus[guest]), int(fleet.trace.memory_mib[guest])
@@ -52,15 +53,15 @@ def numad(fleet, host, guest):
 
 
 def numad_daemon(fleet, guests):
-    """Move guests as numad's daemon does, each looked at once in five minutes.
+    """Move guests as numad's daemon does, examining each once in five minutes.
 
     Source: as :func:`numad`, ``manage_loads`` and ``bind_process_and_migrate_memory``.
     Formula: those that use more than half a CPU and 300 MiB, CPUs · MiB descending, ask
     :func:`numad_nodes` for what they use / 85 % (at most their vCPUs); what they have on a node
     counts as free there, memory 5/4 fold; they move if the answer is another or more than 10 % of
     their memory is elsewhere.
-    Deviations: no move is made before five minutes are over; guests that are within 20 % of
-    each other are not ordered by when they moved; libvirt's cpusets do not hold numad back.
+    Deviations: no move is made in the first five minutes; guests that are within 20 % of each
+    other are not ordered by when they moved; libvirt's cpusets do not hold numad back.
     """
     for host in np.unique(fleet.host[guests]):
         there = nodes.shared_guests(fleet, host)
@@ -135,15 +136,15 @@ def numad_nodes(fleet, host, free, wanted, flex=0.0, enough=False):
     return picked
 
 
-# ---- By what was promised ----------------------------------------------------------------
+# ---- By promises -------------------------------------------------------------------------
 
 
 def xen(fleet, host, guest):
-    """Take the fewest nodes with room, of these the ones with the fewest vCPUs.
+    """Take the fewest nodes with room and, among these, the ones with the fewest vCPUs.
 
     Source: xen-project/xen 41aea82,
     https://github.com/xen-project/xen/blob/41aea82/tools/libs/light/libxl_numa.c,
-    ``libxl__get_numa_candidate``, and ``numa_cmpf`` in libxl_dom.c beside it.
+    ``libxl__get_numa_candidate``, and ``numa_cmpf`` in libxl_dom.c next to it.
     Formula: candidates are sets of nodes with enough free memory and as many CPUs as the guest has
     vCPUs, the smallest sets only; fewest vCPUs that may run there (each counts on every node of
     its guest), then most free memory; none: all nodes.
@@ -173,7 +174,7 @@ def incus_balanced(fleet, host, guest):
     Formula: nodes by how many instances have them, the first of them; of a guest with more
     vCPUs than a node has CPUs the first ⌈vCPUs / CPUs of a node⌉.
     Deviations: memory for which the node has no room lies elsewhere, as Incus does not look at
-    memory and QEMU is bound; stopped instances, which Incus counts, are none here.
+    memory and QEMU is bound; stopped instances, which Incus counts, do not exist here.
     """
     there = nodes.shared_guests(fleet, host)
     instances = (fleet.cpu_parts[there] > 0).sum(0)
@@ -184,7 +185,7 @@ def incus_balanced(fleet, host, guest):
 
 
 def katalyst_like(fleet, host, guest):
-    """Take the node that is left with most requested CPUs, if guest and memory fit on one.
+    """Take the node with the most unrequested CPUs left, if guest and memory fit on one.
 
     Source: kubewharf/katalyst-core d8c28ea,
     https://github.com/kubewharf/katalyst-core/blob/d8c28ea/pkg/agent/qrm-plugins/cpu/dynamicpolicy/hintoptimizer/policy/canonical/optimizer.go,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the package places guests inside of a host, and moves them."""
+"""How the package places guests within a host, and moves them."""
 
 import numpy as np
 
@@ -13,11 +13,11 @@ LIMITS = model.PlacementOptions()
 
 
 def placed(fleet, host, guest):
-    """Place it as the libvirt hook does: by the package's own decision on the host's figures.
+    """Place a guest as the libvirt hook does: by the package's own decision on the host's figures.
 
     Source: this repository, nova_numa_pmc/core/scheduling/outcome.py.
     Formula: doc/source/reference/rebalance.rst and pressure.rst.
-    Deviations: the figures are of this moment; guests are not widened while a node is crowded.
+    Deviations: the figures are current; guests are not widened while a node is crowded.
     """
     trace, hosts = fleet.trace, fleet.hosts
     placement = outcome(
@@ -32,10 +32,11 @@ def placed(fleet, host, guest):
 
 
 def relieve(fleet, guests):
-    """Let hosts with a node above the floor move one guest each.
+    """Let each host with a node above the floor move one guest.
 
-    A stand-in for the agent's rebalancer, by its rule's outcome only: the guest whose move
-    levels its two nodes best, if they are a gap apart and its memory fits. Moves take no time.
+    A stand-in for the agent's rebalancer that models only the outcome of its rule: it moves the
+    guest whose move levels its two nodes best, if they are a gap apart and its memory fits.
+    Moves take no time.
     """
     pressed = fleet.node_demand / fleet.hosts.cores
     most, least = pressed.argmax(1), pressed.argmin(1)

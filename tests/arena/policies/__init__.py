@@ -2,12 +2,12 @@
 """Ways to choose a host: one function each, behind one interface.
 
 A function takes a :class:`tests.arena.fleet.View`, columns of the hosts that have room, and an
-:class:`Asked`, and returns a score for each host, the highest best. Its docstring tells whose
-it is, in which version, the formula, and where it deviates; "-like" where its owner publishes
-none. Whether it chooses among the first few, and how equals are told apart, is a
-:class:`Policy`'s.
+:class:`Asked`, and returns a score for each host; the highest is the best. Its docstring names the
+owner, the version, the formula and the deviations; "-like" means that the owner publishes no
+formula. Whether it chooses among the first few, and how ties are broken, is up to
+:class:`Policy`.
 
-What none of them models: other filters than Placement's inventories, aggregates, server groups.
+None of them models filters other than Placement's inventories, aggregates, or server groups.
 """
 
 import uuid
@@ -16,15 +16,15 @@ from tests.arena.policies import former_weigher, nova_weights, others, our_weigh
 
 
 class Asked:
-    """A guest that is to be given a host.
+    """A guest that needs a host.
 
     :ivar vcpus, memory_mib, disk_gb, dedicated: of its flavor
     :ivar instance_uuid: its name
-    :ivar true_cores, true_bytes: what it will want on average, which only an oracle knows
+    :ivar true_cores, true_bytes: its future mean demand, which only an oracle knows
     """
 
     def __init__(self, trace, guest):
-        """Read a trace."""
+        """Take the guest from a trace."""
         self.vcpus = int(trace.vcpus[guest])
         self.memory_mib = int(trace.memory_mib[guest])
         self.disk_gb = int(trace.disk_gb[guest])
@@ -34,7 +34,7 @@ class Asked:
 
     @property
     def true_cores(self):
-        """Return its mean [cores]."""
+        """Return its mean demand [cores]."""
         return float(self._trace.wants[self._guest].mean() * self.vcpus)
 
     @property
@@ -44,14 +44,14 @@ class Asked:
 
 
 class Policy:
-    """A function and how its scores are used.
+    """A function, and how its scores are used.
 
-    :ivar subset: how many of the first are chosen among (``host_subset_size``)
-    :ivar ties: 'first', as Nova, or 'random', as others, among equals
+    :ivar subset: how many of the best it chooses among (``host_subset_size``)
+    :ivar ties: how ties are broken: 'first', as Nova, or 'random', as others
     """
 
     def __init__(self, name, function, subset=1, ties='first'):
-        """Take them."""
+        """Store the function and its use."""
         self.name, self.function, self.subset, self.ties = name, function, subset, ties
 
     def scores(self, view, trace, guest):
@@ -62,7 +62,7 @@ class Policy:
 ORACLE, ORACLE_OF_RUNNING = ORACLES = 'oracle', 'oracle-of-running'
 SPREAD, SPREAD_10, PACK, OURS = 'stock-1', 'stock-10', 'pack', 'numa-pressure'
 
-#: By name. The contender is any of them; all others but the oracles are its rivals.
+#: By name. The contender is any of them; all others except the oracles are its rivals.
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -83,5 +83,5 @@ POLICIES = {
         Policy('numa-pressure-pack', our_weigher.packing),
     )
 }
-#: Variants of ours: no rivals of each other.
+#: Variants of our weigher, which are not rivals of each other.
 VARIANTS = (OURS, 'numa-pressure-5', 'numa-pressure-pack')

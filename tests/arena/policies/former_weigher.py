@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMAPressureWeigher as it was before the arena: hosts in an order, stretched by Nova."""
+"""NUMAPressureWeigher as it was before the arena: an order of hosts, stretched by Nova."""
 
 import numpy as np
 
 from tests.arena import losses
 from tests.arena.policies import nova_weights, our_weigher
 
-#: Of the digits of its keys, from the highest pressure to the mean of the other nodes'.
+#: Digits of its keys, from the highest pressure to the mean of the other nodes'.
 HIGHEST, TIER, MEAN, OTHERS, OTHERS_MEAN = 40, 38, 30, 22, 14
 STEP = our_weigher.STEP
 TIERS = {'one_node': 0, 'span': 1, 'spread': 1, 'cpus_only': 2}
@@ -17,9 +17,9 @@ def ranked(view, asked):
 
     Source: this repository, commit 90f84a1, nova_numa_pmc/scheduler/weights.py.
     Formula: stock + 1.0 · stretched weight, which orders hosts by digits: the highest pressure
-    that the guest would leave, whether on one node, the means; a blind host has the mean.
-    Deviations: the guest's demand is a median over hosts as today's, what is implausible is
-    unknown, dedicated guests take no shared core; vCPUs that came do not tell equals apart.
+    that the guest would leave, whether on one node, the means; an unknown host has the mean.
+    Deviations: the guest's demand is a median over hosts, as today; implausible figures are
+    unknown; dedicated guests take no shared core; vCPUs that arrived do not break ties.
     """
     at = our_weigher.usable(view)
     found = np.zeros(len(view.at))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others choose hosts by, simple rules, and an oracle."""
+"""Criteria of other schedulers, simple rules, and an oracle."""
 
 import numpy as np
 
@@ -7,18 +7,18 @@ from tests.arena import losses, parameters as p
 
 
 def best_fit(view, asked):
-    """Take the fullest host that has room, by RAM: packing as textbooks have it.
+    """Take the fullest host that has room, by RAM: packing as in textbooks.
 
     Source: Johnson (1974), Fast Algorithms for Bin Packing, best fit. No vendor's.
     Formula: − free RAM.
-    Deviations: one dimension, as RAM binds here before CPUs and disk.
+    Deviations: one dimension, because RAM runs out here before CPUs and disk.
     """
     del asked
     return view.ram_used_mib - view.ram_mib
 
 
 def least_pressed(view, asked):
-    """Order by measured pressure, for a random choice of the first ten.
+    """Order by measured pressure, for a random choice among the first ten.
 
     Source: Mitzenmacher (2001), The Power of Two Choices, with ten; no vendor's.
     Formula: − the highest of a host's demand / cores, traffic / maximum over nodes; a host that
@@ -33,15 +33,15 @@ def least_pressed(view, asked):
 
 
 def target_load_packing(view, asked, target=40.0):
-    """Pack up to a CPU utilisation, then spread.
+    """Pack up to a target CPU utilisation, then spread.
 
     Source: kubernetes-sigs/scheduler-plugins 0404cc6,
     https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/targetloadpacking/targetloadpacking.go.
     Formula: u = CPU % + 100 · (guest's + missing ones' vCPUs) / CPUs; up to T = 40 (its
     default) round((100 − T)·u/T + T), above round(T·(100 − u)/(100 − T)), above 100 and without
     metrics 0. Equals at random, as kube-scheduler.
-    Deviations: a vCPU is a CPU of a container's limit; missing are guests counted since the
-    metrics, not a cache of pods; the mean is over 15 minutes as load-watcher's.
+    Deviations: a vCPU counts as a CPU of a container's limit; missing guests are those counted
+    since the metrics, not a cache of pods; the mean is over 15 minutes, as load-watcher's.
     """
     missing = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
     used = 100 * (view.busy_ratio + (asked.vcpus + missing) / view.vcpus)
@@ -52,13 +52,13 @@ def target_load_packing(view, asked, target=40.0):
 
 
 def load_variation_risk_balancing(view, asked, margin=1.0):
-    """Level the mean and the deviation of load.
+    """Balance the mean and the deviation of load.
 
     Source: kubernetes-sigs/scheduler-plugins 17c958c,
     https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/loadvariationriskbalancing/analysis.go.
     Formula: 100·(1 − (μ + √σ)/2), rounded, of CPU and of memory, the lower of both; μ with the
     guest's request, both within 0 … 1; without metrics 0. Equals at random.
-    Deviations: memory is what is promised, its deviation 0.
+    Deviations: memory is what is promised, with a deviation of 0.
     """
     cpu = np.clip(view.busy_ratio, 0, 1) + asked.vcpus / view.vcpus
     memory = np.minimum(1, view.promised_mib.sum(1) / view.ram_mib)
@@ -79,7 +79,7 @@ def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
     Formula: load = (CPU % · cores + 20 · (vCPUs + pending vCPUs)) / cores, the weight
     min(round(load · 998 / 110) + 1, 999), the lowest best; without figures 999.
     Deviations ("-like"): its unit for memory and the ranks that combine units are left out;
-    VcpuConsumptionPercentage 20 is assumed; pending are guests counted since the figures.
+    VcpuConsumptionPercentage 20 is assumed; pending vCPUs are of guests counted since the figures.
     """
     pending = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
     load = 100 * view.busy_ratio + consumption * (asked.vcpus + pending) / view.vcpus
@@ -88,22 +88,22 @@ def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
 
 
 def oracle(view, asked):
-    """Know what all guests will want on average, claims in flight included: the floor.
+    """Use the future mean demand of all guests, including claims in flight: the lower bound.
 
     Source: none; no scheduler can have it.
-    Formula: − the loss that the guest adds: of waiting with bursts on the best node that has
-    room, or on all and of their distance where none has; a hundredth of the host's pressure
-    tells equals apart.
-    Deviations: greedy, request by request: not the optimum over all of them.
+    Formula: − the loss that the guest adds: from waiting with bursts on the best node that has
+    room or, if none has, on all nodes and from their distance; a hundredth of the host's pressure
+    breaks ties.
+    Deviations: greedy, request by request, so not the optimum over all of them.
     """
     return _least_added(view, asked, asked.true_cores, asked.true_bytes)
 
 
 def oracle_of_running(view, asked):
-    """Know what all guests on hosts and claims in flight will want, but not what a new one will.
+    """Use the demand of all guests on hosts and claims in flight, but not of the new guest.
 
-    Source: none; no scheduler can have it, as it takes counts of claims that are not yet there.
-    Formula: that of the oracle, for a guest that wants the mean of those that are known.
+    Source: none; no scheduler can have it, because it counts claims that are not yet saved.
+    Formula: that of the oracle, for a guest that wants the mean of the known guests.
     Deviations: as the oracle's.
     """
     guests, total = view.fleet.known_guests.sum(), view.fleet.known_sum.sum()
@@ -135,5 +135,5 @@ def _least_added(view, asked, cores, bytes_per_sec):
 
 
 def _waiting(demand, cores):
-    # Variance as that of guests of six vCPUs that are a fifth busy, with what they change.
+    # The variance of guests with six vCPUs that are a fifth busy, including what they change.
     return losses.waiting(demand - cores, np.sqrt(2.0 * np.maximum(0, demand)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NUMAPressureWeigher, vectorised.
 
-Hosts on which the guest fits on one node, or on both of two, are computed in arrays, all others
-by the package's own functions. The referee holds both to the real weigher.
+Hosts on which the guest fits on one node, or on both of two, are computed in arrays, all others by
+the package's own functions. The referee compares both with the real weigher.
 """
 
 import copy
@@ -26,10 +26,10 @@ STALE_AFTER = 5.0
 LIMITS = model.PlacementOptions()
 DEFAULTS = saved_hosts.defaults()
 STEP = LIMITS.pressure_step
-#: ``penalty_floor`` of an operator who packs.
+#: ``penalty_floor`` for an operator who packs.
 PACKING_FLOOR = 0.4
 QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
-#: Jitter is drawn for so many hosts at a time; of at least so many their order is then right.
+#: Jitter is drawn for this many hosts at a time; the order of at least this many is then right.
 DRAWN, FIRST = 64, 8
 
 
@@ -45,8 +45,8 @@ def numa_pressure(
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
     Formula: stock − m · p, p = what guests would lose because of the new one, as a share of what
-    it wants, a part of it jitter.
-    Deviations: none on hosts that know the same parts of pressure.
+    it wants, part of which is jitter.
+    Deviations: none on hosts for which the same parts of pressure are known.
     """
     ratios = losses(view, asked)
     stock = nova_weights.stock(view, asked, ram_multiplier)
@@ -56,13 +56,13 @@ def numa_pressure(
 
 
 def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
-    """Return the weights with jitter, those of the best only: the others' at their least.
+    """Return the weights with jitter, exact for the best hosts only and a lower bound for others.
 
-    Drawing it takes longer than all else: it is drawn for hosts in the order that they would
-    have without it, until no other can be among the first that are chosen from.
+    Drawing jitter takes longer than everything else, so it is drawn for hosts in the order that
+    they would have without it, until no other host can be among the first, one of which is chosen.
 
-    :param jitter: of each host, 0: it has none
-    :param first: how many of the first are to be right
+    :param jitter: of each host; 0 for none
+    :param first: how many of the best hosts must be exact
     """
 
     def weights(at, random_part):
@@ -81,17 +81,17 @@ def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
 
 
 def packing(view, asked):
-    """Weigh likewise where an operator packs by RAM, with the floor that is for that.
+    """Weigh likewise if an operator packs by RAM, with the floor that is meant for that.
 
     Source: this checkout, likewise, and :func:`nova_weights.pack`.
-    Formula: that of the two, with a floor of 0.4.
+    Formula: those of the two, with a floor of 0.4.
     Deviations: none.
     """
     return numa_pressure(view, asked, floor=PACKING_FLOOR, ram_multiplier=-1.0)
 
 
 def losses(view, asked):
-    """Return what guests would lose on each host because of the new one, of what it wants."""
+    """Return what guests would lose on each host due to the new one, relative to its demand."""
     at = usable(view)
     known = np.zeros(len(view.at), bool)
     known[at] = True
@@ -113,9 +113,9 @@ def losses(view, asked):
 
 
 def _on_known(hosts, places, at, cores, lines, asked):
-    """Return (the losses, the highest utilisations of the memory) on hosts that are known.
+    """Return (the losses, the highest utilisations of the memory) on known hosts.
 
-    :param lines: that the guest takes in a core-second
+    :param lines: the guest's lines per core-second
     """
     capacity, maximum, cpus, memory = (
         column[at] for column in (hosts.cores, hosts.bandwidth, places.cpus, places.memory)
@@ -132,7 +132,7 @@ def _on_known(hosts, places, at, cores, lines, asked):
 
 
 def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
-    """Return the losses on hosts of which only Nova's counts are known."""
+    """Return the losses on hosts for which only Nova's counts are known."""
     vcpus = np.maximum(0, view.vcpus_used)
     halves = np.ones((len(view.at), 2)) / 2
     capacity = assumed_host.CORES_PER_CPU * view.vcpus[:, None] * halves
@@ -140,7 +140,7 @@ def _on_assumed(view, cores, lines, asked, bandwidth_ratio):
     ram_mib = view.ram_mib - p.RESERVED_MIB
     free_mib, cpus_fit = ram_mib // 2 - view.ram_used_mib // 2, view.vcpus // 2 >= asked.vcpus
     fits = cpus_fit & (free_mib >= asked.memory_mib)
-    on_one = fits | (cpus_fit & (2 * free_mib < asked.memory_mib))  # there memory lies anywhere
+    on_one = fits | (cpus_fit & (2 * free_mib < asked.memory_mib))  # then, memory is on any node
     cpus = np.where(on_one[:, None], np.array([1.0, 0.0]), halves)
     waits = _added_waiting(demand, capacity, cores * cpus, cpus > 0)
     ((own, far), _) = assumed_host._DISTANCES
@@ -155,7 +155,7 @@ def _lost_to_latency(lines, latency_ns):
 
 
 def _added_waiting(demand, capacity, added, used):
-    """Return what waits because of a guest, hosts × nodes → hosts [cores]."""
+    """Return the additional waiting because of a guest, hosts × nodes → hosts [cores]."""
     others = _levelled(demand, capacity)
     after = others + added
     more = _waiting(after[used], capacity[used]) - _waiting(others[used], capacity[used])
@@ -170,7 +170,7 @@ def _levelled(own, capacity):
 
 
 def _waiting(demand, capacity):
-    """Compute added_loss.mean_waiting_cores() of arrays."""
+    """Compute added_loss.mean_waiting_cores() for arrays."""
     sigma = np.sqrt(added_loss.VARIANCE_RATIO * np.maximum(1e-300, demand))
     excess = demand - capacity
     z = excess / sigma
@@ -180,7 +180,7 @@ def _waiting(demand, capacity):
 
 
 def _added_queueing(used):
-    """Compute added_loss.added_queueing() of arrays."""
+    """Compute added_loss.added_queueing() for arrays."""
     knee = np.minimum(used, pressure.QUEUEING_KNEE)
     slope = 1 / (1 - knee) ** 2
     return knee / (1 - knee) + (used - knee) * slope + used * slope
@@ -189,9 +189,9 @@ def _added_queueing(used):
 class Places:
     """Where guests of one flavor would go on each host, as far as they have asked.
 
-    It depends on what the host has published and on what came since, and is kept with both.
+    That depends on what the host has published and on what arrived since, and is kept with both.
 
-    :ivar demand, traffic: of the host's nodes, what came since charged, hosts × nodes
+    :ivar demand, traffic: of the host's nodes, including what arrived since, hosts × nodes
     :ivar cpus, memory: parts of the guest there
     :ivar rate: as :class:`Known`
     """
@@ -203,7 +203,7 @@ class Places:
 
     @classmethod
     def of(cls, fleet, asked):
-        """Return those of a guest's flavor."""
+        """Return the places of a guest's flavor."""
         kept = fleet.__dict__.setdefault('kept_places', {})
         flavor = asked.vcpus, asked.memory_mib, asked.dedicated
         if flavor not in kept:
@@ -211,7 +211,7 @@ class Places:
         return kept[flavor]
 
     def renew(self, view, at, asked):
-        """Find out about those hosts of a view of which something has changed."""
+        """Update those hosts of a view for which something has changed."""
         state = np.array((view.taken_s, came_vcpus(view), view.ram_used_mib - view.recorded_mib))[
             :, at
         ]
@@ -222,7 +222,7 @@ class Places:
         self._state[:, known.at], self.rate[known.at] = state[:, changed], known.rate
         told = known.only(slice(None))
         charged, parts = _charge(told, asked), told.cores / told.cores.sum(1)[:, None]
-        if asked.dedicated:  # Nova pins it: on which nodes is not known, so on all
+        if asked.dedicated:  # Nova pins it: the nodes are not known, so it counts on all of them
             self._keep(told, charged, parts, 1 / known.nodes)
         else:
             best, fits = best_nodes(told, asked.vcpus, asked.memory_mib)
@@ -240,7 +240,7 @@ class Places:
         self.memory[hosts] = np.broadcast_to(memory, known.cores.shape)[chosen]
 
     def _ask(self, known, position, asked):
-        """Let the package's own functions tell of a host."""
+        """Get the answer for a host from the package's own functions."""
         answer, _ = answered(known, position, asked)
         host, there, found = known.at[position], answer.host, answer.outcome
         cpus, mems = list(found.cpu_positions), list(found.mem_positions or range(known.nodes))
@@ -251,7 +251,7 @@ class Places:
 
 
 def _on_both(known, asked):
-    """Return on which hosts of two nodes the guest fits on none, but on both."""
+    """Return the hosts of two nodes on which the guest fits on neither node, but on both."""
     free_mib = np.maximum(0, known.memory_mib - known.promised_mib)
     alone = (known.threads >= asked.vcpus) & (free_mib >= asked.memory_mib)
     both = (known.threads.sum(1) >= asked.vcpus) & (free_mib.sum(1) >= asked.memory_mib)
@@ -259,9 +259,9 @@ def _on_both(known, asked):
 
 
 def _charge(known, asked):
-    """Charge hosts for what came since they published, as the package; return for which it is.
+    """Charge hosts for what arrived since they published, as the package; return these hosts.
 
-    In at most eight parts, each on the node where it would have gone.
+    The charge has at most eight parts, each on the node where it would have gone.
     """
     told = (known.came_vcpus <= 0) & (known.came_mib <= 0)
     if asked.dedicated:
@@ -276,7 +276,7 @@ def _charge(known, asked):
         best, fits = best_nodes(some, vcpus, memory_mib)
         told[at[~fits]] = False
         wanted = _per_vcpu(some.known_guests, some.known_sum) * vcpus
-        # numpy rounds halves otherwise than Python.
+        # numpy rounds halves differently from Python.
         known.demand[at, best] = [
             round(each, 6) for each in (known.demand[at, best] + wanted).tolist()
         ]
@@ -289,9 +289,9 @@ def _charge(known, asked):
 
 
 def came_vcpus(view):
-    """Return the vCPUs that came since hosts published, without those that have CPUs of their own.
+    """Return the vCPUs that arrived since hosts published, except for those with dedicated CPUs.
 
-    Where none came it is how many fewer there are.
+    If none arrived, it is the number of vCPUs that have left.
     """
     came = view.vcpus_used - view.recorded_vcpus
     return np.where(came > 0, came - (view.pinned_vcpus - view.recorded_pinned), came)
@@ -305,7 +305,7 @@ def usable(view):
 
 
 def estimate(rates, guests, sums, asked):
-    """Return what the guest is expected to want and its lines, by all hosts' medians."""
+    """Return the guest's expected demand and its lines, as medians over all hosts."""
     rates = rates[rates > 0]
     lines = added_loss.LINES_PER_CORE_SEC
     if len(rates):
@@ -320,9 +320,9 @@ def _median(values):
 
 
 class Known:
-    """The columns of hosts whose figures are fresh, all of a view.
+    """The columns of hosts whose figures are fresh, for all of a view.
 
-    :ivar rate: traffic per core that is wanted, NaN: too little to tell
+    :ivar rate: traffic per wanted core, or NaN if there is too little to say
     """
 
     def __init__(self, view):
@@ -343,7 +343,7 @@ class Known:
         self.kept = view.fleet.__dict__.setdefault('kept_answers', {})
 
     def only(self, at):
-        """Return some of them, as copies."""
+        """Return a selection of them, as copies."""
         some = copy.copy(self)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
@@ -356,9 +356,9 @@ def _per_vcpu(guests, total):
 
 
 def best_nodes(known, vcpus, memory_mib):
-    """Return (each host's best node, whether that can be told by arrays), as the host's hook.
+    """Return (each host's best node by the hook's rule, whether arrays suffice to know it).
 
-    :param vcpus, memory_mib: of a guest, or of one for each host
+    :param vcpus, memory_mib: of one guest, or of one guest for each host
     """
     vcpus, memory_mib = (np.reshape(size, (-1, 1)) for size in (vcpus, memory_mib))
     wanted = _per_vcpu(known.known_guests, known.known_sum)[:, None] * vcpus
@@ -394,7 +394,7 @@ def on_best(known, best, cores, traffic):
 
 
 def _least(fits, columns):
-    """Return for each row the first position of those that fit which is least by columns."""
+    """Return for each row the first eligible position that is least by columns."""
     left, rows = fits.copy(), np.count_nonzero(fits.any(1))
     for column in columns:
         values = np.where(left, column(), np.inf)
@@ -405,7 +405,7 @@ def _least(fits, columns):
 
 
 class _Found:
-    """What host_estimate._estimate() reads of decoded metrics."""
+    """The parts of decoded metrics that host_estimate._estimate() reads."""
 
     def __init__(self, known, position):
         count = known.cores.shape[1]
@@ -430,7 +430,7 @@ class _Found:
 
 
 def answered(known, position, asked):
-    """Return (the package's own answer about a host, what was asked)."""
+    """Return (the package's own answer about a host, the request)."""
     question = expected_guest(
         0 if asked.dedicated else asked.vcpus,
         0 if asked.dedicated else asked.memory_mib,
