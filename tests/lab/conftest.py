@@ -18,13 +18,13 @@ from machine.guests import Guests, home  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine, running  # noqa: E402
 
-# The emulated machine is slow: a start of the hook's Python alone takes up to a second.
+# The emulated machine is slow: just starting the hook's Python takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
-NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'  # pages go where we bring them
+NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'  # pages go where the tests bring them
 
 
 class Lab:
-    """A machine with its guests; what a test changes is put back by ``clean``."""
+    """A machine with its guests; ``clean`` undoes the changes that a test makes."""
 
     def __init__(self, machine):
         """Wrap a running machine."""
@@ -33,13 +33,13 @@ class Lab:
         self.run(NO_BALANCING)
 
     def install_hook(self, **options):
-        """Install the hook as the documents say, with a time limit that fits emulation."""
+        """Install the hook as documented, with a time limit that suits emulation."""
         lines = ['[hook]'] + [f'{k} = {v}' for k, v in {**HOOK_OPTIONS, **options}.items()]
         self.run(
             'mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
             stdin='\n'.join(lines) + '\n',
         )
-        # libvirtd ends when it has had nothing to do for two minutes.
+        # libvirtd ends if it has had nothing to do for two minutes.
         self.run(
             'nova-numa-rebalance hook install && systemctl start libvirtd && '
             'systemctl reload libvirtd'
@@ -50,13 +50,13 @@ class Lab:
         skew.take(self.machine, node, mib)
 
     def unskew(self, node):
-        """Give back what ``skew`` took of a node."""
+        """Release what ``skew`` took of a node."""
         skew.give_back(self.machine, node)
 
     def start_at(self, specs, homes):
         """Start guests on {name: node}, whatever the hook would choose; return a report.
 
-        They are paused meanwhile: the machine is quick as long as no guest works in it.
+        They are paused for that time: the machine is fast as long as no guest works in it.
         """
         self.guests.start([{**spec, 'paused': True} for spec in specs])
         self.wait_for_hooks()
@@ -66,7 +66,7 @@ class Lab:
         return found
 
     def wait_for_hooks(self):
-        """Wait until no late worker of the hook is left: it may still move pages."""
+        """Wait until no late worker of the hook is left, because it may still move pages."""
         self.guests.wait_for_hooks()
 
     def settled(self):
@@ -77,12 +77,12 @@ class Lab:
         return found
 
     def promised(self):
-        """Return what the host has promised, a list of dicts."""
+        """Return what the host has promised, as a list of dicts."""
         done = self.run('nova-numa-rebalance hook status --json', check=False)
         return json.loads(done.stdout)['decisions']
 
     def cpusets(self):
-        """Return {file: text} of every cpuset and cpuset of nodes below the guests' slice."""
+        """Return {file: text} for every cpuset of CPUs and of nodes below the guests' slice."""
         text = self.run(
             r"find /sys/fs/cgroup -path '*machine.slice/*' \( -name cpuset.cpus -o "
             r"-name cpuset.mems \) -exec grep -H '' {} +",
@@ -91,11 +91,11 @@ class Lab:
         return dict(line.split(':', 1) for line in text.splitlines())
 
     def running(self):
-        """Return the sorted names of the guests that libvirt says run."""
+        """Return the sorted names of the guests that run according to libvirt."""
         return sorted(self.run('virsh -q list --name', timeout=100).stdout.split())
 
     def oom_kills(self):
-        """Count what the kernel's out-of-memory killer has killed since boot."""
+        """Count the kills of the kernel's out-of-memory killer since boot."""
         return self.run('dmesg').stdout.count('oom-kill:')
 
     def clean(self):
@@ -112,7 +112,7 @@ class Lab:
         )
 
     def journal(self):
-        """Return what the hook logged, a list of lines."""
+        """Return the lines that the hook has logged."""
         return self.run('journalctl -q -t nova-numa-pmc -o cat --no-pager').stdout.splitlines()
 
 
@@ -122,20 +122,21 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Name our mark; have SIGTERM end machines and tell results as Ctrl-C does."""
+    """Register the mark; make SIGTERM end machines and report results as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.addinivalue_line('markers', 'full: takes minutes, run with --full only')
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave the long tests out unless asked for."""
+    """Skip the long tests unless they are requested."""
     if not config.getoption('--full'):
         left_out = [item for item in items if item.get_closest_marker('full')]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-#: So many tests may run a second time: the machine is busy. More, and something is wrong.
+#: This many tests may run a second time, because the machine is busy. If there are more, something
+#: is wrong.
 RERUNS_MAX = 2
 
 
@@ -153,7 +154,7 @@ def pytest_sessionfinish(session):
 
 
 def _end_orphans():
-    """End machines of test runs that were killed."""
+    """End the machines of test runs that were killed."""
     for name in [m['name'] for m in running() if m['name'].startswith('test-')]:
         if not pathlib.Path('/proc', name.split('-')[1]).exists():
             Machine.find(name).down()
@@ -164,17 +165,17 @@ FAILED = pytest.StashKey()
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
-    """Remember that a test failed: its machine is not used again. Keep what its kernel said."""
+    """Record a failed test, so that its machine is not reused; save its kernel's messages."""
     report = (yield).get_result()
     if report.failed and 'machines' in item.funcargs:
         report.sections += item.funcargs['machines'].consoles()
-    # A test that failed may run again: then it begins anew.
+    # A failed test may run again: it then starts from scratch.
     before = report.when != 'setup' and item.stash.get(FAILED, False)
     item.stash[FAILED] = report.failed or before
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say why tests ran a second time, and if that makes the run fail."""
+    """Report why tests ran a second time, and whether that makes the run fail."""
     again = reruns(terminalreporter.config)
     if len(again) > RERUNS_MAX:
         terminalreporter.section(f'FAILED: {len(again)} tests ran again, {RERUNS_MAX} may')
@@ -188,14 +189,14 @@ def pytest_terminal_summary(terminalreporter):
 
 
 class Machines:
-    """The session's machines by shape; two at a time: two cores do not hold more."""
+    """The session's machines by shape, two at a time: two cores cannot handle more."""
 
     def __init__(self):
-        """Begin without any."""
+        """Start without any machine."""
         self._up = {}
 
     def get(self, fresh=False, **options):
-        """Return the Lab of a shape, thawing it when it is not up or is to be fresh."""
+        """Return the Lab of a shape, thawing it if it is not up or must be fresh."""
         shape = Shape(**options)
         if fresh and shape in self._up:
             self.discard(self._up[shape])
@@ -207,7 +208,7 @@ class Machines:
         return self._up[shape]
 
     def consoles(self):
-        """Return [(title, last lines)] of the machines' consoles: stalls, lockups."""
+        """Return [(title, last lines)] of the machines' consoles, with stalls and lockups."""
         found = []
         for lab in self._up.values():
             with contextlib.suppress(OSError):
@@ -216,7 +217,7 @@ class Machines:
         return found
 
     def give_back(self, lab, clean):
-        """Clean a machine for the next test; end it if it is not to be, or cannot be."""
+        """Clean a machine for the next test; end it if that is requested or cleaning fails."""
         with contextlib.ExitStack() as ending:
             ending.callback(self.discard, lab)
             if clean:
@@ -229,14 +230,14 @@ class Machines:
         lab.machine.down()
 
     def end(self):
-        """End them all."""
+        """End all machines."""
         for lab in list(self._up.values()):
             self.discard(lab)
 
 
 @pytest.fixture(scope='session')
 def machines():
-    """Give the session's machines."""
+    """Provide the session's machines."""
     _end_orphans()
     found = Machines()
     yield found
@@ -245,7 +246,7 @@ def machines():
 
 @pytest.fixture
 def lab_of(machines, request):
-    """Give a clean Lab of any shape: ``lab_of(nodes=4, memory_mib=(1024,) * 4)``."""
+    """Provide a clean Lab of any shape: ``lab_of(nodes=4, memory_mib=(1024,) * 4)``."""
     used = []
 
     def get(**options):
@@ -259,13 +260,13 @@ def lab_of(machines, request):
 
 @pytest.fixture
 def lab(lab_of):
-    """Give the default machine: two nodes of two CPUs and 2 GiB, cgroup v2."""
+    """Provide the default machine: two nodes of two CPUs and 2 GiB, cgroup v2."""
     return lab_of()
 
 
 @pytest.fixture
 def agent(lab):
-    """Give the default machine with the hook installed and an agent that is not started yet."""
+    """Provide the default machine with the hook installed and an agent that is not started yet."""
     lab.install_hook()
     made = Agent(lab)
     yield made

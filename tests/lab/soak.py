@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start, stop, load and break at random in an emulated host where the agent rebalances.
+"""Start, stop, load and break things at random in an emulated host where the agent rebalances.
 
-After each step the guests that have to run do; every few steps each is where it was promised,
-and no other guest is promised anything. At the end nothing is left of the guests, and the agent's
-memory has not grown. The last line of output is one JSON object.
+After each step, the guests that must run do; every few steps, each is checked to be where it was
+promised, and no other guest has a promise. At the end, nothing is left of the guests, and the
+agent's memory has not grown. The last line of output is one JSON object.
 
 examples:
   make soak                                  two hours
@@ -28,27 +28,28 @@ from machine.vm import Machine, MachineError  # noqa: E402
 
 GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
 MOVES_PER_HOUR = 20  # the option's default
-#: What all guests want at most [% of a CPU]. An emulated CPU waits in each TLB shootdown until the
-#: real ones have run all others: with more of them busy than there are real ones, 32 MiB take
-#: minutes to migrate, and a process that writes to a cgroup meanwhile waits for that.
+#: The maximum demand of all guests together [% of a CPU]. An emulated CPU waits in each TLB
+#: shootdown until the real ones have run all others: with more of them busy than there are real
+#: ones, 32 MiB take minutes to migrate, and a process that writes to a cgroup in the meantime
+#: waits for that.
 LOAD_MAX = 100
-#: What an engineer would look at first where something hangs.
+#: What an engineer would look at first if something hangs.
 LOOK_AROUND = (
     'uptime; ps -eo pid,stat,wchan:28,etimes,args | cut -c1-120; '
     'for t in /proc/$(pgrep -of nova-numa-agent)/task/*; do cat $t/stack; done; '
     'dmesg | tail -n 40; journalctl -q -n 60 --no-pager -o short-monotonic'
 )
-#: What the agent's memory may grow by over a run, of one process [KiB].
+#: Maximum growth of the agent's memory over a run, within one process [KiB].
 GROWTH_MAX_KIB = 4096
 NODE_CPUS = {0: {0, 1}, 1: {2, 3}}
 MOVED = re.compile(r'guest (?P<name>\S+): (?P<kind>[a-z]+): from ')
 
 
 class Soak:
-    """One run.
+    """A run.
 
     :param lab: ``conftest.Lab`` with the hook installed
-    :param say: shows a line
+    :param say: called to show a line
     """
 
     def __init__(self, lab, seed, say=print):
@@ -75,9 +76,9 @@ class Soak:
         self.agent.start(rebalance='on')
 
     def step(self, action=None):
-        """Do one thing, and see that no guest has ended of it.
+        """Do one thing, and check that it ended no guest.
 
-        :param action: one of ``actions``, None: any
+        :param action: one of ``actions``, or None for any
         """
         if action is None:
             (action,) = self.rng.choices(list(self.actions), list(self.actions.values()))
@@ -91,7 +92,7 @@ class Soak:
             self.look()
 
     def start(self):
-        """Start one to three guests side by side."""
+        """Start one to three guests in parallel."""
         room = GUESTS_MAX - len(self.expected)
         if room < 1:
             return None
@@ -135,7 +136,7 @@ class Soak:
         return ', '.join(names)
 
     def squeeze(self):
-        """Change what a guest may use of its CPUs: its load."""
+        """Change a guest's load by limiting its CPU time."""
         names = self._some(1)
         if not names:
             return None
@@ -144,7 +145,7 @@ class Soak:
         return f'{names[0]} to {quota}'
 
     def pause(self):
-        """Suspend a guest and let it go on."""
+        """Suspend a guest and resume it."""
         names = self._some(1)
         if not names:
             return None
@@ -156,7 +157,7 @@ class Soak:
         return names[0]
 
     def fill(self):
-        """Take most of what is free on a node, or give it back."""
+        """Take most of the free memory of a node, or release it."""
         if self.filled is not None:
             self.lab.unskew(self.filled)
             self.filled = None
@@ -166,14 +167,14 @@ class Soak:
         return f'node {self.filled} taken'
 
     def reset(self):
-        """Give a vCPU's group all CPUs, as a reload of systemd may."""
+        """Give a vCPU's group all CPUs, as a reload of systemd may do."""
         paths = [
             path for path in self.lab.cpusets() if path.endswith('/libvirt/vcpu0/cpuset.cpus')
         ]
         if not paths:
             return None
         path = self.rng.choice(sorted(paths))
-        self.run(f"echo 0-3 >'{path}'", check=False)  # it may be on its way out
+        self.run(f"echo 0-3 >'{path}'", check=False)  # the guest may be ending
         return path.rsplit('/', 4)[-4]
 
     def kill_agent(self):
@@ -182,7 +183,7 @@ class Soak:
         return 'SIGKILL'
 
     def reload(self):
-        """Have systemd read its units again, and the agent its options."""
+        """Make systemd read its units again, and the agent its options."""
         self.run(
             f'systemctl daemon-reload; systemctl is-active -q {UNIT} && systemctl reload {UNIT}',
             timeout=200,
@@ -191,7 +192,7 @@ class Soak:
         return 'systemd and agent'
 
     def restart_libvirtd(self):
-        """Restart libvirt's daemon; guests go on."""
+        """Restart libvirt's daemon; guests continue."""
         self.run('systemctl restart libvirtd && virsh -q list >/dev/null', timeout=300)
         return 'done'
 
@@ -200,12 +201,12 @@ class Soak:
         return self.rng.sample(names, min(len(names), self.rng.randint(1, most)))
 
     def see_running(self):
-        """The guests that were started and not ended run; none was killed for memory."""
+        """Check that the guests that should run do, and that none was killed for memory."""
         assert self.lab.running() == sorted(self.expected)
         assert self.lab.oom_kills() == 0
 
     def look(self):
-        """Two intervals later each guest is where it was promised, and each promised one runs."""
+        """Check two intervals later that each guest is as promised and each promised one runs."""
         self.lab.wait_for_hooks()
         self.agent.until(lambda: self.agent.show('ActiveState'), lambda found: found == 'active')
         self.agent.after(2)
@@ -241,7 +242,7 @@ class Soak:
         return {name for name, kind in last.items() if kind == 'widen'}
 
     def end(self):
-        """End all guests: nothing is left of them. Return what there was, as plain data."""
+        """End all guests and check that nothing is left; return what there was, as plain data."""
         self.look()
         self.lab.guests.stop()
         self.expected.clear()
@@ -282,7 +283,7 @@ def _cpus(text):
 
 
 def main(argv=None):
-    """Run for so many minutes; return the exit code."""
+    """Run for this number of minutes; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

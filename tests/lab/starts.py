@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start guests by the hundred on this machine itself, and count what fails.
+"""Start guests by the hundred directly on this machine, and count the failures.
 
-In the emulated machine a start takes five seconds, and what races there is slow. Here libvirt,
-QEMU and the hook run from the lab's root image at this machine's speed, in a mount namespace of
-their own, on a copy of which nothing is kept. The one node of this machine is shown to them as
-two, each with half of its CPUs: the CPUs that a guest is held to are real, its memory stays
-where it is. Half of the guests have a <vcpu cpuset>. The guests stay paused; they are QEMU's
-own emulation, so no KVM is needed. Needs root, loop devices and overlayfs.
+In the emulated machine, a start takes five seconds, and races are slow. Here, libvirt, QEMU and
+the hook run from the lab's root image at this machine's speed, in a mount namespace of their own,
+on a copy of which nothing is kept. This machine's single node is presented to them as two, each
+with half of its CPUs: the CPUs that a guest is held to are real, while its memory stays where it
+is. Half of the guests have a <vcpu cpuset>. The guests stay paused; they use QEMU's own emulation,
+so no KVM is needed. Needs root, loop devices and overlayfs.
 
-The last line is a JSON object; exit code 1: a start failed, or a guest was not held.
+The last line is a JSON object; the exit code is 1 if a start failed or a guest was not held.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from machine import image  # noqa: E402
 
 NODES = pathlib.Path('/sys/devices/system/node')
 
-#: Runs in a mount and PID namespace of its own; {work} holds root/, nodes/ and opt/.
+#: Runs in a mount and PID namespace of its own; {work} contains root/, nodes/ and opt/.
 INSIDE = r"""
 set -e
 mount --make-rprivate /
@@ -48,7 +48,7 @@ exec chroot $R sh -ec '
 
 
 def _show_two_nodes(target):
-    """Copy what the kernel tells of this machine's first node, once for each half of its CPUs."""
+    """Copy the kernel's files about this machine's first node, once for each half of its CPUs."""
     cpus = sorted(int(path.name[3:]) for path in NODES.glob('node0/cpu[0-9]*'))
     for name in ('online', 'possible', 'has_cpu', 'has_memory', 'has_normal_memory'):
         (target / name).write_text('0-1\n')
@@ -67,7 +67,7 @@ def _show_two_nodes(target):
 
 
 def main():
-    """Prepare the namespace's files, run it, pass on what it counted."""
+    """Prepare the namespace's files, run it, and pass on its counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--starts', type=int, default=500, metavar='N', help='(default 500)')
     parser.add_argument('--parallel', type=int, default=4, metavar='N', help='(default 4)')

@@ -6,7 +6,7 @@ import json
 import pytest
 from machine.agent import INTERVAL_S, UNIT
 
-pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
+pytestmark = pytest.mark.full  # takes minutes: `make lab-full` runs them
 
 CPUS = {0: '0-1', 1: '2-3'}
 SOCKET = 'unix:/run/nova-numa-pmc/metrics.sock'
@@ -15,12 +15,12 @@ BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
 
 
 def on_node(node, **more):
-    """Describe a busy guest that may run on one node only, and so is placed there."""
+    """Describe a busy guest that may run on one node only, and is therefore placed there."""
     return {**BUSY, 'vcpu': f"placement='static' cpuset='{CPUS[node]}'", **more}
 
 
 def test_publishes_under_the_hardened_unit(agent):
-    """Fresh as soon as it is ready; counted, not guessed; two busy guests show on their node."""
+    """The figures are fresh once the agent is ready, are counted, and show busy guests' node."""
     agent.start()
     host, age_s = agent.published()
     assert age_s < 10 * INTERVAL_S and len(host['nodes']) == 2
@@ -33,7 +33,7 @@ def test_publishes_under_the_hardened_unit(agent):
     assert near['guests'] == 2 and far['guests'] == 0
     assert near['promised_bytes'] == 32 << 20
     assert near['demand_cores'] > max(idle, far['demand_cores']) + 1
-    # Without the unit's confinement, the same source: it takes nothing away.
+    # The same source as without the unit's confinement, so that takes nothing away.
     top = json.loads(
         agent.run(
             f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200
@@ -47,7 +47,7 @@ def test_publishes_under_the_hardened_unit(agent):
 
 
 def test_remembers_what_guests_wanted(agent):
-    """Over a restart of the service; a guest that is paused is expected back."""
+    """The agent remembers demand across a restart, and that of a guest that is paused."""
     agent.start()
     agent.lab.guests.start([on_node(0, name='a')])
     agent.lab.wait_for_hooks()
@@ -63,13 +63,13 @@ def test_remembers_what_guests_wanted(agent):
 
 
 def test_a_load_from_outside_counts_in_two_minutes(agent):
-    """What keeps a CPU busy all the time counts in full, however quiet it was before."""
+    """A load that keeps a CPU busy all the time counts fully, however quiet it was before."""
     agent.start()
     before = agent.after(3)['nodes'][1]['demand_cores']
     agent.run('systemd-run -q --unit load taskset -c 3 sh -c "while :; do :; done"')
     try:
         began = agent.after(1)['nodes'][1]
-        # To ask costs the machine a CPU, as in until(): seldom.
+        # As in until(), asking takes a CPU of the machine, so ask rarely.
         later = agent.after(2 + 120 // INTERVAL_S, every_s=20)['nodes'][1]
     finally:
         agent.run('systemctl stop load')
@@ -79,7 +79,7 @@ def test_a_load_from_outside_counts_in_two_minutes(agent):
 
 
 def test_comes_back_after_a_kill(agent):
-    """As a new process, with the promises that were there and a fresh state."""
+    """After a kill, a new process publishes fresh state, and the promises are unchanged."""
     agent.start()
     agent.lab.guests.start([on_node(1, name='a')])
     agent.lab.wait_for_hooks()
@@ -95,7 +95,7 @@ def test_comes_back_after_a_kill(agent):
 
 
 def test_holds_guests_to_their_places(agent):
-    """Whatever resets a cpuset: one tick later it is as promised, and one line says so."""
+    """A cpuset that was reset is as promised one tick later, and one log line says so."""
     agent.start()
     agent.lab.guests.start([{**BUSY, 'name': name} for name in 'ab'])
     agent.lab.wait_for_hooks()
@@ -118,7 +118,7 @@ def test_holds_guests_to_their_places(agent):
 
 
 def test_metrics_leave_the_host_by_no_door(agent):
-    """Scraped over loopback, and over nothing else unless the unit allows it, too."""
+    """Metrics can be scraped over loopback only, unless the unit also allows another way."""
     agent.start(metrics='0.0.0.0:19877', metrics_remote='true')
     agent.after(1)
 
@@ -143,7 +143,7 @@ def test_metrics_leave_the_host_by_no_door(agent):
 
 
 def test_reload_and_stop(agent):
-    """SIGHUP takes new options without a new process; a stop is quick and leaves no failure."""
+    """SIGHUP applies new options without a new process; a stop is quick and leaves no failure."""
     agent.start()
     pid = agent.show('MainPID')
     agent.run(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's verbs on a crowded node: what they say is what the kernel then shows.
+"""The operator's verbs on a crowded node: the kernel confirms what they report.
 
-Minutes: `make lab-full` runs them.
+They take minutes: `make lab-full` runs them.
 """
 
 import json
@@ -24,7 +24,7 @@ class Operator:
         self.lab = lab
 
     def tell(self, command, code=NONE):
-        """Run a verb, which ends with an exit code; return what it printed."""
+        """Run a verb that must end with an exit code; return its output."""
         done = self.lab.run(f'nova-numa-rebalance {command}', timeout=300, check=False)
         print(f'$ nova-numa-rebalance {command} -> {done.returncode}\n{done.stdout}{done.stderr}')
         assert done.returncode == code, (command, done.returncode, done.stderr)
@@ -35,13 +35,13 @@ class Operator:
         return json.loads(self.tell(command + ' --json', code))
 
     def per_node(self):
-        """Return how many guests each node holds, by their bytes."""
+        """Return how many guests each node holds, based on their bytes."""
         return guests_per_node(self.lab.guests.report(), 2)
 
 
 @pytest.fixture
 def operator(lab):
-    """Give an operator of a host that has four busy guests on node 0 and none on node 1."""
+    """Provide an operator of a host that has four busy guests on node 0 and none on node 1."""
     lab.install_hook()
     names = [f'g{i}' for i in range(4)]
     lab.start_at([{**BUSY, 'name': name} for name in names], dict.fromkeys(names, 0))
@@ -49,9 +49,9 @@ def operator(lab):
 
 
 def assert_together(lab, homes):
-    """CPUs and memory of each guest are on its node, as the kernel has it.
+    """Assert that each guest's CPUs and memory are on its node, according to the kernel.
 
-    What stays of 30 MiB are 3 MiB of read-only pages of QEMU's own.
+    Of 30 MiB, 3 MiB of QEMU's own read-only pages stay.
     """
     for name, guest in lab.guests.report().items():
         assert guest['cpus'] == [CPUS[homes[name]]], (name, guest)
@@ -59,7 +59,7 @@ def assert_together(lab, homes):
 
 
 def test_plan_apply_undo_without_an_agent(operator):
-    """A plan, the same plan made, the history of it, and everything back as it was."""
+    """A plan is applied and recorded in the history, and undo restores the original places."""
     lab = operator.lab
     names = sorted(lab.guests.report())
     planned = operator.ask('plan --interval 10', NOT_MADE)
@@ -79,10 +79,10 @@ def test_plan_apply_undo_without_an_agent(operator):
 
 
 def test_apply_is_ended_by_a_signal(operator):
-    """At a rate at which it takes long: what is in progress goes back, and nothing is lost."""
+    """A signal ends a slow apply: the move in progress is reverted, and nothing is lost."""
     lab = operator.lab
     lab.run("printf '[agent]\\nmove_mib_per_s = 1\\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
-    # It writes its name into that file when it begins to move, and takes the signal then.
+    # It writes its name to that file when it starts to move; the signal is sent then.
     done = lab.run(
         'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & p=$!; '
         'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/moves && break; sleep 0.5; done;'
@@ -94,11 +94,11 @@ def test_apply_is_ended_by_a_signal(operator):
     promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
     for name, guest in lab.guests.report().items():
         assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
-    operator.tell('plan --interval 10', NOT_MADE)  # nothing is left locked
+    operator.tell('plan --interval 10', NOT_MADE)  # nothing remains locked
 
 
 def test_pinned_and_paused_beside_the_agent(operator, agent):
-    """A pinned guest stays, while paused none moves, then the others do."""
+    """While paused, no guest moves; afterwards, all but the pinned guests do."""
     lab = operator.lab
     names = sorted(lab.guests.report())
     for name in names[:2]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's counters against walks whose size and node are known."""
+"""The machine's counters, compared with walks whose size and node are known."""
 
 import time
 
@@ -11,19 +11,19 @@ LINES_A_PASS = WALK_MIB * MIB // LINE
 
 
 def perf(lab, events, command, scope=''):
-    """Run perf stat in the machine; return the counts in the events' order."""
+    """Run perf stat in the machine; return the counts in the order of the events."""
     text = lab.run(f'perf stat -x, {scope} -e {",".join(events)} {command} 2>&1 >/dev/null').stdout
     return [int(line.split(',')[0]) for line in text.splitlines() if 'numa_emu' in line]
 
 
 def walk(cpu, node, passes):
-    """Return the command of a walk."""
+    """Return the command for a walk."""
     return f'/opt/lab/numawalk {cpu} {node} {WALK_MIB} {passes}'
 
 
 @pytest.mark.parametrize('cpu, node', [(0, 0), (1, 1), (2, 0), (3, 1)])
 def test_walk_of_known_size(lab, cpu, node):
-    """Ten more passes are ten times its lines, all local or all remote by CPU and node."""
+    """Ten more passes cause ten times its lines, all local or all remote by CPU and node."""
     events = ['numa_emu/local_dram/', 'numa_emu/remote_dram/']
     short = perf(lab, events, walk(cpu, node, 1))
     long = perf(lab, events, walk(cpu, node, 1 + PASSES))
@@ -34,7 +34,7 @@ def test_walk_of_known_size(lab, cpu, node):
 
 
 def test_plugin_agrees_on_the_host_side(lab):
-    """The plugin's own page, read on the host, shows the walk at the right CPU and node."""
+    """The plugin's page, read on the host, shows the walk at the right CPU and node."""
     before = lab.machine.counts()
     lab.run(walk(2, 0, PASSES))
     after = lab.machine.counts()
@@ -42,7 +42,7 @@ def test_plugin_agrees_on_the_host_side(lab):
 
 
 def test_what_fits_the_cache_stays_there(lab):
-    """Walks of 8 MiB miss at each line; as many accesses to a few pages hit."""
+    """Walks of 8 MiB miss at each line; the same number of accesses to a few pages hit."""
     missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk(0, 0, 20))
     assert missed > 20 * LINES_A_PASS * 0.98
     missed, hits = perf(
@@ -66,7 +66,7 @@ def test_memory_controllers_see_the_same(lab):
 
 
 def test_four_counters_and_no_more(lab):
-    """Four events count all the time; of eight, each counts for about half of it."""
+    """Four events count all the time; each of eight counts for about half of it."""
 
     def running(events):
         line = f'perf stat -x, -C 0 -e {",".join(events)} {walk(0, 0, 60)} 2>&1 >/dev/null'
@@ -80,14 +80,14 @@ def test_four_counters_and_no_more(lab):
 
 
 def test_a_group_beyond_the_counters_is_refused(lab):
-    """Five events in one group can never be counted at once."""
+    """A group of five events is refused because it can never be counted at once."""
     events = ','.join(['numa_emu/hits/'] * 5)
     text = lab.run(f"perf stat -x, -e '{{{events}}}' true 2>&1", check=False).stdout
     assert '<not counted>' in text or '<not supported>' in text or 'Invalid argument' in text
 
 
 def test_guest_and_host_are_told_apart(lab):
-    """What a KVM guest fetches counts with the guest's modifier only."""
+    """The accesses of a KVM guest are counted only with the guest's modifier."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
     events = [
         'numa_emu/local_dram/G',
@@ -102,14 +102,14 @@ def test_guest_and_host_are_told_apart(lab):
 
 
 def test_kernel_and_user_are_told_apart(lab):
-    """A walk in user space is the user's; clearing its pages is the kernel's."""
+    """A walk in user space counts as the user's; clearing its pages counts as the kernel's."""
     user, kernel = perf(lab, ['numa_emu/local_dram/u', 'numa_emu/local_dram/k'], walk(0, 0, 20))
     assert user == pytest.approx(20 * LINES_A_PASS, rel=0.05)
     assert LINES_A_PASS * 0.5 < kernel < LINES_A_PASS * 4
 
 
 def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
-    """Bound to the far node a guest is over 99 % remote; its memory moved, under 1 %."""
+    """A guest bound to the far node is over 99 % remote; once its memory has moved, under 1 %."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
     group = lab.run('ls -d /sys/fs/cgroup/machine.slice/*walker.scope').stdout.strip()
     lab.run(f"echo 0-1 >'{group}/cpuset.cpus'; echo 1 >'{group}/cpuset.mems'")
@@ -121,13 +121,13 @@ def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
     assert set(lab.guests.report()['walker']['bytes']) == {0, 1}
 
 
-# Instructions per second of each vCPU: enough that the guest's timer ticks are a small part, and
+# Instructions per second of each vCPU: enough for the guest's timer ticks to be a small part, and
 # far below what two host cores can do of loops in registers (500 million a second each).
 PACE = 60_000_000
 
 
 def spin(lab, cpus, seconds=3):
-    """Let one loop per listed CPU run side by side; return the loops done in all."""
+    """Run one loop per listed CPU in parallel; return the total number of loops done."""
     listed = ' '.join(map(str, cpus))
     line = f'for c in {listed}; do /opt/lab/numawalk spin $c {seconds} & done; wait'
     return sum(int(n) for n in lab.run(line).stdout.split())
@@ -145,7 +145,7 @@ def test_pace_makes_cpus_a_fixed_resource(lab):
 
 @pytest.mark.full
 def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
-    """Four guests that only compute: their work on vCPUs 0-1 against that on all four."""
+    """Four guests that only compute get half the work done on vCPUs 0-1 as on all four."""
     names = [f'w{i}' for i in range(4)]
     lab.guests.start(
         [{'name': n, 'memory_mib': 16, 'cmdline': 'mode=cpu', 'paused': True} for n in names]
@@ -156,7 +156,7 @@ def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
     ]
 
     def work_per_sec(cpus):
-        """Count the guests' instructions on the host: a reader inside would be paced, too."""
+        """Count the guests' instructions on the host: a reader inside would also be paced."""
         lab.run(''.join(f"echo {c} >'{g}/cpuset.cpus';" for g, c in zip(groups, cpus)))
         lab.machine.pace(PACE)
         time.sleep(2)

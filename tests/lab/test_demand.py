@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand is what guests want of the CPUs that they may use, whatever holds them back."""
+"""Demand is what guests want of the CPUs that they may use, whatever limits them."""
 
 import json
 
 import pytest
 
-pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
+pytestmark = pytest.mark.full  # takes minutes: `make lab-full` runs them
 
 INTERVAL_S = 10
-#: Of 100 ms each vCPU gets 5: 0.05 cores.
+#: Each vCPU gets 5 of 100 ms: 0.05 cores.
 QUOTA = 'vcpu_period=100000 vcpu_quota=5000'
 BUSY = {'memory_mib': 16, 'cmdline': 'mode=cpu duty=100'}
 NOVA_CONF = '[compute]\ncpu_shared_set = {}\ncpu_dedicated_set = {}\n'
@@ -39,7 +39,7 @@ def planned(lab):
 
 
 def test_a_quota_is_neither_waiting_nor_pressure(lab):
-    """Three guests of 0.05 cores on one node of two want 0.15, and none of them is moved."""
+    """Three guests with a quota of 0.05 cores on one node want 0.15, and none of them is moved."""
     lab.install_hook()
     names = ('a', 'b', 'c')
     lab.start_at([{**BUSY, 'name': name} for name in names], dict.fromkeys(names, 0))
@@ -54,7 +54,7 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
 
 
 def pools_of(agent):
-    """Return {node id: (cores, demand now)} of what is published, and what says which CPUs."""
+    """Return {node id: (cores, current demand)} as published, and the source of the CPUs."""
     host = agent.after(2)
     print(host['pool_source'], host['pools'], host['nodes'])
     return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[
@@ -63,9 +63,9 @@ def pools_of(agent):
 
 
 def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
-    """One CPU of each node is shared, the other dedicated; a guest polls on node 0's.
+    """A guest that polls on the dedicated CPU of node 0 does not press on the shared CPU.
 
-    The same whether Nova's file says so or the guests' XML alone.
+    This holds whether the pools come from Nova's file or only from the guests' XML.
     """
     lab = agent.lab
     metadata = (
@@ -101,7 +101,7 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
     assert (source, by_guests) == ('nova.conf', 'guests')
     for nodes in (found, inferred):
         assert [cores for cores, _ in nodes.values()] == [1.0, 1.0], nodes
-        # A whole core polls beside it.
+        # A whole core polls next to it.
         assert nodes[0][1] < 0.9 and nodes[1][1] < 0.9, nodes
     assert promised == {'poll': 0, 'plain': 1}
     assert "floating pool: CPUs 0,2, from the guests' XML" in status
@@ -111,7 +111,7 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
 
 
 def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
-    """Two guests on the shared CPU of node 0 want twice what there is; the dedicated one idles."""
+    """Two guests on node 0's shared CPU want twice its capacity while the dedicated one idles."""
     lab = agent.lab
     lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf', stdin=NOVA_CONF.format('0,2', '1,3'))
     agent.start()
@@ -126,7 +126,7 @@ def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
 
 
 def test_an_isolated_cpu_is_in_no_pool(lab_of):
-    """A guest that polls on it is no demand; what may not run there is not counted as capacity."""
+    """A guest that polls on an isolated CPU adds no demand, and that CPU adds no capacity."""
     lab = lab_of(append='isolcpus=3')
     lab.install_hook()
     lab.guests.start([{**BUSY, 'name': 'poll', 'cputune': DEDICATED.format(cpu=3)}])

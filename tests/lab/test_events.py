@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What wakes the agent, and what it does without libvirt: real libvirt, inotify and cgroups."""
+"""The agent's wake-up by events, and its work without libvirt: real libvirt, inotify, cgroups."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from machine.agent import INTERVAL_S, Agent
 from machine.image import LAB
 from machine.vm import LAB_DIR
 
-# Minutes: `make lab-full` runs them.
+# They take minutes: `make lab-full` runs them.
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 ROUNDS = 3
@@ -17,7 +17,7 @@ ROUNDS = 3
 
 @pytest.fixture
 def watcher(lab):
-    """Give an agent that is not started yet, on a machine without the hook."""
+    """Provide an agent that is not started yet, on a machine without the hook."""
     lab.run('mkdir -p /etc/nova-numa-pmc')
     made = Agent(lab)
     yield made
@@ -26,7 +26,7 @@ def watcher(lab):
 
 
 def test_reaction_times(watcher):
-    """A start, a plugged vCPU, a pin and an end are written down at once, not a tick later."""
+    """A start, a plugged vCPU, a pin and an end are recorded at once, not a tick later."""
     watcher.start()
     watcher.after(1)
     watcher.lab.machine.push([LAB / 'inside/labguests.py', LAB / 'inside/labreact.py'], LAB_DIR)
@@ -45,7 +45,7 @@ def test_reaction_times(watcher):
 
 
 def test_libvirtd_stopped_for_a_minute(agent):
-    """Ticks, publishing and holding go on; it is told, and libvirt is heard again afterwards."""
+    """Without libvirtd, the agent ticks, publishes and holds guests; later, it reconnects."""
     agent.start()
     agent.until(lambda: agent.after(1)['guests_by'], lambda by: by == 'libvirt')
     agent.lab.guests.start([{'name': 'g', 'memory_mib': 16}])
@@ -58,7 +58,8 @@ def test_libvirtd_stopped_for_a_minute(agent):
             lambda: agent.published()[0],
             lambda host: host['guests_by'] == 'status files: libvirt does not answer',
         )
-        # Set back by hand, and written again before a tick comes; ours alone, as each has one.
+        # Reset by hand, and rewritten before a tick comes; only our guests, because each has a
+        # cpuset.
         for path, text in held.items():
             if path.endswith('cpuset.cpus') and text in ('0-1', '2-3'):
                 agent.run(f"echo 0-3 >'{path}'")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever breaks on a host, guests start and go on running; libvirt's list counts them."""
+"""Whatever breaks on a host, guests start and keep running, according to libvirt's list."""
 
 import time
 
 import pytest
 
 SITE = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
-#: What breaks, and what mends it, as shell lines. A dead interpreter is made by moving its link
-#: away: the daemon itself, and what mends it, need no Python.
+#: Faults and their repair, as shell lines. A dead interpreter is simulated by moving its link
+#: away: the daemon itself, and the repair, need no Python.
 FAULTS = {
     'interpreter missing': (
         'mv /usr/bin/python3 /usr/bin/python3.away',
@@ -34,7 +34,7 @@ SPEC = {'memory_mib': 32, 'cmdline': 'duty=10'}
 
 
 def reconnected(host, *names):
-    """Return what runs once the daemon has come back to its guests: a query waits for that."""
+    """Return the running guests once the daemon has reconnected to them; a query waits for it."""
     for name in names:
         host.run(f'virsh dommemstat {name}', timeout=100, check=False)
     return host.running()
@@ -42,14 +42,14 @@ def reconnected(host, *names):
 
 @pytest.fixture
 def host(lab):
-    """Give a machine with the hook, one guest running, and another's XML at hand."""
+    """Provide a machine with the hook, one running guest, and another guest's XML."""
     lab.install_hook(timeout_s=6)
     lab.guests.start([dict(SPEC, name='old'), dict(SPEC, name='new')])
     lab.guests.stop(['new'])
     return lab
 
 
-# Two minutes each: CI has the one that fails at once and the one that never ends.
+# Two minutes each: CI runs the one that fails at once and the one that never ends.
 IN_CI = ('interpreter missing', 'hook hangs')
 
 
@@ -58,7 +58,7 @@ IN_CI = ('interpreter missing', 'hook hangs')
     [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS],
 )
 def test_guests_live(host, fault):
-    """A start succeeds, and a daemon restarted, killed and reloaded loses no guest."""
+    """A start succeeds, and a daemon that is restarted, killed or reloaded loses no guest."""
     broken, mended = FAULTS[fault]
     pid = host.run('cat /run/libvirt/qemu/old.pid').stdout
     host.run(broken)
@@ -78,7 +78,7 @@ def test_guests_live(host, fault):
     host.wait_for_hooks()
     found = host.guests.report()
     assert sorted(found) == ['after', 'old']
-    # The first and the next guest lie apart, however the ones between them started.
+    # The first and the next guest are on different nodes, however the ones in between started.
     assert sorted(guest['cpus'][0] for guest in found.values()) == ['0-1', '2-3']
 
 
@@ -99,7 +99,7 @@ def test_a_place_outlasts_the_daemon(host):
 
 
 def test_too_slow_a_hook(host):
-    """A start that the hook cannot serve in time goes on, and the journal says so."""
+    """A start that the hook cannot serve in time continues, and the journal says so."""
     host.run("sed -i 's/timeout_s = .*/timeout_s = 0.1/' /etc/nova-numa-pmc/nova-numa-pmc.conf")
     host.guests.start([dict(SPEC, name='new')])
     host.wait_for_hooks()
@@ -108,7 +108,7 @@ def test_too_slow_a_hook(host):
     assert host.running() == ['new', 'old']
     late = [line for line in lines if 'libvirt continues without it' in line]
     placed = [line for line in lines if 'started: node ' in line]
-    # Late or not, what the journal says of the guest is what the kernel holds.
+    # Late or not, the journal's statement about the guest is what the kernel holds.
     held = host.guests.report()['new']['cpus'] != ['0-3']
     assert late and held == bool(placed)
 

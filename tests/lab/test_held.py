@@ -2,7 +2,7 @@
 """Guests are local from their first page, and libvirt's own commands work on them.
 
 ``pytest -s -k commands`` prints the table of commands; ``LAB_STARTS=500 pytest -s --full -k
-many_starts`` counts failed starts, on a fresh machine for every 50.
+many_starts`` counts failed starts, with a fresh machine for every 50.
 """
 
 import json
@@ -33,12 +33,12 @@ THREADS = {
     'iothreadpin': 'iothread1',
     'cpuset by hand': 'vcpu0',
 }
-FOREIGN = {0: ('2', '1'), 1: ('0', '0')}  # a CPU and the number of the other node
-#: The commands that narrow our hold, and make a new thread, are in every run.
+FOREIGN = {0: ('2', '1'), 1: ('0', '0')}  # a CPU of the other node, and that node's number
+#: Every run includes the commands that narrow our hold, and those that make a new thread.
 FEW = ('vcpupin', 'setvcpus')
-#: AllowedCPUs= is of cgroup v2 (systemd.resource-control(5)).
+#: AllowedCPUs= requires cgroup v2 (systemd.resource-control(5)).
 NOT_ON_V1 = ('AllowedCPUs',)
-#: What of QEMU's own pages the kernel may refuse to move (EACCES).
+#: QEMU's own pages that the kernel may refuse to move (EACCES).
 REFUSED_BYTES = 1 << 20
 #: Starts on one machine: emulation gets slower with each new QEMU whose code it translates.
 BATCH = 50
@@ -46,7 +46,7 @@ LYING = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewher
 
 
 def elsewhere(lab):
-    """Return {guest: share of its bytes on other nodes at ``started``} as the hook has told."""
+    """Return {guest: fraction of its bytes on other nodes at ``started``}, as the hook logs it."""
     found = {}
     for line in lab.journal():
         told = LYING.match(line)
@@ -56,12 +56,12 @@ def elsewhere(lab):
 
 
 def away_bytes(guest):
-    """Return how much of a guest lies off its home [bytes]."""
+    """Return how many of a guest's bytes are not on its home node."""
     return sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
 
 
 def pinnable(name):
-    """Describe a guest that each command can be given; paused, as the machine is quick then."""
+    """Describe a guest that each command can be given, paused so that the machine is fast."""
     return {
         'name': name,
         'memory_mib': 64,
@@ -82,7 +82,7 @@ def pinnable(name):
     ],
 )
 def test_libvirts_commands(lab_of, cgroup, commands):
-    """Each takes effect on a placed guest, is not fought by the agent, and given back by unpin."""
+    """Each command works on a placed guest, the agent respects it, and unpin reverts it."""
     names = {command: COMMANDS[command] for command in commands}
     pinned = [command for command in THREADS if command in names]
     lab = lab_of(cgroup=cgroup)
@@ -124,7 +124,7 @@ def test_libvirts_commands(lab_of, cgroup, commands):
         assert {command: list(shown[names[command]]) for command in pinned} == {
             command: [THREADS[command]] for command in pinned
         }
-        # The vCPU that was plugged is held as the first is.
+        # The plugged vCPU is held as the first one is.
         assert lab.guests.report()['sv']['cpus'] == before['sv']['cpus']
         for command in pinned:
             print(lab.run(f'nova-numa-rebalance unpin {names[command]}').stdout)
@@ -138,7 +138,7 @@ def test_libvirts_commands(lab_of, cgroup, commands):
 
 
 def test_a_killed_hook(lab):
-    """The worker of ``started`` is killed: the agent holds the guest two ticks later."""
+    """If the worker of ``started`` is killed, the agent holds the guest two ticks later."""
     lab.install_hook()
     agent = Agent(lab)
     site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
@@ -150,7 +150,7 @@ def test_a_killed_hook(lab):
     try:
         agent.start()
         lab.guests.start([{'name': 'g0', 'memory_mib': 64}])
-        # QEMU was narrowed before; nothing has handed over to the threads' groups.
+        # QEMU was narrowed before; nothing has been handed over to the threads' groups.
         assert set(
             lab.cpusets()[path]
             for path in lab.cpusets()
@@ -173,7 +173,7 @@ def test_a_killed_hook(lab):
 
 @pytest.mark.full
 def test_a_start_without_the_lock(lab, agent):
-    """Another process holds the promises' lock: the guest starts, and the agent places it."""
+    """If another process holds the promises' lock, the guest starts, and the agent places it."""
     agent.start()
     lab.run(
         'systemd-run -q --unit=lab-lock flock /run/nova-numa-pmc/lock sleep 600; '
@@ -210,7 +210,7 @@ def test_a_start_without_the_lock(lab, agent):
     ],
 )
 def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
-    """All at once, half of them with a <vcpu cpuset>; the agent fetches QEMU's first pages."""
+    """Guests that start all at once are local; the agent fetches QEMU's first pages."""
     lab = lab_of(cgroup=cgroup)
     lab.install_hook()
     lab.run('journalctl --rotate; journalctl --vacuum-time=1s -q')
@@ -252,7 +252,7 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
 
 
 def restart_libvirtd(lab):
-    """Have libvirt start its guests as after a boot, without one."""
+    """Make libvirt start its guests as after a boot, but without one."""
     lab.run(
         'systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
         'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
@@ -271,7 +271,7 @@ def reboot(lab):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize('begin', [restart_libvirtd, reboot])
 def test_autostart(lab_of, begin):
-    """At a boot libvirt starts all of its guests, and nothing is promised before."""
+    """At a boot, libvirt starts all of its guests, and nothing is promised before."""
     lab = lab_of(fresh=begin is reboot)
     lab.install_hook()
     names = [f'g{at}' for at in range(12)]
@@ -317,7 +317,7 @@ def test_autostart(lab_of, begin):
 @pytest.mark.parametrize('cgroup', ['v1', 'v2'])
 @pytest.mark.parametrize('batch', range(int(os.environ.get('LAB_STARTS', '50')) // BATCH))
 def test_many_starts(lab_of, cgroup, batch):
-    """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""
+    """None of LAB_STARTS starts fails, for guests with and without a <vcpu cpuset>."""
     lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1, pmu=False)
     lab.install_hook()
     for _ in range(BATCH // 10):

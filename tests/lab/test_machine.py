@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine itself: shapes, the numalab command, and what goes wrong."""
+"""The machine itself: shapes, the numalab command, and errors."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ NUMALAB = pathlib.Path(__file__).resolve().parent / 'numalab'
 
 
 def numalab(*words, **more):
-    """Run the command; return what it did."""
+    """Run the command; return its result."""
     return subprocess.run(
         [str(NUMALAB), *words],
         capture_output=True,
@@ -24,7 +24,7 @@ def numalab(*words, **more):
 
 
 def test_exec_passes_output_and_exit_code(lab):
-    """What a command writes and its exit code come through."""
+    """A command's output and exit code are passed through."""
     name = lab.machine.name
     done = numalab('exec', '--name', name, 'echo out; echo err >&2; exit 7')
     assert (done.stdout, done.stderr, done.returncode) == ('out\n', 'err\n', 7)
@@ -33,7 +33,7 @@ def test_exec_passes_output_and_exit_code(lab):
 
 
 def test_push_and_pull(lab, tmp_path):
-    """A file goes in and comes back byte for byte."""
+    """A file is copied in and back unchanged."""
     source = tmp_path / 'with blank.bin'
     source.write_bytes(bytes(range(256)))
     name = lab.machine.name
@@ -68,13 +68,13 @@ def test_no_such_machine():
     ],
 )
 def test_impossible_shapes(words, message):
-    """A shape that cannot be is refused before anything is built."""
+    """An impossible shape is refused before anything is built."""
     done = numalab('up', *words)
     assert done.returncode in (1, 2) and message in done.stderr
 
 
 def test_sizes():
-    """Sizes read as people write them."""
+    """Sizes are read as people write them."""
     assert [mebibytes(t) for t in ('2G', '512m', '300')] == [2048, 512, 300]
     with pytest.raises(ShapeError):
         mebibytes('-1G')
@@ -82,7 +82,7 @@ def test_sizes():
 
 @pytest.mark.full
 def test_the_kernel_sees_the_shape(lab_of):
-    """Three nodes, one without CPUs, unequal memory above 4 GiB, SMT, distances, HMAT."""
+    """The kernel sees three unequal nodes, one without CPUs, SMT, distances and an HMAT."""
     lab = lab_of(
         nodes=3,
         cpus_per_node=2,
@@ -100,7 +100,7 @@ def test_the_kernel_sees_the_shape(lab_of):
     assert 'node 2 cpus: \n' in text or 'node 2 cpus:\n' in text
     assert '17  17  10' in text
     assert text.splitlines()[-3:-1] == ['1', '0-1']
-    # Node 1 and node 2 lie above the PCI hole: the RAM blocks tell their accesses apart.
+    # Node 1 and node 2 are above the PCI hole: the RAM blocks distinguish accesses to them.
     for node in (0, 1, 2):
         before = lab.machine.counts()
         lab.run(f'/opt/lab/numawalk 2 {node} 8 10')
@@ -110,6 +110,6 @@ def test_the_kernel_sees_the_shape(lab_of):
 
 
 def test_frozen_states_are_shared():
-    """Equal shapes have equal keys, different ones different keys."""
+    """Equal shapes have equal keys, and different shapes have different keys."""
     assert Shape().key() == Shape(memory_mib=(2048, 2048)).key()
     assert Shape().key() != Shape(cgroup='v1').key()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running guest goes to another node: its bytes, its throughput, and what else waits.
+"""A running guest moves to another node: its bytes, its throughput, and effects on others.
 
-Where the bytes are comes from the kernel, throughput from perf. The figures are printed;
-run with -s to see them. A quarter of an hour: `make lab-full` runs them.
+The places of bytes come from the kernel, throughput from perf. The figures are printed; run with
+-s to see them. They take a quarter of an hour: `make lab-full` runs them.
 """
 
 import json
@@ -24,7 +24,7 @@ MOVE = f'python3 {LAB_DIR}/labmove.py'
 
 
 def guest_on_node_1(lab, memory_mib=192, **spec):
-    """Start a guest that floats, with its memory on node 1."""
+    """Start a floating guest with its memory on node 1."""
     lab.machine.push([LAB / 'inside/labmove.py'], LAB_DIR)
     lab.guests.start([{'name': 'w', 'memory_mib': memory_mib, 'cmdline': 'duty=60', **spec}])
     bring(lab, 1)
@@ -38,7 +38,7 @@ def bring(lab, node):
         check=False,
     )
     scope = shlex.quote(where.stdout.strip())
-    if 'cpuset/machine' in scope:  # v1: migratepages, as its children hold sets of their own
+    if 'cpuset/machine' in scope:  # v1: migratepages, because its children have sets of their own
         lab.run(f'migratepages $(cat /run/libvirt/qemu/w.pid) {1 - node} {node}', timeout=200)
     else:
         lab.run(
@@ -57,9 +57,9 @@ def ask(lab, do='move', **request):
 
 
 def assert_moved(lab, node=0):
-    """Its CPUs and 98 % of its bytes are a node's; memory may still go anywhere.
+    """Assert that CPUs and 98 % of bytes are on a node, with memory allowed everywhere.
 
-    What stays are 3 MiB of read-only pages of QEMU's own.
+    What stays are 3 MiB of QEMU's own read-only pages.
     """
     found = lab.guests.report()['w']
     print(found)
@@ -69,9 +69,9 @@ def assert_moved(lab, node=0):
 
 
 def wait_for_hints(lab):
-    """Turn NUMA balancing on until it has marked a part of the guest's pages; suspend the guest.
+    """Use NUMA balancing until it has marked a part of the guest's pages; suspend the guest.
 
-    Were it on when the guest goes on, what it does in its stead would be counted, too.
+    If it were still on when the guest is resumed, its own migrations would also be counted.
     """
     lab.run(
         "hints() { awk '/^numa_pte_updates/ {print $2}' /proc/vmstat; }; before=$(hints); "
@@ -84,7 +84,7 @@ def wait_for_hints(lab):
 
 @pytest.mark.parametrize('kind', ['thp', 'small', 'balanced', 'balanced-thp', 'memfd', 'v1'])
 def test_a_guest_goes_to_the_other_node(lab_of, kind):
-    """All of it arrives, remote accesses end, and its transparent huge pages stay whole."""
+    """A guest moves completely, remote accesses end, and transparent huge pages stay whole."""
     lab = lab_of(cgroup='v1') if kind == 'v1' else lab_of()
     lab.run(f'echo {"never" if kind in ("small", "balanced") else "always"} >{THP}')
     try:
@@ -111,7 +111,7 @@ def test_a_guest_goes_to_the_other_node(lab_of, kind):
 
 
 def test_throughput_and_rate_beside_migratepages(lab):
-    """Paced to 48 MiB/s the guest keeps most of its throughput; unpaced, bytes/s of both."""
+    """Paced to 48 MiB/s, the guest keeps most of its throughput; unpaced, both ways are timed."""
     guest_on_node_1(lab, 384)
     paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
     seen = [paced]
@@ -143,7 +143,7 @@ def test_throughput_and_rate_beside_migratepages(lab):
 
 
 def test_others_do_not_wait_for_a_move(lab):
-    """A write of cgroup.procs and a new scope, during our move, a narrowing write, and none."""
+    """A move delays others' writes of cgroup.procs far less than a narrowing write does."""
     guest_on_node_1(lab, 384)
     seen = {}
     for how, request in (
@@ -167,7 +167,7 @@ def test_others_do_not_wait_for_a_move(lab):
 
 
 def test_cancelled_in_the_middle(lab):
-    """The CPUs are on the node, or where they were; memory is unbound, what moved has moved."""
+    """After a cancel, the CPUs are on either node, memory is unbound, and what moved has moved."""
     guest_on_node_1(lab)
     ended = ask(lab, cancel_after_mib=64, undo=True)
     assert ended['state'] == 'cancelled' and ended['undone']
@@ -185,7 +185,7 @@ def test_cancelled_in_the_middle(lab):
 
 
 def test_killed_in_the_middle_and_resumed(lab):
-    """However far it was, the cpusets are whole, the guest runs, and a new start ends it."""
+    """A move killed at any point leaves cpusets and guest intact, and a new start finishes it."""
     guest_on_node_1(lab)
     rng = random.Random(5)
     ours = ''
@@ -223,7 +223,7 @@ def test_killed_in_the_middle_and_resumed(lab):
 
 
 def test_a_full_node(lab):
-    """A node with no room takes what leaves its reserve; no guest is killed; later it goes on."""
+    """A full node takes what leaves its reserve; no guest is killed; the rest follows later."""
     guest_on_node_1(lab)
     room = (
         'import sys; from nova_numa_pmc.host.paging.node_room import available_bytes; '
@@ -243,7 +243,7 @@ def test_a_full_node(lab):
 
 
 def test_a_guest_that_ends_meanwhile(lab):
-    """The mover says that the guest has ended, and nothing else happens."""
+    """The mover reports that the guest has ended, and nothing else happens."""
     guest_on_node_1(lab)
     request = json.dumps({'do': 'move', 'guest': 'w', 'node': 0, 'mib_per_sec': 16, 'cpus': '0-1'})
     done = lab.run(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests land where they belong: real libvirt, real starts, two nodes of 2 GiB.
+"""Guests are placed where they belong: real libvirt, real starts, two nodes of 2 GiB.
 
-Where a guest is comes from the kernel (pages per node, the CPUs and nodes its threads may
-use) and from perf, never from our own record. ``make lab`` starts six guests; ``make lab-full``
-also six that are bound, eight and sixteen at once, and ten shuffled orders.
+Guests' places come from the kernel (pages per node, the CPUs and nodes that threads may use) and
+from perf, never from our own records. ``make lab`` starts six guests; ``make lab-full`` also
+starts six bound ones, eight and sixteen at once, and ten shuffled orders.
 """
 
 import random
@@ -30,7 +30,7 @@ def specs(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
 
 
 def assert_home(found, mems=None):
-    """Each guest's CPUs are one node's, and so are its bytes but for QEMU's first."""
+    """Assert that each guest's CPUs are one node's, and so are its bytes except QEMU's first."""
     for name, guest in found.items():
         node = home(guest)
         assert guest['cpus'] == CPUS[node], (name, guest)
@@ -39,7 +39,7 @@ def assert_home(found, mems=None):
 
 
 def assert_local(window):
-    """Of each guest's DRAM accesses in a window, fewer than 1 % are remote, by perf."""
+    """Assert that fewer than 1 % of each guest's DRAM accesses in a window are remote, by perf."""
     for name, counts in window['guests'].items():
         total = counts['local'] + counts['remote']
         assert total > 100_000, (name, counts)
@@ -51,7 +51,7 @@ def assert_local(window):
     [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
 )
 def test_six_guests_from_a_skewed_start(lab, bind):
-    """Three and three, CPUs and memory on one node each, remote accesses below 1 %."""
+    """Each node gets three guests, CPUs and memory, with remote accesses below 1 %."""
     lab.install_hook(bind='true' if bind else 'false')
     lab.skew(node=0, mib=500)
     lab.guests.start(specs(6))
@@ -68,7 +68,7 @@ def test_six_guests_from_a_skewed_start(lab, bind):
 @pytest.mark.full  # test_held.py has a storm of eight
 @pytest.mark.parametrize('count', [8, 16])
 def test_simultaneous_starts(lab, count):
-    """No two starts decide from the same view, though free memory says otherwise."""
+    """No two starts decide from the same view, though free memory suggests otherwise."""
     lab.install_hook()
     lab.skew(node=1, mib=300)
     lab.guests.start(specs(count, 16, 'duty=10'), parallel=count)
@@ -83,7 +83,7 @@ def test_simultaneous_starts(lab, count):
 
 @pytest.mark.full
 def test_ten_shuffled_orders(lab):
-    """Guests of three sizes in any order: as many on each node, ten times of ten."""
+    """Guests of three sizes are spread evenly over the nodes in each of ten orders."""
     lab.install_hook()
     lab.skew(node=0, mib=500)
     order = [dict(spec, memory_mib=16 * (1 + i % 3)) for i, spec in enumerate(specs(6))]
@@ -98,7 +98,7 @@ def test_ten_shuffled_orders(lab):
 
 
 def test_placed_by_others(lab):
-    """Guests with pins of their own are not touched, and are counted."""
+    """Guests with pins of their own are not touched, but are counted."""
     lab.install_hook()
     theirs = [
         dict(
@@ -129,7 +129,7 @@ def test_placed_by_others(lab):
 
 
 def test_save_restore_suspend_resume(lab):
-    """A guest comes back from each on one node, and a restored one prints nothing of ours."""
+    """A guest is on one node after each, and a restored one logs nothing of ours."""
     lab.install_hook()
     lab.guests.start(specs(2))
     lab.wait_for_hooks()

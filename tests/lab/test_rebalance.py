@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent moves guests when it pays, and only then; none is killed for memory meanwhile.
+"""The agent moves guests only when it pays; none of them is killed for lack of memory.
 
-Where guests are comes from the kernel, remote accesses from perf; what the agent says of a move
-is compared with it. A quarter of an hour: `make lab-full` runs them.
+Guests' places come from the kernel, remote accesses from perf; the agent's statements about a move
+are compared with them. They take a quarter of an hour: `make lab-full` runs them.
 """
 
 import json
@@ -27,22 +27,23 @@ MADE = re.compile(
 
 
 def moved(agent):
-    """Return what the agent has said of each guest whose memory it moved."""
+    """Return what the agent has logged about each guest whose memory it moved."""
     found = [MADE.search(line) for line in agent.journal()]
     return [match for match in found if match and match['kind'] in ('move', 'swap')]
 
 
 def assert_paid(match, tick_s):
-    """A move is made when the loss so far covers its cost, at most two ticks later."""
+    """Assert that a move was made at most two ticks after the loss so far covered its cost."""
     gain, cost, lost = (float(match[key]) for key in ('gain', 'cost', 'lost'))
     assert lost >= cost - 0.1, match.string
     assert lost <= cost + 2 * gain * tick_s + 0.1, match.string
 
 
 def test_five_to_one_becomes_three_to_three(agent):
-    """Two guests go, with their bytes and no others', as soon as it pays; then all is quiet.
+    """Two guests move, with their bytes only, as soon as it pays; then nothing happens.
 
-    One may go by being widened and then narrowed to the other node, which is no move in the log.
+    One may move by being widened and then narrowed to the other node, which the log does not call
+    a move.
     """
     lab = agent.lab
     homes = {f'g{i}': int(i == 5) for i in range(6)}
@@ -68,7 +69,7 @@ def test_five_to_one_becomes_three_to_three(agent):
     assert guests_per_node(after, 2) == [3, 3] and len(gone) == 2
     assert {match['name'] for match in made} <= gone
     assert all((match['from'], match['to']) == ('node 0', 'node 1') for match in made)
-    # They may have grown: the kernel has made huge pages of small ones meanwhile.
+    # They may have grown: in the meantime, the kernel has made huge pages of small ones.
     theirs = sum(
         max(sum(seen[name]['bytes'].values()) for seen in (before, after)) for name in gone
     )
@@ -77,7 +78,7 @@ def test_five_to_one_becomes_three_to_three(agent):
         assert_paid(match, tick_s)
     counted = lab.guests.window(4)['guests']
     for name, guest in after.items():
-        # 3 to 4 MiB are QEMU's read-only pages. What stays may have QEMU's own where it began.
+        # 3 to 4 MiB are QEMU's read-only pages. QEMU's own may stay where it started.
         away = sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
         assert away <= (6 if name in gone else 26) << 20, (name, guest)
         assert counted[name]['remote'] < 0.01 * sum(
@@ -86,7 +87,7 @@ def test_five_to_one_becomes_three_to_three(agent):
 
 
 def test_uneven_load_is_evened(agent):
-    """Three busy guests on one node, three idle ones on the other: at most two guests move."""
+    """With three busy guests on one node and three idle ones on the other, at most two move."""
     lab = agent.lab
     busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=75'} for i in range(3)]
     idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
@@ -120,9 +121,9 @@ def test_uneven_load_is_evened(agent):
 
 
 def test_a_bound_guest_is_let_spill_and_comes_home(agent):
-    """Its node is filled from outside before it touches its memory; later there is room again.
+    """A bound guest whose node is full may spill, and returns once there is room again.
 
-    Neither node alone has room for all of it meanwhile.
+    Until then, neither node alone has room for all of it.
     """
     lab = agent.lab
 
@@ -160,7 +161,7 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
 
 
 def test_killed_at_a_hundred_points_of_a_move(lab):
-    """Whenever it is: the guest runs, its promise is one of both, its CPUs are as promised."""
+    """After a kill at any point, the guest runs with one of the two promises and its CPUs."""
     lab.install_hook()
     lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=10'}])
     lab.wait_for_hooks()
@@ -173,7 +174,7 @@ def test_killed_at_a_hundred_points_of_a_move(lab):
     told = json.loads(done.stdout.splitlines()[-1])
     print(told)
     assert told['kills'] == 100 and told['wrong'] == []
-    # Not all before the first write, nor all after the last.
+    # Not all kills come before the first write or after the last one.
     assert told['promised_before'] > 0 and told['between'] > 10
     passes = lab.guests.report()['g']['passes']
     lab.guests.window(INTERVAL_S)

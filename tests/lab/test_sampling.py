@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our sampling says of guests, beside what ``perf stat`` says of the same time."""
+"""Our samples of guests, compared with ``perf stat`` over the same time."""
 
 import json
 import pathlib
@@ -10,10 +10,10 @@ COMPARE = pathlib.Path(__file__).resolve().parent.parent / 'functional/compare_w
 
 
 def test_same_window_as_perf_stat(lab):
-    """Per thread, CPU and control group, within 1 % of perf over one window.
+    """Per thread, CPU and control group, our counts are within 1 % of perf over one window.
 
-    The worker's pages alternate between the nodes, so that there is much of both to count: what
-    the kernel does between our counters and perf's at a context switch is a hundred accesses.
+    The worker's pages alternate between the nodes, so that there is much of both to count: between
+    our counters and perf's, the kernel causes about a hundred accesses at a context switch.
     """
     lab.machine.push([COMPARE], '/opt/lab')
     done = lab.run(
@@ -43,9 +43,9 @@ def ratio(counts):
 
 @pytest.mark.full  # test_counters.py has it with one guest and perf alone
 def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
-    """Six guests at once: over 99 % remote, and under 1 % after the move, ours and perf's.
+    """For six guests, we and perf count over 99 % remote, and under 1 % after the move.
 
-    Their memory is bound, so that the move is of their CPUs: pages take minutes in emulation.
+    Their memory is bound and their CPUs are moved: moving pages takes minutes in emulation.
     """
     names = [f'w{i}' for i in range(6)]
     memory = "<numatune><memory mode='strict' nodeset='{}'/></numatune>"

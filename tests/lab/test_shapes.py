@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other machines: cgroup v1, four nodes, unequal nodes, a full node, guests larger than a node.
+"""Other machines: cgroup v1, four nodes, unequal nodes, full nodes, guests larger than a node.
 
-``make lab`` has cgroup v1, a guest larger than a node, and the failure of a hard wall; ``make
-lab-full`` the others.
+``make lab`` runs cgroup v1, a guest larger than a node, and the failure of a hard wall; ``make
+lab-full`` also runs the others.
 """
 
 import json
@@ -12,7 +12,7 @@ from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
 V1 = {'cgroup': 'v1'}
 FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
-# Sub-NUMA clusters: two nodes of each socket, each with its own memory controllers.
+# Sub-NUMA clusters: two nodes per socket, each with its own memory controllers.
 CLUSTERS = {
     'nodes': 4,
     'cpus_per_node': 2,
@@ -28,7 +28,7 @@ ON_NODE_1 = "placement='static' cpuset='2-3'"
 
 
 def test_v1(lab_of):
-    """Two and two on cgroup v1, and a vCPU can still be plugged."""
+    """On cgroup v1, each node gets two guests, and a vCPU can still be plugged."""
     lab = lab_of(**V1)
     lab.install_hook()
     lab.skew(node=0, mib=300)
@@ -57,7 +57,7 @@ def test_v1(lab_of):
 @pytest.mark.full
 @pytest.mark.parametrize('each', [2, 3])
 def test_four_nodes(lab_of, each):
-    """As many guests on each of four nodes."""
+    """Each of four nodes gets the same number of guests."""
     lab = lab_of(**FOUR)
     lab.install_hook()
     lab.skew(node=2, mib=200)
@@ -73,7 +73,7 @@ def test_four_nodes(lab_of, each):
 
 @pytest.mark.full
 def test_clusters_of_a_socket(lab_of):
-    """A guest with more vCPUs than a node spans two of a socket and is told so; others do not."""
+    """A guest with more vCPUs than a node spans two nodes of a socket, which the log says."""
     lab = lab_of(**CLUSTERS)
     print(
         lab.run(
@@ -101,7 +101,7 @@ def test_clusters_of_a_socket(lab_of):
 
 
 def test_larger_than_a_node(lab_of):
-    """A guest that no node holds gets the CPUs of two, and its pages lie on these."""
+    """A guest that no node can hold gets the CPUs of two, and its pages are on these."""
     lab = lab_of(**FOUR)
     lab.install_hook()
     lab.guests.start(
@@ -117,9 +117,9 @@ def test_larger_than_a_node(lab_of):
 
 @pytest.mark.full
 def test_a_nodes_memory_is_a_devices(lab_of):
-    """No guest lies on a GPU's memory, though it is the roomiest, nor is a promise counted there.
+    """No guest and no promise is on a GPU's memory, although that node has the most room.
 
-    The machine has no GPU: the operator says so.
+    The machine has no GPU: the operator declares the node as one.
     """
     lab = lab_of(**GPU)
     lab.guests.start([{'name': 'float', 'memory_mib': 300, 'cmdline': 'duty=5'}])  # no hook yet
@@ -148,7 +148,7 @@ def test_a_nodes_memory_is_a_devices(lab_of):
 
 @pytest.mark.full
 def test_unequal_nodes(lab_of):
-    """Guests go in proportion to cores until the smaller node has promised its memory."""
+    """Guests are placed in proportion to cores until the smaller node has promised its memory."""
     lab = lab_of(**UNEQUAL)
     lab.install_hook()
     lab.guests.start(
@@ -164,7 +164,7 @@ def test_unequal_nodes(lab_of):
 @pytest.mark.full
 @pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
 def test_a_full_node(lab_of, bind):
-    """A guest on a node that fills spills over and lives; one that is bound is killed."""
+    """On a node that fills up, an unbound guest spills over and lives; a bound one is killed."""
     lab = lab_of(**UNEQUAL)
     lab.install_hook(bind='true' if bind else 'false')
     lab.run('echo 3 >/proc/sys/vm/drop_caches')
@@ -197,7 +197,7 @@ def test_a_full_node(lab_of, bind):
 
 
 def test_cannot_start_on_node_1(lab_of):
-    """The deck's failure with a hard wall before the start, and our start on that node."""
+    """A hard wall set before the start fails as on the deck's host; our start succeeds."""
     lab = lab_of(**SHADOW)
     lab.install_hook(enabled='false')
     spec = {'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50', 'vcpu': ON_NODE_1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bounded version of `make soak`: each of its steps once, in some order."""
+"""A limited version of `make soak`: each of its steps once, in some order."""
 
 import pytest
 from soak import Soak
@@ -8,7 +8,7 @@ from soak import Soak
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_random_starts_stops_loads_and_faults(lab):
-    """No guest is lost, no promise leaks, every guest is where it was promised."""
+    """No guest is lost, no promise leaks, and every guest is where it was promised."""
     lab.install_hook()
     soak = Soak(lab, seed=11)
     soak.begin()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package is replaced under a host that works, and taken back again: guests feel nothing.
+"""The package is upgraded and downgraded on a working host, and guests are not affected.
 
-Between the two versions every module has another name or place, so that a process of one finds
-none of its late imports once the other is there.
+Between the two versions, every module has a different name or place, so a process of one finds
+none of its late imports once the other is installed.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ from machine.agent import UNIT, Agent
 from machine.guests import HOOK_PROCESS, home, home_share
 from machine.vm import LAB_DIR
 
-pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
+pytestmark = pytest.mark.full  # takes minutes: `make lab-full` runs them
 
 FORMER_COMMIT = '66c23f5'
 FORMER, PRESENT = 'former', 'present'
@@ -24,7 +24,7 @@ CPUS = {0: '0-1', 1: '2-3'}
 SPEC = {'memory_mib': 32, 'cmdline': 'duty=5'}
 HOOK = '/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 LOCK = '/run/nova-numa-pmc/lock'
-#: What a package manager takes away: the files that it has put there, and no directories.
+#: What a package manager removes: the files that it installed, and no directories.
 REMOVE = (
     "cd / && python3 -c 'import importlib.metadata as metadata\n"
     'for file in metadata.files("nova-numa-pmc"): file.locate().unlink(missing_ok=True)\''
@@ -32,7 +32,7 @@ REMOVE = (
 
 
 def former_wheel(directory):
-    """Return the wheel of the former version's tree, which is unpacked into a directory."""
+    """Return the wheel of the former version, whose tree is unpacked into a directory."""
     archive = directory / 'former.tar'
     done = subprocess.run(
         ['git', 'archive', '-o', str(archive), FORMER_COMMIT],
@@ -58,14 +58,14 @@ class Host:
         self.lab, self.run, self.agent = lab, lab.run, None
 
     def unpack(self, version, wheel):
-        """Lay a version ready beside the installed one, compiled."""
+        """Unpack a version next to the installed one, compiled."""
         place = f'{LAB_DIR}/{version}'
         self.run(f'mkdir -p {place}')
         self.lab.machine.push([wheel], place)
         self.run(f'python3 -m installer --destdir {place}/root {place}/{wheel.name}')
 
     def put(self, version):
-        """Install a version that lies ready where none is installed."""
+        """Install an unpacked version where none is installed."""
         self.run(f'cp -a {LAB_DIR}/{version}/root/. /')
 
     def wait(self, condition, seconds=60):
@@ -78,7 +78,7 @@ class Host:
 
     @contextlib.contextmanager
     def locked(self):
-        """Hold the lock of the promises: starts wait for it."""
+        """Hold the lock of the promises, so that starts wait for it."""
         self.run(
             f'systemd-run -q --unit=lab-lock flock {LOCK} sleep 600; '
             f'while flock -n {LOCK} true; do sleep 0.1; done'
@@ -89,12 +89,12 @@ class Host:
             self.run('systemctl stop lab-lock')
 
     def replace(self, version, starting, without, placed):
-        """Replace the package meanwhile.
+        """Replace the package during that time.
 
-        :param starting: guest whose ``start`` asks the version before, ``started`` the next
-        :param without: guest that starts where no package is installed
-        :param placed: guest for which the version before is called, and imports late what is gone
-        :returns: what the hook has logged, a list of lines
+        :param starting: guest whose ``start`` calls the old version and ``started`` the new one
+        :param without: guest that starts while no package is installed
+        :param placed: guest for which the old version is called, whose late imports are gone
+        :returns: the lines that the hook has logged
         """
         before = len(self.lab.journal())
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -127,13 +127,13 @@ class Host:
         return lines
 
     def restart(self):
-        """Restart the daemon and the agent, as the documents say after an upgrade."""
+        """Restart the daemon and the agent, as the documentation requires after an upgrade."""
         self.run(f'systemctl restart libvirtd && systemctl restart {UNIT}', timeout=200)
         for name in self.lab.running():
             self.run(f'virsh dommemstat {name}', timeout=100)
 
     def places(self):
-        """Return {guest: where it is} once the hook is found valid and the promises are read."""
+        """Return {guest: its place} once the hook is found valid and the promises are read."""
         done = self.run('nova-numa-rebalance hook status --json', check=False)
         told = json.loads(done.stdout)
         assert done.returncode == 0 and not told['problems'], told['problems']
@@ -143,7 +143,7 @@ class Host:
         assert sorted(found) == sorted(promised) == self.lab.running()
         print({name: (guest['bytes'], guest['cpus']) for name, guest in found.items()})
         cpusets = self.lab.cpusets()
-        # Of one that is not placed, where its memory is.
+        # For a guest that is not placed: the node of its memory.
         homes = {
             name: next(iter(promised[name]['cpu_nodes']), home(guest))
             for name, guest in found.items()
@@ -159,7 +159,7 @@ class Host:
                     what: promised[name][what]
                     for what in ('uuid', 'origin', 'cpu_nodes', 'mem_nodes', 'memory_bytes')
                 },
-                # By which of its groups has changed between the versions.
+                # Depending on which of its groups has changed between the versions.
                 'held': any(
                     text == CPUS[homes[name]]
                     for path, text in cpusets.items()
@@ -170,7 +170,7 @@ class Host:
         }
 
     def assert_as(self, before, step):
-        """What had a place has it still, by promise, cpusets and memory: no guest was moved."""
+        """Assert that placed guests kept promise, cpusets and memory, and no guest was moved."""
         after = self.places()
         for name, place in before.items():
             assert place['cpus'] == [CPUS[place['home']]], (step, name, place)
@@ -191,7 +191,7 @@ class Host:
         return after
 
     def told_since(self, line):
-        """Return what the agent has logged from that line on, two intervals later."""
+        """Return what the agent has logged since that line, two intervals later."""
         self.agent.after(2)
         lines = self.agent.journal()[line:]
         print('the agent:', *lines, sep='\n')
@@ -200,7 +200,7 @@ class Host:
 
 @pytest.fixture
 def host(lab, tmp_path):
-    """Give a host with the former version, its hook and its agent; three guests run there."""
+    """Provide a host with the former version, its hook and its agent, and three running guests."""
     wheels = {FORMER: former_wheel(tmp_path), PRESENT: image.wheel()}
     made = Host(lab)
     for version, wheel in wheels.items():
@@ -221,7 +221,7 @@ def host(lab, tmp_path):
 
 
 def test_replaced_and_taken_back(host):
-    """Promises, places and memory outlast both ways, while guests start and processes are old."""
+    """Promises, places and memory survive both ways while guests start and processes are old."""
     before, agent = host.places(), host.agent
     assert {place['home'] for place in before.values()} == {0, 1}
     assert all(place['at_home'] > 0.9 for place in before.values()), before
@@ -231,15 +231,15 @@ def test_replaced_and_taken_back(host):
     ):
         pid, line = agent.show('MainPID'), len(agent.journal())
         told = host.replace(version, starting, without, placed)
-        # What fails in the hook is told, and never a guest's start.
+        # Failures in the hook are reported, and never make a guest's start fail.
         assert [s for s in told if f'guest {without}: hook start ended with' in s], told
         assert [s for s in told if f'guest {placed}: started: ImportError' in s], told
         host.told_since(line)
-        # The agent of the version before goes on.
+        # The agent of the old version continues.
         assert (agent.show('MainPID'), agent.show('ActiveState')) == (pid, 'active')
         after = host.assert_as(before, f'{version} put in place')
         assert without in after
-        # As placed as all others; what it touches while it boots may lie elsewhere.
+        # Placed like all others; what it touches while it boots may be elsewhere.
         before[starting] = {**after[starting], 'at_home': 0.0}
         line = len(agent.journal())
         host.restart()

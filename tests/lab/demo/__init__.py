@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: the same six guests on the same emulated host, started each way."""
+"""The demonstration: the same six guests on the same emulated host, started in each way."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the same six guests each way on an emulated two-node host, and compare.
+"""Start the same six guests in each way on an emulated two-node host, and compare the results.
 
 examples:
   make demo
@@ -12,11 +12,11 @@ examples:
 arrangements: floating (the kernel's NUMA balancing off), balanced (on), numad (libvirt's
 placement='auto'), placed (our hook and agent), bound (with [hook] bind = true).
 
-leaves report.json, report.txt and report.png in the directory of --out. Refresh the
-picture that README.rst shows with --picture, and put the figures in its text right, too.
+Writes report.json, report.txt and report.png to the directory of --out. To refresh the picture
+in README.rst, use --picture, and also correct the figures in its text.
 
-exit codes: 0 our guests are spread evenly and their remote accesses are at least 56 times
-fewer than floating's; 1 they are not: the report says which; 2 usage; 3 the lab failed.
+exit codes: 0 our guests are spread evenly and have at least 56 times fewer remote accesses than
+floating ones; 1 they do not: the report says which; 2 usage; 3 the lab failed.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def parse_args(argv=None):
         type=pathlib.Path,
         default=pathlib.Path('build/demo'),
         metavar='DIR',
-        help='where the report goes (default build/demo)',
+        help='directory for the report (default build/demo)',
     )
     add(
         '--only',
@@ -142,9 +142,9 @@ def parse_args(argv=None):
         '--orders',
         type=_whole(1),
         metavar='N',
-        help='run placed and bound N times, each with another start order',
+        help='run placed and bound N times, each with a different start order',
     )
-    add('--seed', type=int, default=1, help='of the start orders (default 1)')
+    add('--seed', type=int, default=1, help='seed of the start orders (default 1)')
     add(
         '--picture',
         type=pathlib.Path,
@@ -156,7 +156,7 @@ def parse_args(argv=None):
 
 
 def record_all(args, plan, steps, facts, records):
-    """Run the arrangements into {name: [record, …]}, several of one with --orders."""
+    """Run the arrangements into {name: [record, …]}, some of them several times with --orders."""
     shuffled, machine = random.Random(args.seed), f'demo-{os.getpid()}'
     for name in args.only:
         again = args.orders if args.orders and name in ('placed', 'bound') else 1
@@ -186,7 +186,7 @@ def _tell(name, run):
 
 
 def make_report(args, plan, steps, facts, records):
-    """Return the report of what was recorded."""
+    """Return the report of the recorded runs."""
     machine = {
         'host': scenario.host_facts(),
         'guest': facts,
@@ -243,7 +243,7 @@ def present(console, found):
 
 
 def save(found, directory, picture=None):
-    """Write report.json, report.txt and report.png, and the plot to another file, too."""
+    """Save report.json, report.txt and report.png, and the plot also to another file."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / 'report.json').write_text(json.dumps(found, indent=1) + '\n')
     text = io.StringIO()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's arithmetic: from what was recorded to figures and verdicts. Pure."""
+"""The report's arithmetic: from records to figures and verdicts. Pure."""
 
 SCHEMA = 1
 #: Latency of a local and a remote access on the two-socket Xeon X5675 of the KVM tuning
@@ -18,12 +18,12 @@ def mean_latency_ns(local, remote):
 
 
 def summarize(record, nodes):
-    """Turn what was recorded of one arrangement into its figures.
+    """Compute the figures of one arrangement from its record.
 
     :param record: {'title', 'guests': {name: {'bytes': {node: n}, 'cpus', 'mems'}}, 'windows':
-        [{'seconds', 'guests': {name: {'local', 'remote', 'passes'}}}], and more, kept as it is}
+        [{'seconds', 'guests': {name: {'local', 'remote', 'passes'}}}], and more, kept unchanged}
     :param nodes: how many nodes the machine has
-    :returns: dict, in the form of report.json's ``runs``
+    :returns: a dict in the form of report.json's ``runs``
     """
     guests = {}
     for name, seen in sorted(record['guests'].items()):
@@ -75,7 +75,7 @@ def _window(window):
 def ratio(runs, name, key='remote', against='floating'):
     """Divide a figure of one run by another's: how many times fewer; None if not both ran.
 
-    A count of 0 is taken as 1, so that the ratio is a number, and an understatement.
+    A count of 0 is taken as 1, so that the ratio is a number that understates.
     """
     if against not in runs or name not in runs:
         return None
@@ -88,14 +88,14 @@ def ratio(runs, name, key='remote', against='floating'):
 
 
 def even(guests_per_node):
-    """Say whether no node has two guests more than another."""
+    """Return whether no node has two guests more than another."""
     return max(guests_per_node) - min(guests_per_node) <= 1
 
 
 def checks(runs):
-    """Compare our runs with what they must show: [{'name', 'passed', 'value', 'required'}].
+    """Compare our runs with the requirements: [{'name', 'passed', 'value', 'required'}].
 
-    ``required`` ones decide the exit code; the others are told.
+    Those that are ``required`` decide the exit code; the others are only reported.
     """
     found = []
 
@@ -133,7 +133,7 @@ def checks(runs):
 
 
 def report(records, nodes, machine, phases):
-    """Make report.json's content.
+    """Return the content of report.json.
 
     :param records: {arrangement: record}, see :func:`summarize`
     :param machine: facts about the host and the machine
@@ -167,7 +167,7 @@ def failed(found):
 
 
 def summarize_orders(runs, reference):
-    """Sum up runs of one arrangement with shuffled start orders.
+    """Summarize runs of one arrangement with shuffled start orders.
 
     :param runs: list of summarized runs
     :param reference: floating's summarized run, or None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the same guests each way on a freshly thawed machine, and record what is seen.
+"""Start the same guests in each way on a freshly thawed machine, and record the result.
 
-Each arrangement has a machine of its own, thawed from the same frozen state: that takes
-about as long as ending guests, and nothing of the arrangement before is left.
+Each arrangement has a machine of its own, thawed from the same frozen state: that takes about as
+long as ending guests, and nothing is left of the previous arrangement.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ NUMAD = {
     'vcpu': "placement='auto'",
     'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>",
 }
-# Emulation is slow: a start of the hook's Python alone takes up to a second.
+# Emulation is slow: just starting the hook's Python takes up to a second.
 HOOK_CONF = '[hook]\ntimeout_s = 30\n'
 CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
@@ -37,9 +37,9 @@ stat -fc %T /sys/fs/cgroup"""
 class Arrangement:
     """A way to start the guests.
 
-    :param spec: what their domains' XML has beside the defaults
-    :param balancing: the kernel's automatic NUMA balancing
-    :param hook: our hook's configuration, None: no hook
+    :param spec: what their domains' XML has in addition to the defaults
+    :param balancing: whether the kernel's automatic NUMA balancing is on
+    :param hook: our hook's configuration, or None for no hook
     """
 
     title: str
@@ -60,7 +60,7 @@ DEFAULT = ('floating', 'balanced', 'numad', 'placed')
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is the same for all arrangements.
+    """The settings that all arrangements have in common.
 
     :param skew_mib: taken on node 0 before the guests start
     :param settle_s: how long the kernel's balancing works before the first window
@@ -82,10 +82,10 @@ class Plan:
 
 
 class Steps:
-    """Say each step as it begins, and keep how long each phase took."""
+    """The steps: each is announced as it starts, and the duration of each phase is kept."""
 
     def __init__(self, say):
-        """Take the function that shows a line."""
+        """Store the function that shows a line."""
         self._say, self.began, self.phases_s = say, time.monotonic(), {}
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ class Steps:
 
 
 def end_on_sigterm():
-    """Let SIGTERM interrupt as Ctrl-C does, so that the machine goes down."""
+    """Make SIGTERM interrupt as Ctrl-C does, so that the machine is stopped."""
 
     def interrupt(signum, frame):
         raise KeyboardInterrupt
@@ -110,7 +110,7 @@ def end_on_sigterm():
 
 @contextlib.contextmanager
 def machine_up(name, shape):
-    """Run a machine; bring it down whatever happens. Its logs stay only after a failure."""
+    """Run a machine and stop it whatever happens. Its logs are kept only after a failure."""
     machine = Machine.up(name, shape)
     try:
         yield machine
@@ -120,11 +120,11 @@ def machine_up(name, shape):
 
 
 def run(name, arrangement, plan, steps, order=None, facts=None):
-    """Start the guests in one way; return what was seen, for ``report.summarize``.
+    """Start the guests in one way; return the observations for ``report.summarize``.
 
     :param name: of the machine
-    :param order: guests' names in the order of their start, None: as the plan has it
-    :param facts: a dict that gets the machine's facts, None: not asked
+    :param order: guests' names in the order of their start, or None for the plan's
+    :param facts: a dict that receives the machine's facts, or None
     """
     order = list(order or plan.names())
     phases = Steps(lambda line: None)
@@ -187,7 +187,7 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
 
 
 def _prepare(machine, arrangement, skew_mib):
-    """Set balancing, skew and hook; return the MiB free on each node."""
+    """Set up balancing, skew and hook; return the free memory of each node [MiB]."""
     if arrangement.hook is not None:
         machine.run(f'mkdir -p {os.path.dirname(CONF)} && cat >{CONF}', stdin=arrangement.hook)
         machine.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
@@ -201,7 +201,7 @@ def _prepare(machine, arrangement, skew_mib):
 
 
 def _fetch(machine):
-    """Let the agent work for some ticks; not while it is counted, as counters are few."""
+    """Let the agent work for some ticks, but not during counting, because counters are few."""
     agent = Agent(machine)
     try:
         agent.start()
@@ -221,7 +221,7 @@ def _machine_facts(machine):
 
 
 def host_facts():
-    """Tell on what the demo runs."""
+    """Return facts about the host that the demo runs on."""
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True, check=True)
     cpu = 'unknown'
     with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:

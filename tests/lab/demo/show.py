@@ -108,7 +108,7 @@ def bars(found):
 
 
 def verdicts(found):
-    """Return a line for each check, and how the figures came about."""
+    """Return a line for each check, and the figures behind it."""
     text = Text()
     for check in found['checks']:
         told = (
@@ -125,7 +125,7 @@ def verdicts(found):
 
 
 def notes(found):
-    """Return how to read the figures."""
+    """Return an explanation of the figures."""
     return Text(
         "Counts are those of the emulated counters (perf), bytes are the kernel's. The latency "
         'is modelled: 60 ns + 40 ns × remote share. "Fewer than floating" compares the same '

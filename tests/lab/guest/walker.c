@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A KVM guest that boots in milliseconds: a multiboot kernel that works for
- * ever and tells of it on its serial port: 'A' at start, 'B' when it has
+ * A KVM guest that boots in milliseconds: a multiboot kernel that works
+ * forever and reports on its serial port: 'A' at start, 'B' when it has
  * touched its share of memory, then '.' after each pass, so that the growth
  * of the serial log is its throughput.
  *

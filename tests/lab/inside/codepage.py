@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside a machine: what a write to a page costs of which QEMU knows translations.
+"""Runs inside a machine: measures a write to a page of which QEMU has translations.
 
-Fills a page with returns, calls some, which QEMU translates one by one, and clears the page.
+Fills a page with return instructions, calls some, which QEMU translates one by one, and clears the
+page.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ RETURN = b'\xc3'
 
 
 def milliseconds(work, *args):
-    """Return how long a call takes."""
+    """Return the duration of a call [ms]."""
     began = time.perf_counter()
     work(*args)
     return (time.perf_counter() - began) * 1e3

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: libvirt's and systemd's own commands on guests, and what they did.
+"""Runs inside the machine: runs libvirt's and systemd's own commands on guests, shows the effects.
 
     labcommands.py COMMAND=GUEST,CPU,NODE...
 
-CPU and NODE are another node's than the guest's. Prints a table, or with ``--json`` one object
-{command: {code, message, effect, wanted, works}}; with ``--look`` no command is run.
+CPU and NODE must not be the guest's. Prints a table or, with ``--json``, one object
+{command: {code, message, effect, wanted, works}}; with ``--look``, no command is run.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def scope(pid):
 
 
 def allowed(pid, *comms):
-    """Return the CPUs that threads with such names may use: the kernel's word."""
+    """Return the CPUs that threads with such names may use, according to the kernel."""
     found = set()
     for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
         if (task / 'comm').read_text().startswith(comms):
@@ -48,7 +48,7 @@ def allowed(pid, *comms):
 
 
 def mems(pid):
-    """Return the nodes that the vCPUs' group may allocate on."""
+    """Return the nodes on which the vCPUs' group may allocate."""
     for path in scope(pid).rglob('vcpu0/cpuset.*'):
         if path.name in ('cpuset.mems.effective', 'cpuset.effective_mems'):
             return path.read_text().strip()
@@ -56,7 +56,7 @@ def mems(pid):
 
 
 def effects(name, cpu, node):
-    """Return {command: (words, a function that tells its effect, the effect wanted)}."""
+    """Return {command: (words, a function that returns its effect, the effect wanted)}."""
     pid = int(pathlib.Path(f'/run/libvirt/qemu/{name}.pid').read_text())
     own = scope(pid)
     vcpu0 = sorted(own.rglob('vcpu0'))[0] / 'cpuset.cpus'
@@ -86,7 +86,7 @@ def effects(name, cpu, node):
             lambda: str(len(allowed_each(pid))),
             '2',
         ),
-        # The walker has no balloon driver: nothing but the command's end is to be seen.
+        # The walker has no balloon driver, so only the command's exit code can be seen.
         'setmem': (['virsh', '-q', 'setmem', name, '32M', '--live'], lambda: '', ''),
         'AllowedCPUs': (
             ['systemctl', 'set-property', '--runtime', own.name, f'AllowedCPUs={cpu}'],
@@ -111,7 +111,7 @@ def allowed_each(pid):
 
 
 def main():
-    """Run the commands, print what came of each."""
+    """Run the commands and print the result of each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('guests', nargs='+', metavar='COMMAND=GUEST,CPU,NODE')
     parser.add_argument('--json', action='store_true')

@@ -3,7 +3,7 @@
 """Runs inside the machine: places guests where a test wants them, as the hook would have.
 
 Reads one JSON request on standard input: ``{"homes": {guest: node}}``. CPUs and promise are
-changed; memory follows where it is touched afterwards, so that the guests are best paused.
+changed; memory follows as it is touched afterwards, so it is best to pause the guests.
 """
 
 import json

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: starts walker guests with virsh, tells where they are, counts.
+"""Runs inside the machine: starts walker guests with virsh, reports where they are, counts.
 
-Reads one JSON request on standard input, answers with one JSON object:
-``{"do": "start", "guests": [...]}``, ``report``, ``window``, ``stop``, ``bring`` (v2). What it
-reports comes from the kernel (cgroups, /proc), from perf and from the guests' serial logs.
+Reads one JSON request on standard input and answers with one JSON object:
+``{"do": "start", "guests": [...]}``, ``report``, ``window``, ``stop``, ``bring`` (v2). The
+reported data comes from the kernel (cgroups, /proc), from perf and from the guests' serial logs.
 """
 
 import concurrent.futures
@@ -61,7 +61,7 @@ def virsh(*words):
 
 
 def log_text(name):
-    """Return a guest's serial log, '' when there is none."""
+    """Return a guest's serial log, or '' if there is none."""
     try:
         return (LOGS / f'{name}.log').read_bytes()
     except OSError:
@@ -69,7 +69,7 @@ def log_text(name):
 
 
 def start(request):
-    """Start guests side by side; wait until each has touched its memory, unless left paused."""
+    """Start guests in parallel; wait until each has touched its memory or is left paused."""
     LOGS.mkdir(exist_ok=True)
 
     def one(spec):
@@ -99,7 +99,7 @@ def start(request):
 
 
 def pids():
-    """Return {guest: QEMU's pid} of what runs, from libvirt's pid files."""
+    """Return {guest: QEMU's pid} of running guests, from libvirt's pid files."""
     found = {}
     for path in pathlib.Path('/run/libvirt/qemu').glob('*.pid'):
         try:
@@ -112,7 +112,7 @@ def pids():
 
 
 def group(pid, controller):
-    """Return the cgroup directory of a process; on v1 that of a controller's hierarchy."""
+    """Return the cgroup directory of a process; on v1, the one in a controller's hierarchy."""
     for line in pathlib.Path(f'/proc/{pid}/cgroup').read_text().splitlines():
         number, controllers, path = line.split(':', 2)
         if V2 and number == '0':
@@ -123,7 +123,7 @@ def group(pid, controller):
 
 
 def scope(directory):
-    """Return the guest's scope: the directory of libvirt's machine unit above it."""
+    """Return the guest's scope: the directory of libvirt's machine unit above the group."""
     while not directory.name.endswith('.scope'):
         if directory == ROOT:
             raise OSError('not in a scope')
@@ -173,7 +173,7 @@ def status_line(task, key):
 
 
 def report(request):
-    """Tell of each guest: bytes by node, the CPUs and nodes its threads may use, its passes."""
+    """Return for each guest: bytes by node, CPUs and nodes of its threads, its passes."""
     found = {}
     for name, pid in pids().items():
         try:
@@ -186,7 +186,7 @@ def report(request):
                 'passes': log_text(name).count(b'.'),
             }
         except OSError:
-            continue  # it ended while we looked
+            continue  # the guest ended in the meantime
     return found
 
 
@@ -227,12 +227,12 @@ def window(request):
 
 
 def mems_of(pid):
-    """Return the file that holds a guest's memory to nodes."""
+    """Return the file that restricts a guest's memory to nodes."""
     return scope(group(pid, 'cpuset')) / 'cpuset.mems'
 
 
 def hold(request):
-    """Hold guests' memory to nodes; to all of them where the node is null."""
+    """Hold guests' memory to nodes, or to all of them if the node is null."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
     for name, node in request['homes'].items():
         mems_of(pids()[name]).write_text(anywhere if node is None else str(node))
@@ -240,7 +240,7 @@ def hold(request):
 
 
 def bring(request):
-    """Bring guests' memory to nodes and leave them free to go anywhere again."""
+    """Bring guests' memory to nodes, then allow it on all nodes again."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
     for name, node in request['homes'].items():
         pid = pids()[name]

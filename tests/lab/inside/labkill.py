@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: kills a move at random points, and lets an agent come back each time.
+"""Runs inside the machine: kills a move at random points and restarts an agent each time.
 
 Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
 :class:`nova_numa_pmc.moves.executor.MoveExecutor`, the agent's own code, in a child that is
-killed with SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
-rebalancing. Afterwards the guest's CPUs, as the kernel has them, have to be those of its promise.
+killed with SIGKILL; a second child is the agent that systemd restarts: one tick of it, without
+rebalancing. Afterwards, the guest's CPUs, as the kernel has them, must be those of its promise.
 The last line is one JSON object.
 """
 
@@ -29,7 +29,7 @@ from nova_numa_pmc.moves import executor
 
 CPUS = ('0-1', '2-3')
 NODES = '0-1'
-MIB_PER_SEC = 64  # slow enough for kills to come in the middle
+MIB_PER_SEC = 64  # slow enough for kills in the middle
 
 
 def options():
@@ -80,13 +80,13 @@ def child(work, *arguments):
 
 
 def held(name):
-    """Return the guest's ({CPUs of its vCPU threads}, {nodes of them}) as the kernel says."""
+    """Return the guest's ({CPUs of its vCPU threads}, {nodes of them}) according to the kernel."""
     found = labguests.report({})[name]
     return found['cpus'], found['mems']
 
 
 def wrong_after(name, before, wanted):
-    """Say what is not as it has to be; '' nothing."""
+    """Return what is not as it must be, or '' if nothing is wrong."""
     now = labforce.promise(name)
     if now.cpu_nodes not in (before.cpu_nodes, wanted) or not now.started:
         return f'promised {now}'
@@ -97,7 +97,7 @@ def wrong_after(name, before, wanted):
 
 
 def main():
-    """Kill, look, and tell."""
+    """Kill, check and report."""
     logging.basicConfig(level=logging.ERROR)
     request = json.load(sys.stdin)
     name, rng = request['guest'], random.Random(request['seed'])

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
+"""Runs inside the machine: moves a guest, and reports the effects on the guest and the host.
 
 Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "ours",
-"mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with
-what came of it; ``ours`` are the CPUs that an earlier move has held the guest to.
-``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way: "migratepages",
-"narrow", or "none": nothing), while others write cgroup.procs and start scopes; it answers with
-one JSON object.
+"mib_per_sec", "cancel_after_mib", "undo"}`` writes a line of JSON for each step, the last with the
+result; ``ours`` are the CPUs to which an earlier move has held the guest. ``{"do": "watch", "how",
+…}`` moves it in that way ("ours", or another process's way: "migratepages", "narrow", or "none"
+for no move), while others write cgroup.procs and start scopes; it answers with one JSON object.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from nova_numa_pmc.host.held import Cpuset
 from nova_numa_pmc.host.paging import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
-REST_S = 3  # watched before and after a move
+REST_S = 3  # observed before and after a move
 
 
 def thp_bytes(groups):
@@ -39,7 +38,7 @@ def thp_bytes(groups):
 
 
 def move(request):
-    """Move a guest to a node; tell of each step."""
+    """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
     terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus, ours = request.get('cpus'), request.get('ours', '')
@@ -76,7 +75,7 @@ def move(request):
 
 
 def move_so(request):
-    """Move a guest in the way asked for; return (began, ended, bytes moved, what is told)."""
+    """Move a guest in the requested way; return (start, end, bytes moved, what is reported)."""
     how, name = request['how'], request['guest']
     pid = labguests.pids()[name]
     before = labguests.numa_bytes(pid).get(str(request['node']), 0)
@@ -92,7 +91,7 @@ def move_so(request):
             stdout=subprocess.PIPE,
         ).stdout.splitlines()
         told = json.loads(lines[-1])
-        # Not the start of Python.
+        # The start of Python is not included.
         began = time.monotonic() - told['elapsed_s']
     elif how == 'migratepages':
         subprocess.run(
@@ -109,10 +108,10 @@ def move_so(request):
 
 
 class Probes:
-    """Others' work on the host, timed: {what: [(began, seconds), …]}."""
+    """Other processes' work on the host, with times: {what: [(start, seconds), …]}."""
 
     def __init__(self):
-        """Make two groups to go to and fro between, with the cpuset controller (v2)."""
+        """Make two groups with the cpuset controller (v2) to switch between."""
         self.took = {'cgroup.procs': [], 'systemd-run': []}
         self._over = threading.Event()
         PROBE.mkdir(exist_ok=True)
@@ -157,7 +156,7 @@ class Probes:
                 directory.rmdir()
 
     def during(self, began, ended):
-        """Summarize what was begun or waited for in a time [ms]."""
+        """Summarize what started or was waited for in an interval [ms]."""
         found = {}
         for what, took in self.took.items():
             inside = [
@@ -172,10 +171,10 @@ class Probes:
 
 
 class Throughput:
-    """A guest's DRAM accesses by perf, a number for each half second as it comes in."""
+    """A guest's DRAM accesses by perf, one number for each half second as it arrives."""
 
     def __init__(self, pid):
-        """Begin to count the threads of a process."""
+        """Start counting the threads of a process."""
         self._seen = []
         self._perf = subprocess.Popen(
             [
@@ -210,14 +209,14 @@ class Throughput:
         self._thread.join()
 
     def per_sec(self, began, ended):
-        """Return accesses per second in a time, None: nothing was counted wholly in it."""
+        """Return accesses per second in an interval, or None if no count lies wholly in it."""
         inside = [(count, half) for at, count, half in self._seen if began + 0.5 <= at <= ended]
         halves = len({half for _, half in inside})
         return 2 * sum(count for count, _ in inside) / halves if halves else None
 
 
 def watch(request):
-    """Move a guest while others work; tell what it and they felt."""
+    """Move a guest while others work; report the effects on it and on them."""
     throughput = Throughput(labguests.pids()[request['guest']])
     probes = Probes() if request.get('probes', True) else None
     try:

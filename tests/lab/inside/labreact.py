@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: how soon the agent reacts to what libvirt's commands do.
+"""Runs inside the machine: measures how soon the agent reacts to libvirt's commands.
 
-Reads ``{"rounds": N, "interval_s": S}`` on standard input, answers with ``{action: [seconds]}``:
-from when virsh returned (of a start, from when libvirt wrote the pid file: virsh takes longer) to
-when the agent logged what it has written down. 0: before virsh returned; null: it never did.
+Reads ``{"rounds": N, "interval_s": S}`` on standard input and answers with
+``{action: [seconds]}``: the time from the return of virsh (for a start, from libvirt's writing of
+the pid file, because virsh takes longer) until the agent logged what it recorded. 0 means before
+virsh returned, null that it never did.
 """
 
 import json
@@ -52,7 +53,7 @@ def one_round(name, pause_s):
 
 
 def main():
-    """Go through the rounds, then read what the agent has logged meanwhile."""
+    """Go through the rounds, then read what the agent has logged."""
     asked = json.load(sys.stdin)
     began_s, rng = time.time(), random.Random(1)
     labguests.LOGS.mkdir(exist_ok=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the machine: asks numad and our decision for the same guests, at each skew.
+"""Runs inside the machine: asks numad and our decision about the same guests, at each skew.
 
 Reads one JSON request on standard input: ``{"skews_mib": [...], "orders": [[MiB, ...], ...]}``.
-After each answer the memory that a guest touches by then is really taken on the node that was
-named, so that the next question finds it gone. Writes one JSON line for each skew and order:
+After each answer, the memory that a guest touches by then is actually allocated on the chosen
+node, so that it is missing for the next question. Writes one JSON line for each skew and order:
 ``{"skew_mib", "free_mib": [node 0, …], "order", "numad": [[nodes], …], "ours": [[nodes], …]}``.
 """
 
@@ -20,12 +20,12 @@ from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import topology
 
 BASE = pathlib.Path('/run/labskew')
-#: Of a walker guest that touches 12 % of its memory: QEMU's own, and its share [MiB].
+#: Of a walker guest that touches 12 % of its memory: QEMU's own memory, and this share [MiB].
 QEMU_MIB, TOUCHED_RATIO = 20, 0.12
 
 
 def take(name, node, mib):
-    """Take memory on a node, as a file of a tmpfs bound to it."""
+    """Take memory on a node, as a file on a tmpfs bound to it."""
     place = BASE / f'node{node}'
     if not place.is_mount():
         place.mkdir(parents=True, exist_ok=True)
@@ -36,13 +36,13 @@ def take(name, node, mib):
 
 
 def give_back(pattern):
-    """Free what was taken by that name."""
+    """Free what was taken under that name."""
     for path in BASE.glob(f'*/{pattern}'):
         path.unlink()
 
 
 def free_mib():
-    """Return MiB free on each node."""
+    """Return the free memory of each node [MiB]."""
     return [
         int(path.read_text().split('MemFree:')[1].split()[0]) >> 10
         for path in sorted(pathlib.Path('/sys/devices/system/node').glob('node*/meminfo'))
@@ -50,7 +50,7 @@ def free_mib():
 
 
 def touch(guest, memory_mib, nodes):
-    """Take what a started guest has touched, in equal parts on the nodes that were named."""
+    """Take what a started guest has touched, in equal parts on the chosen nodes."""
     for node in nodes:
         take(
             f'guest{guest}',

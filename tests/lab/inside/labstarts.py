@@ -41,7 +41,7 @@ def masks(pid):
 
 
 def not_held(names):
-    """Name the guests that after two seconds are not held to one node's CPUs."""
+    """Return the names of guests that are not held to one node's CPUs after two seconds."""
     deadline = time.monotonic() + 2
     while True:
         pids = labguests.pids()
@@ -56,7 +56,7 @@ def not_held(names):
 
 
 def main(starts, parallel, hook):
-    """Start that many guests; print what failed, and the sums as one JSON object."""
+    """Start this number of guests; print the failures, and the totals as one JSON object."""
     labguests.LOGS.mkdir(exist_ok=True)
     began, done, failed, loose = time.monotonic(), 0, 0, 0
     while done < starts:

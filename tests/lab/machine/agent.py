@@ -23,7 +23,7 @@ class Agent:
         self._since_s = self.run('date +%s.%N').stdout.strip()
 
     def start(self, **options):
-        """Install the unit and start it; that returns once it has said it is ready."""
+        """Install the unit and start it; return once the agent has reported that it is ready."""
         lines = ['[counters]', f'interval_s = {self.interval_s}', '[agent]'] + [
             f'{name} = {value}' for name, value in options.items()
         ]
@@ -35,7 +35,7 @@ class Agent:
         )
 
     def stop(self):
-        """Stop it and take the unit away."""
+        """Stop the service and remove the unit."""
         self.run(
             f'systemctl stop {UNIT}; rm -rf /etc/systemd/system/{UNIT}.service*; '
             'systemctl daemon-reload',
@@ -44,24 +44,24 @@ class Agent:
         )
 
     def show(self, name):
-        """Return one of systemd's properties of it."""
+        """Return one of the service's systemd properties."""
         return self.run(f'systemctl show -P {name} {UNIT}').stdout.strip()
 
     def journal(self):
-        """Return what it has logged since this object was made, a list of lines."""
+        """Return the lines that the service has logged since this object was made."""
         return self.run(
             f'journalctl -q -u {UNIT} -o cat --no-pager --since=@{self._since_s}'
         ).stdout.splitlines()
 
     def published(self):
-        """Return (what is published, how old it is [s])."""
+        """Return (what is published, its age [s])."""
         text = self.run('cat /run/nova-numa-pmc/host; date +%s.%N').stdout
         host, now_s = text.rstrip('\n').rsplit('\n', 1)
         host = json.loads(host)
         return host, float(now_s) - host['taken_s']
 
     def after(self, intervals=2, every_s=0.5):
-        """Wait until so many whole intervals from now are published; return the last."""
+        """Wait until this number of whole intervals from now is published; return the last."""
         began_s = float(self.run('date +%s.%N').stdout)
         return self.until(
             lambda: self.published()[0],
@@ -71,9 +71,9 @@ class Agent:
         )
 
     def until(self, ask, holds, seconds=120, every_s=0.5):
-        """Ask until the answer holds; return it.
+        """Ask until the answer fulfils the condition; return it.
 
-        :param every_s: to ask costs the machine a CPU for a second, which the agent measures
+        :param every_s: asking takes a CPU of the machine for a second, which the agent measures
         """
         deadline = time.monotonic() + seconds
         while True:

@@ -10,7 +10,7 @@ examples:
   numalab status --json
   numalab down --name four
 
-exit codes: that of the command for exec; else 0 done, 1 failed, 2 usage, 3 no such machine up.
+exit codes: for exec, that of the command; otherwise 0 done, 1 failed, 2 usage, 3 machine not up.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from machine.vm import Machine, MachineError, freeze, run_dir, running
 def _shape_options(parser):
     add = parser.add_argument
     add('--nodes', type=int, default=2, metavar='N', help='nodes with CPUs (default 2)')
-    add('--cpus-per-node', type=int, default=2, metavar='N', help='CPUs of each (default 2)')
+    add('--cpus-per-node', type=int, default=2, metavar='N', help='CPUs per node (default 2)')
     add(
         '--threads',
         type=int,
         default=1,
         metavar='N',
-        help='SMT threads of a core (default 1); with more the machine has no KVM',
+        help='SMT threads per core (default 1); with more, the machine has no KVM',
     )
     add(
         '--mem-per-node',
@@ -59,7 +59,12 @@ def _shape_options(parser):
         default=True,
         help='count DRAM accesses and offer them to perf (default: yes)',
     )
-    add('--append', default='', metavar='WORDS', help="more of the kernel's command line")
+    add(
+        '--append',
+        default='',
+        metavar='WORDS',
+        help="additional words for the kernel's command line",
+    )
 
 
 def _shape(args):

@@ -16,7 +16,7 @@ _MODE_WORDS = 2 + 2 * MAX_NODES
 
 
 def create(path, shape):
-    """Write an empty page for the shape: QEMU maps it into the machine and into the plugin."""
+    """Write an empty page for the shape, which QEMU maps into the machine and into the plugin."""
     nodes = bytearray(MAX_VCPUS)
     for node in range(shape.nodes):
         for cpu in shape.node_cpus(node):
@@ -41,13 +41,13 @@ def set_ranges(path, ranges):
 
 
 def set_pace(path, instructions_per_sec):
-    """Hold each vCPU to that speed; 0: as fast as the host lets it."""
+    """Hold each vCPU to that speed; 0 means as fast as the host allows."""
     with _page(path) as page:
         page[_PACE_OFFSET : _PACE_OFFSET + 8] = struct.pack('<Q', instructions_per_sec)
 
 
 def read(path):
-    """Return per vCPU its counts since boot.
+    """Return the counts of each vCPU since boot.
 
     {'instructions', 'hits', 'dram': [accesses by node]} in all modes, 'guest_instructions' in
     KVM guests only.

@@ -8,9 +8,10 @@ import time
 from machine.image import LAB
 from machine.vm import LAB_DIR, MachineError
 
-HOOK_PROCESS = 'nova_numa_pmc[.]hook import'  # as no shell that looks for it is called
-#: Of a small guest's bytes, those at home when it has started: QEMU's first pages come before
-#: its CPUs are narrowed (a tenth of a second in emulation), and only the agent fetches them.
+HOOK_PROCESS = 'nova_numa_pmc[.]hook import'  # does not match the shell that looks for it
+#: The fraction of a small guest's bytes that is at home when it has started: QEMU's first pages
+#: come before its CPUs are narrowed (a tenth of a second in emulation), and only the agent fetches
+#: them.
 STARTED_AT_HOME = 0.95
 FREEZER = '/sys/fs/cgroup/machine.slice/cgroup.freeze'
 
@@ -19,7 +20,7 @@ class Guests:
     """The guests of one machine; every answer comes from inside/labguests.py."""
 
     def __init__(self, machine):
-        """Put the helper into the machine."""
+        """Install the helper in the machine."""
         self.machine = machine
         machine.push([LAB / 'inside/labguests.py'], LAB_DIR)
 
@@ -30,9 +31,9 @@ class Guests:
         return json.loads(done.stdout)
 
     def start(self, specs, parallel=6, check=True):
-        """Start guests side by side; return {name: {code, message, seconds}}.
+        """Start guests in parallel; return {name: {code, message, seconds}}.
 
-        A spec is a dict with `name` and, as wanted, memory_mib, vcpus, cmdline, vcpu (the
+        A spec is a dict with `name` and, optionally, memory_mib, vcpus, cmdline, vcpu (the
         element's attributes), tune, cputune, metadata, more (XML), uuid, paused.
         """
         started = self._ask(do='start', guests=specs, parallel=parallel)
@@ -42,31 +43,31 @@ class Guests:
         return started
 
     def report(self):
-        """Return {name: {pid, bytes {node: n}, cpus, mems, passes}} as the kernel has it."""
+        """Return {name: {pid, bytes {node: n}, cpus, mems, passes}} according to the kernel."""
         return _by_number(self._ask(do='report'))
 
     def bring(self, homes):
-        """Bring guests' memory to {name: node}, which binds them to nothing; return a report."""
+        """Bring guests' memory to {name: node} without binding it; return a report."""
         return _by_number(self._ask(do='bring', homes=homes))
 
     def force(self, homes, python='python3'):
         """Hold guests to {name: node} with CPUs, promise and memory; return a report.
 
-        :param python: the machine's Python that has our package
+        :param python: the machine's Python that has the package
         """
         self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
         self.machine.run(
             f'{python} {LAB_DIR}/labforce.py', timeout=300, stdin=json.dumps({'homes': homes})
         )
-        return self.bring(homes)  # QEMU's own memory, too
+        return self.bring(homes)  # including QEMU's own memory
 
     def hold(self, homes):
-        """Hold guests' memory to {name: node}, to all nodes where it is None; return a report."""
+        """Hold guests' memory to {name: node}, to all nodes if it is None; return a report."""
         return _by_number(self._ask(do='hold', homes=homes))
 
     @contextlib.contextmanager
     def frozen(self):
-        """Let no guest work meanwhile (v2): where none does the machine is quick."""
+        """Freeze the guests for that time (v2): without working guests, the machine is fast."""
         self.machine.run(f'echo 1 >{FREEZER}')
         try:
             yield
@@ -74,14 +75,14 @@ class Guests:
             self.machine.run(f'echo 0 >{FREEZER}', check=False)
 
     def wait_for_hooks(self):
-        """Wait until no late worker of the hook is left: it may still move pages."""
+        """Wait until no late worker of the hook is left, because it may still move pages."""
         self.machine.run(
             f"for i in $(seq 360); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
             'sleep 0.5; done; echo the hook still works after 180 s; exit 1'
         )
 
     def resume(self, names):
-        """Let paused guests run, and wait until each has been through its memory; a report."""
+        """Resume paused guests and wait until each has walked its memory; return a report."""
         self.machine.run('; '.join(f'virsh -q resume {name}' for name in names), timeout=300)
         deadline = time.monotonic() + 300
         while True:
@@ -93,11 +94,11 @@ class Guests:
             time.sleep(1)
 
     def window(self, seconds):
-        """Return {seconds, guests: {name: {local, remote, passes}}} counted by perf."""
+        """Return {seconds, guests: {name: {local, remote, passes}}} as counted by perf."""
         return self._ask(do='window', seconds=seconds)
 
     def stop(self, names=None):
-        """End those guests, or all."""
+        """End the named guests, or all."""
         return self._ask(do='stop', guests=names)
 
 

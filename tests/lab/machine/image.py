@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build what a machine boots and runs, each part cached by the content it was made from.
+"""Build what a machine boots and runs; each part is cached under a hash of its content.
 
-Outside the checkout, below ``$XDG_CACHE_HOME/nova-numa-pmc/lab`` (default ~/.cache):
+The cache is outside the checkout, below ``$XDG_CACHE_HOME/nova-numa-pmc/lab`` (default ~/.cache):
 
 ``image-KEY/``  root.img, vmlinuz, initrd.img, id_ed25519: Debian with libvirt and QEMU
 ``tools-KEY/``  numapmu.so (plugin), numa_emu.ko (PMU), walker.elf (guest), numawalk (probe)
@@ -22,7 +22,8 @@ import time
 LAB = pathlib.Path(__file__).resolve().parent.parent
 CHECKOUT = LAB.parent.parent
 SUITE = 'bookworm'
-#: For one command of a build: the longest, of the compute hosts' image, takes some ten minutes.
+#: For one command of a build: the longest one, for the compute hosts' image, takes about ten
+#: minutes.
 BUILD_TIMEOUT_S = 3600
 PACKAGES = """
 systemd systemd-sysv udev dbus kmod procps iproute2 openssh-server apparmor apparmor-utils
@@ -33,7 +34,7 @@ python3-prometheus-client curl
 """.split()
 INITRD_MODULES = 'virtio_pci virtio_blk virtio_net ext4'
 READY = 'numalab: ready'
-# What would only take time or wander in a machine that lives for minutes.
+# Units that would only take time or cause variation in a machine that lives for minutes.
 MASKED = """
 apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 e2scrub_reap.service man-db.timer systemd-networkd-wait-online.service libvirt-guests.service
@@ -51,8 +52,8 @@ FILES = {
         '/etc/ssh/ssh_host_ed25519_key\nMaxSessions 100\nMaxStartups 100\n',
     'etc/modules-load.d/lab.conf': 'kvm_amd\n',
     # libvirtd stays confined; a guest's own AppArmor profile would be compiled at each start.
-    # Without the filtered capability libvirt asks QEMU one CPU property at a time, 400 questions
-    # of 30 ms each here.
+    # Without the filtered capability, libvirt asks QEMU for one CPU property at a time, 400
+    # questions of 30 ms each here.
     'etc/libvirt/qemu.conf': 'security_driver = "none"\nuser = "root"\ngroup = "root"\n'
                              'stdio_handler = "file"\nseccomp_sandbox = 0\n'
                              'capability_filters = [ "cpu-unavailable-features" ]\n',
@@ -67,11 +68,11 @@ FILES = {
 
 
 class BuildError(Exception):
-    """A part could not be built: says which command, and where its log is."""
+    """A part could not be built; the message names the command and its log."""
 
 
 def cache_dir():
-    """Return where built parts are kept, outside the checkout."""
+    """Return the directory of built parts, outside the checkout."""
     base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
     return pathlib.Path(base) / 'nova-numa-pmc' / 'lab'
 
@@ -82,7 +83,7 @@ def say(text):
 
 
 def kernel_version():
-    """Return the version of the newest installed kernel headers: image and module share it."""
+    """Return the version of the newest installed kernel headers, for image and module."""
     builds = sorted(
         pathlib.Path('/lib/modules').glob('*-amd64/build'),
         key=lambda p: [int(n) for n in p.parent.name.replace('.', '-').split('-') if n.isdigit()],
@@ -105,9 +106,9 @@ def digest(*parts):
 
 
 def _run(command, log, note=None, **more):
-    """Run a command with its output in a log file; a line every 20 s says that it lives.
+    """Run a command with its output in a log file; print a line every 20 s as a sign of life.
 
-    After :data:`BUILD_TIMEOUT_S` it is ended.
+    After :data:`BUILD_TIMEOUT_S`, the command is killed.
     """
     began = time.monotonic()
     with open(log, 'ab') as sink:
@@ -132,7 +133,7 @@ def _run(command, log, note=None, **more):
 
 @contextlib.contextmanager
 def locked(name):
-    """Let one process at a time build the part of that name."""
+    """Let only one process at a time build the part of that name."""
     cache_dir().mkdir(parents=True, exist_ok=True)
     with open(cache_dir() / f'{name}.lock', 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -140,7 +141,7 @@ def locked(name):
 
 
 def cached(kind, key, build, keep=4):
-    """Return the directory of a part, built into a temporary one first so that none is half."""
+    """Return the directory of a part, built in a temporary one so that none is partial."""
     target = cache_dir() / f'{kind}-{key}'
     with locked(kind):
         if target.is_dir():
@@ -148,14 +149,15 @@ def cached(kind, key, build, keep=4):
             return target
         began = time.monotonic()
         say(f'building {target.name}')
-        # What failed or was killed before, gigabytes: its log was kept for who read the error.
+        # Leftovers of failed or killed builds, gigabytes: their logs were kept for the reader of
+        # the error.
         for left in cache_dir().glob(f'.{kind}-*/'):
             shutil.rmtree(left, ignore_errors=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix=f'.{kind}-', dir=cache_dir()))
         try:
             build(work)
         except BaseException:
-            if not list(work.glob('*log')):  # a log is what the error names
+            if not list(work.glob('*log')):  # the error names a log
                 shutil.rmtree(work, ignore_errors=True)
             raise
         work.chmod(0o755)
@@ -238,7 +240,7 @@ def _build_image(work):
 
 
 def image():
-    """Return the directory with the root image, kernel and keys; builds it when it is new."""
+    """Return the directory with the root image, kernel and keys; build it if it is new."""
     recipe = repr((SUITE, PACKAGES, INITRD_MODULES, MASKED, sorted(FILES.items())))
     return cached('image', digest(recipe, kernel_version()), _build_image)
 
@@ -341,7 +343,7 @@ def _build_wheel(work, checkout):
 
 
 def wheel(checkout=CHECKOUT):
-    """Return the wheel of a checkout's package (default: this one), made with our pip."""
+    """Return the wheel of a checkout's package (default: this one), made with its pip."""
     sources = sorted(
         p
         for d in ('nova_numa_pmc', 'shim', 'etc', 'hooks')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speak to QEMU's monitor (QMP) over its socket, one command at a time."""
+"""Communicate with QEMU's monitor (QMP) over its socket, one command at a time."""
 
 import json
 import re
@@ -7,14 +7,14 @@ import socket
 
 
 class QmpError(Exception):
-    """QEMU refused a command, or is gone."""
+    """QEMU refused a command, or has ended."""
 
 
 class Qmp:
-    """A connection; use as a context manager."""
+    """A connection, to be used as a context manager."""
 
     def __init__(self, path, timeout_s=60):
-        """Connect and leave negotiation; raises OSError when no process listens."""
+        """Connect and end the negotiation; raise OSError if no process listens."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(timeout_s)
         self._socket.connect(str(path))
@@ -23,7 +23,7 @@ class Qmp:
         self('qmp_capabilities')
 
     def __call__(self, command, **arguments):
-        """Run a command and return what it answers."""
+        """Run a command and return the answer."""
         text = json.dumps({'execute': command, 'arguments': arguments})
         self._socket.sendall(text.encode() + b'\n')
         for line in self._file:
@@ -35,7 +35,7 @@ class Qmp:
         raise QmpError(f'{command}: QEMU is gone')
 
     def hmp(self, line):
-        """Run a human monitor's command and return its text."""
+        """Run a command of the human monitor and return its text."""
         return self('human-monitor-command', **{'command-line': line})
 
     def ram_blocks(self):
@@ -49,7 +49,7 @@ class Qmp:
         }
 
     def close(self):
-        """Hang up."""
+        """Close the connection."""
         self._file.close()
         self._socket.close()
 
@@ -58,5 +58,5 @@ class Qmp:
         return self
 
     def __exit__(self, *exc):
-        """Hang up."""
+        """Close the connection."""
         self.close()

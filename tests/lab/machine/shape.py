@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a machine: nodes, CPUs, memory, distances; and QEMU's arguments for it."""
+"""The shape of a machine (nodes, CPUs, memory, distances) and QEMU's arguments for it."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ CPU = 'max,la57=off,erms=off,fsrm=off'
 
 
 class ShapeError(Exception):
-    """A machine that cannot be built: says which option and why."""
+    """A machine that cannot be built; the message names the option and the reason."""
 
 
 def mebibytes(text):
@@ -29,14 +29,14 @@ def mebibytes(text):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What ``numalab up`` builds.
+    """The shape of a machine that ``numalab up`` builds.
 
     :param memory_mib: MiB of each node, the memory-only nodes last
-    :param distances: rows of SLIT distances, or None: 10 local, 20 remote
+    :param distances: rows of SLIT distances, or None for 10 local, 20 remote
     :param memory_only: how many of the last nodes have no CPUs
-    :param threads: SMT threads of a core; above 1 the machine has no KVM, so no guests
-    :param append: more words for the kernel's command line
-    :param sockets: over which the nodes with CPUs are spread; 0: each is one
+    :param threads: SMT threads of a core; above 1, the machine has no KVM, so no guests
+    :param append: additional words for the kernel's command line
+    :param sockets: number of sockets for the nodes with CPUs; 0 means one for each node
     """
 
     nodes: int = 2
@@ -52,7 +52,7 @@ class Shape:
     sockets: int = 0
 
     def __post_init__(self):
-        """Refuse a shape that QEMU or the counters' layout cannot hold."""
+        """Reject a shape that QEMU or the counters' layout cannot represent."""
         cpu_nodes = self.nodes - self.memory_only
         checks = [
             (1 <= self.nodes <= MAX_NODES, f'--nodes: 1 to {MAX_NODES}'),
@@ -90,7 +90,7 @@ class Shape:
         return (self.nodes - self.memory_only) * self.cpus_per_node
 
     def node_cpus(self, node):
-        """Return the CPUs of a node as a range, empty for a memory-only one."""
+        """Return the CPUs of a node as a range, which is empty for a memory-only one."""
         if node >= self.nodes - self.memory_only:
             return range(0)
         return range(node * self.cpus_per_node, (node + 1) * self.cpus_per_node)
@@ -102,9 +102,9 @@ class Shape:
         return 10 if i == j else 20
 
     def key(self):
-        """Name this shape by its content."""
+        """Return a name for this shape, derived from its content."""
         said = dataclasses.asdict(self)
-        if not self.sockets:  # not to boot all machines again that were frozen without it
+        if not self.sockets:  # keeps the keys of machines frozen without it
             del said['sockets']
         text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -113,7 +113,7 @@ class Shape:
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
         sockets = self.sockets or self.nodes - self.memory_only
         cores = self.cpus // sockets // self.threads
-        # TCG cannot show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
+        # TCG cannot show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM requires an AMD one.
         cpu = CPU + (',vendor=GenuineIntel' if self.threads > 1 else '')
         args = [
             '-machine',

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a node that is taken by none of our guests: a file on a tmpfs bound to it."""
+"""Memory of a node that no guest uses: a file on a tmpfs bound to the node."""
 
 PLACE = '/run/skew'
 
 
 def take(machine, node, mib):
-    """Take memory of a node until :func:`give_back`."""
+    """Take memory of a node until :func:`give_back` is called."""
     place = f'{PLACE}/node{node}'
     machine.run(
         f'mkdir -p {place} && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
@@ -15,5 +15,5 @@ def take(machine, node, mib):
 
 
 def give_back(machine, node):
-    """Give back what is taken of a node."""
+    """Release the memory taken on a node."""
     machine.run(f'umount {PLACE}/node{node}')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a machine: freeze a booted one once per shape, thaw it in seconds for each use."""
+"""Run a machine: freeze a booted one once per shape, and thaw it in seconds for each use."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,8 @@ from machine.shape import MIB, Shape
 QEMU = 'qemu-system-x86_64'
 BOOT_TIMEOUT_S, WARM_UP_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 900, 120, 120
 COPY_TIMEOUT_S = 300
-#: The buffer of translations of machines without the plugin: the fewer there are, the sooner a
-#: freed page that held code is cleared (doc/source/contributor/lab.rst) [MiB].
+#: The translation buffer of machines without the plugin: the fewer translations there are, the
+#: sooner a freed page that held code is cleared (doc/source/contributor/lab.rst) [MiB].
 WITHOUT_PLUGIN_MIB = 128
 SSH_FAILED = 255
 LAB_DIR = '/opt/lab'  # in the machine: walker.elf, numawalk, numa_emu.ko
@@ -35,23 +35,23 @@ python3 -c 'import json, argparse, subprocess, libvirt' ; sync
 
 
 class MachineError(Exception):
-    """A machine did not come up, is gone, or is not there."""
+    """A machine did not start, has ended, or does not exist."""
 
 
 class MachineGone(MachineError):
-    """QEMU has ended by itself, as it does now and then in emulation."""
+    """QEMU has ended by itself, as it occasionally does in emulation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """What machines of any shape are booted from and frozen with.
+    """The base that machines of any shape are booted from and frozen with.
 
-    :param image_dir: of root.img, vmlinuz, initrd.img and keys
+    :param image_dir: directory of root.img, vmlinuz, initrd.img and keys
     :param user_network: options of QEMU's user network
-    :param devices: more of QEMU's arguments; those of a thawed machine may name other backends
+    :param devices: additional QEMU arguments; those of a thawed machine may name other backends
     :param warm_up: shell lines to run before the freeze
-    :param translated_mib: whenever so much code has been translated, all of it is forgotten and
-        translated again [MiB]
+    :param translated_mib: whenever this much code has been translated, all of it is discarded
+        and translated again [MiB]
     """
 
     image_dir: pathlib.Path
@@ -62,7 +62,7 @@ class Base:
 
 
 def run_dir(name):
-    """Return where a running machine keeps its sockets, console log and overlay."""
+    """Return the directory of a running machine's sockets, console log and overlay."""
     if not name.replace('-', '').replace('_', '').isalnum():
         raise MachineError(f'{name!r} is not a name for a machine: letters, digits, - and _')
     return pathlib.Path(tempfile.gettempdir()) / f'numalab-{os.getuid()}' / name
@@ -75,7 +75,7 @@ def _free_port():
 
 
 def _wait(ready, timeout_s, what, log):
-    """Poll until ready() is true; a MachineError names the log otherwise."""
+    """Poll until ready() is true; otherwise, raise a MachineError that names the log."""
     deadline, told = time.monotonic() + timeout_s, time.monotonic()
     while not ready():
         now = time.monotonic()
@@ -88,12 +88,12 @@ def _wait(ready, timeout_s, what, log):
 
 
 def _translated_mib(base, shape):
-    # With the plugin that counts, QEMU before 8.0 may abort when it forgets.
+    # With the counting plugin, QEMU before 8.0 may abort when it discards translations.
     return base.translated_mib if shape.pmu else min(base.translated_mib, WITHOUT_PLUGIN_MIB)
 
 
 def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, devices=None):
-    """Start QEMU in a directory; its own messages go to qemu.log there."""
+    """Start QEMU in a directory, where its own messages go to qemu.log."""
     parts = base.image_dir
     args = [
         QEMU,
@@ -136,7 +136,7 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
         if plugin:
             args += ['-plugin', f'{plugin},counters={directory}/counters']
     if incoming:
-        # A CPU that is reset ends the machine: where it was is then the last thing in the log.
+        # A CPU that is reset ends the machine: its position is then the last entry in the log.
         args += ['-S', '-incoming', f'exec:zstd -dcq {incoming}', '-d', 'cpu_reset']
     with open(directory / 'qemu.log', 'wb') as log:
         return subprocess.Popen(
@@ -175,10 +175,10 @@ def _overlay(path, backing, backing_format):
 
 
 class Machine:
-    """A running machine; find one with ``Machine.find``, make one with ``Machine.up``."""
+    """A running machine; ``Machine.find`` finds one, ``Machine.up`` starts one."""
 
     def __init__(self, name, shape, pid, port, image_dir, directory=None):
-        """Take what state.json holds."""
+        """Store the content of state.json."""
         self.name, self.shape, self.pid, self.port = name, shape, pid, port
         self.image_dir = pathlib.Path(image_dir)
         self.dir = directory or run_dir(name)
@@ -186,7 +186,7 @@ class Machine:
 
     @classmethod
     def find(cls, name):
-        """Return the running machine of that name, else raise MachineError."""
+        """Return the running machine of that name, or raise MachineError."""
         try:
             state = json.loads((run_dir(name) / 'state.json').read_text())
         except (OSError, ValueError):
@@ -204,8 +204,8 @@ class Machine:
     def up(cls, name='lab', shape=None, package=True, pace_per_sec=0, base=None, devices=None):
         """Thaw a machine of that shape, with the tools and this package's wheel installed.
 
-        :param base: what it is made of (default: the lab's image)
-        :param devices: instead of the base's
+        :param base: what it is made from (default: the lab's image)
+        :param devices: replaces the base's
         """
         shape, base = shape or Shape(), base or Base(image.image())
         directory = run_dir(name)
@@ -283,7 +283,7 @@ class Machine:
             return False
 
     def _ranges(self, qmp):
-        """Return (start, end, node) in the plugin API's addresses: ram_addr + place in RAM."""
+        """Return (start, end, node) in the plugin API's addresses: ram_addr + position in RAM."""
         blocks, base, ranges = qmp.ram_blocks(), 0, []
         for node, size in enumerate(self.shape.memory_mib):
             offset, block_bytes = blocks[f'm{node}']
@@ -312,7 +312,7 @@ class Machine:
         )
 
     def reboot(self):
-        """Restart the machine's kernel; its disk stays as it is."""
+        """Restart the machine's kernel; its disk is unchanged."""
         before = self._boot_id()
         with self.qmp() as qmp:
             qmp('set-action', reboot='reset')
@@ -328,7 +328,7 @@ class Machine:
             self.run(f'insmod {LAB_DIR}/numa_emu.ko')
 
     def _boot_id(self):
-        """Return the kernel's boot id; '' while the machine does not answer."""
+        """Return the kernel's boot id, or '' while the machine does not answer."""
         try:
             return self.run('cat /proc/sys/kernel/random/boot_id', timeout=30, check=False).stdout
         except subprocess.TimeoutExpired:
@@ -371,7 +371,7 @@ class Machine:
         return [*self._ssh('ssh', '-p'), 'root@127.0.0.1', line]
 
     def run(self, line, timeout=300, check=True, stdin=None):
-        """Run a shell line in the machine; return what it wrote (text) and its exit code."""
+        """Run a shell line in the machine; return its output (text) and exit code."""
         done = subprocess.run(
             self.command(line),
             timeout=timeout,
@@ -393,7 +393,7 @@ class Machine:
         return done
 
     def _how(self):
-        """Return how QEMU has ended, where this process started it."""
+        """Return how QEMU has ended, if this process started it."""
         ended = self._process and self._process.poll()
         return '' if ended is None else f' with {ended}'
 
@@ -416,7 +416,7 @@ class Machine:
         )
 
     def pace(self, instructions_per_sec):
-        """Hold each vCPU to that speed; 0: as fast as the host lets it."""
+        """Hold each vCPU to that speed; 0 means as fast as the host allows."""
         if self.shape.pmu:
             counters.set_pace(self.dir / 'counters', int(instructions_per_sec))
 
@@ -434,7 +434,7 @@ class Machine:
         )
 
     def down(self):
-        """End the machine; what it wrote is gone, its console log stays until the next up."""
+        """Stop the machine; its disk is discarded, its console log is kept until the next up."""
         self._hang_up()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -446,7 +446,7 @@ class Machine:
 
 
 def running():
-    """Return what runs here: [{name, pid, ssh_port, console, shape}, …]."""
+    """Return the running machines: [{name, pid, ssh_port, console, shape}, …]."""
     found, parent = [], run_dir('any').parent
     for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
         with contextlib.suppress(MachineError):
@@ -464,7 +464,7 @@ def running():
 
 
 def freeze(shape, base=None):
-    """Return the directory of a booted machine of that shape, frozen: disk and memory."""
+    """Return the directory of a booted, frozen machine of that shape: disk and memory."""
     base = base or Base(image.image())
     version = subprocess.run(
         [QEMU, '--version'], capture_output=True, text=True, check=True
@@ -500,7 +500,7 @@ def _freeze(base, shape, work):
         )
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
-        if shape.threads == 1:  # systemd gives it up where a busy host boots for too long
+        if shape.threads == 1:  # systemd gives it up if a busy host takes too long to boot
             machine.run('modprobe kvm_amd')
         machine.run(base.warm_up, timeout=WARM_UP_TIMEOUT_S)
         machine._hang_up()

@@ -202,7 +202,7 @@ static void on_vmrun(unsigned cpu, void *next)
  * page does: it looks up the next block; VMRUN and SYSCALL do) leaves a pointer
  * to its callbacks in the CPU. Flushing translated code frees them, and the next
  * access that a helper makes reads what lies there by then and aborts: QEMU's
- * issue 1381, mended in 8.0. Of such instructions only the repeated string
+ * issue 1381, fixed in 8.0. Of such instructions only the repeated string
  * operations have accesses that matter; they stay in their page, and call none.
  */
 static int last_may_count(const struct qemu_plugin_insn *insn, uint64_t block_vaddr)
