@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything a newcomer needs; `make` lists it. Needs nothing but make and bash:
+# Everything that a newcomer needs; `make` lists it. It requires only make and bash:
 # tools/setup installs the rest, or says what to install.
 
 PYTHON = .venv/bin/python
@@ -24,29 +24,29 @@ test: setup-lab $(if $(COVERAGE),coverage,unit) lab ## Run the unit tests (COVER
 unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
 
-coverage: setup ## Run the unit tests and say which part of the branches they take
+coverage: setup ## Run the unit tests and print their branch coverage
 	@$(PYTHON) tools/coverage
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/lab -q --timeout 600 --reruns 1 -rfER --durations 10 $(ARGS)
 
 lab-full: override ARGS += --full
-lab-full: lab ## Also run the long ones: twelve and sixteen guests, ten orders, moves, the agent
+lab-full: lab ## Also run the long tests: twelve and sixteen guests, ten orders, moves, the agent
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/functional -q $(ARGS)
 
-test-nova: test-nova-34 ## Run Nova's services with us in them: the newest Nova (ARGS: stestr's)
+test-nova: test-nova-34 ## Run the tests in Nova's services: the newest Nova (ARGS: stestr's)
 
-test-nova-all: test-nova-29 test-nova-31 test-nova-33 test-nova-34 ## Likewise on four releases of Nova
+test-nova-all: test-nova-29 test-nova-31 test-nova-33 test-nova-34 ## The same on four releases of Nova
 
 test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
 	@tools/nova-tests nova$* $(ARGS)
 
-test-nova-newest: ## Likewise on the newest release in the package index, with the newest libraries
+test-nova-newest: ## The same on the newest release in the package index, with the newest libraries
 	@tools/nova-tests novanewest $(ARGS)
 
-test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS: its options)
+test-nova-upstream: ## Run Nova's own functional tests without and with the package (ARGS: its options)
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
@@ -61,59 +61,59 @@ docs: ## Build the documentation into doc/build/html, manual pages into doc/buil
 
 bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run the benchmarks of the hook, placement, moves and counters
 
-bench-hook: setup ## Measure the hook's process time beside a bare Python start
+bench-hook: setup ## Measure the hook's process time, compared with a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
 
 bench-placement: setup ## Compare placements of random sequences with the offline optimum
 	@$(PYTHON) -m tests.bench.bench_placement $(ARGS)
 
-bench-rebalance: setup ## Time the rebalancer's plan; compare it with the optimum and with policies
+bench-rebalance: setup ## Time the rebalancer's plan, and compare it with the optimum and other policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
 
-bench-oversubscription: setup ## Crowd a simulated host: work done floating, held for good, with us
+bench-oversubscription: setup ## Crowd a simulated host: work done floating, held, with the agent
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
 
-bench-horizons: setup ## Compare equal hosts under bursts by a snapshot and by the longer horizon
+bench-horizons: setup ## Compare equal hosts under bursts, by a snapshot and by the longer horizon
 	@$(PYTHON) -m tests.bench.bench_horizons $(ARGS)
 
-bench-agent: setup ## Measure what the agent's ticks cost beside their sampling
+bench-agent: setup ## Measure the cost of the agent's ticks, in addition to sampling
 	@$(PYTHON) -m tests.bench.bench_agent $(ARGS)
 
 bench-multiplex: setup ## Measure the error of counters that take turns
 	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
 
-bench-sampling: setup ## Measure what sampling costs beside perf stat, and context switches
+bench-sampling: setup ## Measure the cost of sampling, compared with perf stat, and of context switches
 	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)
 
-bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 hosts
+bench-weigher: ## Compare the speed of weigher and filter with Nova's own, on up to 10,000 hosts
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.bench.bench_weigher $(ARGS)
 
-arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--quick': in seconds)
+arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--quick': takes seconds)
 	@tools/setup nova34
 	@$(PYTHON) -m tests.arena $(ARGS)
 
 arena-region: setup ## The same with 10,000 hosts for a day, of which Placement offers 1,000
 	@$(PYTHON) -m tests.arena --region $(ARGS)
 
-arena-validity: setup ## Compare the arena with what was measured and published
+arena-validity: setup ## Compare the arena with measured and published figures
 	@$(PYTHON) -m tests.arena.validity $(ARGS)
 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
-fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse
+fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse a host
 	@$(PYTHON) -m pytest -q tests/unit/scheduler -k Fuzz $(ARGS)
 	@tools/nova-tests nova34 test_weigher.FuzzTest
 
-bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
+bench-skew: setup-lab ## Vary free memory: where numad and the hook put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
 
-bench-balance: setup-lab ## Leave six guests 5:1; what brings them back: nothing, the kernel, numad, our agent
+bench-balance: setup-lab ## Start six guests 5:1; what evens them out: nothing, the kernel, numad, our agent
 	@$(PYTHON) -m tests.bench.bench_balance $(ARGS)
 
-bench-crowded: setup-lab ## Crowd a host: work done pinned for good, floating, with us (an hour)
+bench-crowded: setup-lab ## Crowd a host: work done pinned, floating, and with the agent (an hour)
 	@$(PYTHON) -m tests.bench.bench_crowded $(ARGS)
 
-soak: setup-lab ## Two hours of random starts, stops, loads and faults with the agent (ARGS)
+soak: setup-lab ## Run two hours of random starts, stops, loads and faults with the agent (ARGS)
 	@$(PYTHON) -m tests.lab.soak $(ARGS)
 
 bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of an hour)
@@ -127,19 +127,19 @@ config: setup ## Regenerate the sample configuration in etc/
 .PHONY: setup-stack stack stack-up stack-down stack-shell stack-herd
 STACK = .venv-stack/bin/python -m tests.stack
 
-stack: setup-stack ## OpenStack with two emulated hosts, for real: the scenario with us and without (35 min)
+stack: setup-stack ## Run OpenStack on two emulated hosts, with the package and without it (35 min)
 	@$(STACK) scenario $(ARGS)
 
-stack-herd: setup-stack ## A hundred boots in 10 s on 20 fake hosts, 2 to 16 nova-schedulers (ARGS=--smoke: a quick try)
+stack-herd: setup-stack ## Boot a hundred servers in 10 s on 20 fake hosts, 2 to 16 schedulers (ARGS=--smoke: a quick try)
 	@$(STACK) herd $(ARGS)
 
-stack-up: setup-stack ## Start OpenStack's control plane, for real, on the loopback
+stack-up: setup-stack ## Start OpenStack's real control plane on the loopback interface
 	@$(STACK) up $(ARGS)
 
 stack-shell: ## Open a shell with the credentials of that control plane (ARGS: a command)
 	@$(STACK) shell $(ARGS)
 
-stack-down: ## End it and forget its data (ARGS=--keep-data: keep them)
+stack-down: ## Stop it and delete its data (ARGS=--keep-data: keep it)
 	@$(STACK) down $(ARGS)
 
 setup: ## Make .venv and install what is missing (idempotent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack for real, on this host's loopback: bring it up, use it, take it down.
+"""Start, use and stop a real OpenStack on this host's loopback interface.
 
 examples:
   python -m tests.stack scenario --times 3
@@ -22,8 +22,8 @@ from tests.stack.service import Service, StackError
 
 
 def _shell(layout, args):
-    """Run a command, or a shell, that talks to this stack."""
-    control.has_package(layout)  # else there are no credentials
+    """Run a command, or a shell, with the credentials of this stack."""
+    control.has_package(layout)  # otherwise there are no credentials
     environment = {
         **os.environ,
         **layout.client_environment(),
@@ -34,7 +34,7 @@ def _shell(layout, args):
 
 
 def _up(layout, args):
-    """Bring up what does not run."""
+    """Start what does not run."""
     control.up(layout, args.package)
     if args.hosts:
         from tests.stack.session import Session
@@ -42,12 +42,12 @@ def _up(layout, args):
         session = Session(layout, args.package)
         session.make_images_and_flavors()
         session.bring_hosts_up(args.counters)
-    print('up: make stack-shell; make stack-down ends it')
+    print('up: make stack-shell; make stack-down stops it')
     return 0
 
 
 def _run(layout, args):
-    """Go through the scenario on a stack that is up."""
+    """Run the scenario on a stack that is up."""
     from tests.stack import scenario
     from tests.stack.session import Session
 
@@ -66,7 +66,7 @@ def _run(layout, args):
 
 
 def _scenario(layout, args):
-    """Bring everything up, go through the scenario, end it; with the package and without."""
+    """Start everything, run the scenario and stop everything, with the package and without."""
     from tests.stack import scenario
 
     plans = [
@@ -78,7 +78,7 @@ def _scenario(layout, args):
     runs = []
     for label, package in plans:
         runs.append(scenario.once(layout, package, args.counters, label))
-        # After each: what there is of it stays when the next is interrupted.
+        # Written after each run, so that it remains if the next one is interrupted.
         code = _tell(layout, runs)
     return code
 
@@ -102,7 +102,7 @@ def _herd(layout, args):
     from tests.stack import figures, herd
 
     own = {field.name: getattr(args, field.name) for field in dataclasses.fields(herd.Plan)}
-    # What is said takes the place of the defaults, or of a quick try's.
+    # Explicit values replace the defaults, or those of a quick try.
     base = herd.SMOKE if args.smoke else herd.Plan()
     said = {name: value for name, value in own.items() if value is not None}
     plan = dataclasses.replace(base, **said)
@@ -158,24 +158,24 @@ def _positive(text):
 
 
 def _add_herd(made):
-    """Add the arguments of the herd; None: as :class:`herd.Plan` has it, or its quick try."""
+    """Add the herd's arguments; None stands for the value of :class:`herd.Plan` or a quick try."""
     made.add_argument(
         '--schedulers',
         type=_numbers,
         metavar='N,…',
-        help="numbers of nova-scheduler's workers, one after the other (2,4,8,16)",
+        help='numbers of nova-scheduler workers to try, one after the other (2,4,8,16)',
     )
-    made.add_argument('--rounds', type=_times, metavar='N', help='of each number (5)')
-    made.add_argument('--boots', type=_count, metavar='N', help='servers of a round (100)')
+    made.add_argument('--rounds', type=_times, metavar='N', help='rounds with each number (5)')
+    made.add_argument('--boots', type=_count, metavar='N', help='servers per round (100)')
     made.add_argument(
-        '--seconds', type=_positive, metavar='S', help='within which they are asked for (10)'
+        '--seconds', type=_positive, metavar='S', help='time within which they are requested (10)'
     )
     made.add_argument('--computes', type=_times, metavar='N', help='compute hosts (20)')
     made.add_argument(
         '--build-scale',
         type=_positive,
         metavar='X',
-        help='of the 5 to 180 s that a guest takes to be built (1)',
+        help='factor for the 5 to 180 s that building a guest takes (1)',
     )
     made.add_argument(
         '--interval',
@@ -184,12 +184,12 @@ def _add_herd(made):
         metavar='S',
         help='how often hosts report: update_resources_interval (30)',
     )
-    made.add_argument('--seed', type=int, metavar='N', help='by which these times are drawn (1)')
+    made.add_argument('--seed', type=int, metavar='N', help='seed for these times (1)')
     made.add_argument(
         '--minutes',
         type=_positive,
         metavar='M',
-        help='fewer rounds, at least one of each setting, where they would take longer in all',
+        help='run fewer rounds, at least one with each setting, if all would take longer',
     )
     made.add_argument(
         '--without', action='store_true', default=None, help='also without the package'
@@ -198,7 +198,7 @@ def _add_herd(made):
         '--hold',
         action='store_true',
         default=None,
-        help='let schedulers begin when all servers have been asked for: where the API takes '
+        help='let schedulers start when all servers have been requested, for an API that takes '
         'longer than S',
     )
     made.add_argument(
@@ -207,7 +207,7 @@ def _add_herd(made):
     made.add_argument(
         '--smoke', action='store_true', help='a quick try: 3 hosts, 1 scheduler, 5 servers'
     )
-    made.add_argument('--json', action='store_true', help='no table, only the JSON after it')
+    made.add_argument('--json', action='store_true', help='print only the JSON, without the table')
 
 
 def _parser():
@@ -226,7 +226,7 @@ def _parser():
         '--without-package',
         dest='package',
         action='store_false',
-        help='a stack as it is without us, for comparison',
+        help='a stack without the package, for comparison',
     )
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
 
@@ -251,9 +251,9 @@ def _parser():
         '  python -m tests.stack scenario --only-with --counters\n',
     )
     whole.add_argument(
-        '--times', type=_times, default=1, metavar='N', help='so often with the package'
+        '--times', type=_times, default=1, metavar='N', help='number of runs with the package'
     )
-    whole.add_argument('--only-with', action='store_true', help='not without the package')
+    whole.add_argument('--only-with', action='store_true', help='skip the run without the package')
     up = verb(
         'up',
         _up,
@@ -275,7 +275,7 @@ def _parser():
         examples='  python -m tests.stack run\n  python -m tests.stack run --phase resize\n',
     )
     run.add_argument(
-        '--phase', default='', metavar='WORD', help='only the phases with that in their name'
+        '--phase', default='', metavar='WORD', help='only phases with this word in their name'
     )
     _add_herd(
         verb(
@@ -287,7 +287,7 @@ def _parser():
         )
     )
     verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
-    down = verb('down', _down, 'end everything and forget its data')
+    down = verb('down', _down, 'stop everything and delete its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
     verb('status', _status, 'say what runs, and where its log is')
     shell = verb(
@@ -301,9 +301,9 @@ def _parser():
 
 
 def main():
-    """Do what the arguments say; return the exit code."""
+    """Carry out the arguments; return the exit code."""
     args = _parser().parse_args()
-    # As Ctrl-C: the scenario ends what it has started.
+    # As with Ctrl-C, the scenario stops what it has started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return args.do(Layout(), args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB and RabbitMQ from Debian as instances of our own, beside the system's."""
+"""MariaDB and RabbitMQ from Debian as separate instances, next to the system's."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ RABBITMQ = pathlib.Path('/usr/lib/rabbitmq/bin')
 
 
 def mariadb(layout):
-    """Return MariaDB's service; a new data directory is filled, old data are kept."""
+    """Return MariaDB's service; a new data directory is initialized, old data are kept."""
     data = layout.data / 'mariadb'
     if not (data / 'mysql').is_dir():
         run(
@@ -73,7 +73,7 @@ def _rabbitmq_environment(layout):
         'RABBITMQ_ENABLED_PLUGINS_FILE': str(layout.conf('rabbitmq-plugins')),
         'RABBITMQ_ADVANCED_CONFIG_FILE': str(layout.conf('rabbitmq-advanced.config')),
         'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS': '-kernel inet_dist_use_interface {127,0,0,1}',
-        # Our own mapper of names to ports, which ends with us and listens on the loopback only.
+        # A port mapper of its own, which ends with RabbitMQ and listens on the loopback only.
         'ERL_EPMD_ADDRESS': LOOPBACK,
         'ERL_EPMD_PORT': str(PORTS['epmd']),
     }

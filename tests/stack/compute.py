@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute hosts: lab machines with Nova's compute service and, by the guide, our package."""
+"""The compute hosts: lab machines with Nova's compute service and, by the guide, the package."""
 
 import dataclasses
 import json
@@ -19,9 +19,9 @@ from tests.stack.service import StackError, say, wait
 INSIDE = pathlib.Path(__file__).parent / 'inside'
 
 HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
-#: Without counters, unless asked for: Nova and pip take half the time, and where pages lie
-#: needs none. Two habits of the kernel write 2 MiB in one go, which is dear in emulation (below):
-#: clearing what is allocated, and moving huge pages from node to node.
+#: Without counters, unless requested: Nova and pip take half the time, and the location of pages
+#: does not need them. Two habits of the kernel write 2 MiB at once, which is expensive in
+#: emulation (below): clearing what is allocated, and moving huge pages between nodes.
 SHAPE = Shape(
     nodes=2,
     cpus_per_node=2,
@@ -29,14 +29,14 @@ SHAPE = Shape(
     pmu=False,
     append='init_on_alloc=0 transparent_hugepage=madvise',
 )
-#: While QEMU knows translations of a page's code it looks through all of them at each write to
-#: that page, wasted in freed pages (doc/source/contributor/lab.rst). The hosts stood still for
-#: minutes, and lost libvirt's and RabbitMQ's connections.
+#: While QEMU has translations of a page's code, it searches all of them at each write to that
+#: page, which is wasted in freed pages (doc/source/contributor/lab.rst). Without this limit, the
+#: hosts stood still for minutes and lost libvirt's and RabbitMQ's connections.
 TRANSLATED_MIB = 512
 CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
 #: How long accesses are counted [s].
 COUNT_S = 5
-#: The guide's last word, which needs nova-compute to run.
+#: The last command of the guide, which needs a running nova-compute.
 CHECK = 'nova-numa-rebalance check --role compute'
 NOVA_LOG = '/var/log/nova-compute.log'
 UNIT = f"""[Unit]
@@ -48,8 +48,8 @@ StandardOutput=append:{NOVA_LOG}
 StandardError=append:{NOVA_LOG}
 KillMode=process
 """
-# What both hosts share, before the freeze: libvirt takes migrations from its peers (on a
-# network that only they are on), ssh lets Nova copy a disk, and Nova's modules are read once.
+# What both hosts share, before the freeze: libvirt accepts migrations from its peers (on a network
+# that only they are on), ssh lets Nova copy a disk, and Nova's modules are read once.
 PREPARE = f"""set -e
 {WARM_UP}
 cat >/etc/systemd/system/nova-compute.service <<'END'
@@ -74,7 +74,7 @@ sync
 
 
 def _guides_steps():
-    """Return the guide's commands on a compute host: (those before our package comes, others)."""
+    """Return the guide's commands on a compute host: (those before the package's, the others)."""
     steps = [
         *guide.commands(guide.INSTALL, 'On a compute host'),
         *guide.commands(guide.AGENT, 'Install it'),
@@ -100,14 +100,14 @@ def _shape(counters):
 
 
 def freeze(counters=False):
-    """Build and freeze what the hosts are thawed from."""
+    """Build and freeze the state from which the hosts are thawed."""
     from machine import vm
 
     return vm.freeze(_shape(counters), _base())
 
 
 def _link(name):
-    """Return QEMU's arguments for the wire between the two hosts: a socket for each end."""
+    """Return QEMU's arguments for the link between the two hosts: a socket for each end."""
     (own,) = [run_dir(n) / 'link' for n in HOSTS if n == name]
     (other,) = [run_dir(n) / 'link' for n in HOSTS if n != name]
     own.unlink(missing_ok=True)
@@ -122,13 +122,13 @@ class Host:
     """A compute host that is up."""
 
     def __init__(self, name, machine):
-        """Wrap a machine; Host.up() makes one."""
+        """Wrap a machine; Host.up() starts one."""
         self.name, self.machine, self.address = name, machine, HOSTS[name]
         self.run = machine.run
 
     @classmethod
     def running(cls, name):
-        """Return the host of that name, None where it does not run."""
+        """Return the host of that name, or None if it does not run."""
         try:
             return cls(name, Machine.find(name))
         except MachineError:
@@ -136,7 +136,7 @@ class Host:
 
     @classmethod
     def find(cls, name):
-        """Return the host of that name; StackError where it does not run."""
+        """Return the host of that name; raise StackError if it does not run."""
         found = cls.running(name)
         if not found:
             raise StackError(f'no host {name} is up: make stack-up ARGS=--hosts')
@@ -169,17 +169,17 @@ systemctl restart libvirtd
         """
         text = config.ini(config.nova_compute(layout, self.name, self.address)) + more_ini
         self.run('umask 077; cat >/etc/nova/nova.conf', stdin=text)
-        # The same in Nova's eyes as the machine of that name in an earlier run.
+        # For Nova, it is the same host as the machine of that name in an earlier run.
         self.run(f'echo {uuid.uuid5(uuid.NAMESPACE_DNS, self.name)} >/var/lib/nova/compute_id')
-        # A graceful stop would wait for minutes.
+        # A graceful stop would take minutes.
         self.run('systemctl kill -s KILL nova-compute; systemctl restart nova-compute')
 
     def install_package(self, options):
-        """Do what the operator's guide says, up to Nova's configuration.
+        """Follow the operator's guide up to Nova's configuration.
 
-        Its environment is made before the freeze, which takes minutes here.
+        The package's environment is made before the freeze, because that takes minutes here.
 
-        :param options: text of nova-numa-pmc.conf: the defaults' times are for real hardware
+        :param options: text of nova-numa-pmc.conf; the default times are for real hardware
         """
         self.run(
             'mkdir -p /etc/nova-numa-pmc /root/package && cat >'
@@ -206,7 +206,7 @@ systemctl restart libvirtd
         return f'{cpus[0]}-{cpus[-1]}'
 
     def promises(self):
-        """Return what the host has promised to guests, a list of dicts."""
+        """Return what the host has promised to guests, as a list of dicts."""
         return self.ask('hook status')[1]['decisions']
 
     def state(self):
@@ -225,7 +225,7 @@ systemctl restart libvirtd
             ) from None
 
     def guests(self):
-        """Return {domain's name: :func:`places.place`} as the kernel says when no hook works."""
+        """Return {domain's name: :func:`places.place`} by the kernel, once no hook is working."""
         asked = Guests(self.machine)
         asked.wait_for_hooks()
         found = asked.report()
@@ -240,7 +240,7 @@ systemctl restart libvirtd
         }
 
     def force(self, homes):
-        """Hold paused guests to {domain's name: node}: CPUs, promise and memory, as if ours."""
+        """Hold paused guests' CPUs, promise and memory to {domain's name: node}, as ours."""
         Guests(self.machine).force(homes, '/opt/nova-numa-pmc/bin/python')
 
     def nova_log(self):
@@ -248,12 +248,12 @@ systemctl restart libvirtd
         return self.run(f'cat {NOVA_LOG}').stdout
 
     def journal(self, since_s=0):
-        """Return our lines of the journal as JSON, one a line: the hook's and the agent's.
+        """Return the hook's and the agent's lines of the journal as JSON, one per line.
 
-        :param since_s: from when on [s since the epoch]
+        :param since_s: start of the lines [s since the epoch]
         """
-        # Of all machine ids: the host got its own when it was up already. What systemd says of
-        # the agent has UNIT; long messages come with --all only.
+        # Of all machine ids, because the host got its own when it was already up. Messages of
+        # systemd about the agent have UNIT; long messages are shown with --all only.
         unit = 'nova-numa-agent.service'
         return self.run(
             f'journalctl --quiet --merge --no-pager --all --since @{since_s} '
@@ -263,12 +263,12 @@ systemctl restart libvirtd
         ).stdout
 
     def down(self):
-        """End the machine."""
+        """Stop the machine."""
         self.machine.down()
 
 
 def wait_for_services(cloud, names, timeout_s):
-    """Wait until nova-compute of each host is up and has told Placement what it has."""
+    """Wait until nova-compute of each host is up and has reported its inventory to Placement."""
 
     def ready():
         found = {s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'}
@@ -279,14 +279,14 @@ def wait_for_services(cloud, names, timeout_s):
 
 
 def down():
-    """End the hosts that are up; return their names."""
+    """Stop the hosts that are up; return their names."""
     ended = []
     for name in HOSTS:
         host = Host.running(name)
         if host:
             try:
                 host.down()
-            except MachineError as error:  # the others are to end nevertheless
+            except MachineError as error:  # the others must be stopped nevertheless
                 say(str(error))
             ended.append(name)
     return ended

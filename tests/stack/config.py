@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services' configuration files; what the operator's guide sets is taken from the guide."""
+"""The services' configuration files, including the settings of the operator's guide."""
 
 from tests.stack import guide
 from tests.stack.layout import LOOPBACK_SEEN_BY_GUESTS, VENV
@@ -8,7 +8,7 @@ REGION, PROJECT, USER = 'RegionOne', 'admin', 'admin'
 
 
 def ini(sections):
-    """Return {section: {option: value}} as a file's text; a list is an option said repeatedly."""
+    """Return {section: {option: value}} as a file's text; a list repeats the option."""
     lines = []
     for section, options in sections.items():
         lines.append(f'[{section}]')
@@ -20,7 +20,7 @@ def ini(sections):
 
 
 def identity(layout, auth_url=None):
-    """Return the options with which a service asks Keystone for a token."""
+    """Return the options with which a service requests a token from Keystone."""
     return {
         'auth_url': auth_url or layout.url('keystone', '/v3'),
         'auth_type': 'password',
@@ -82,12 +82,12 @@ def glance(layout):
 
 
 def _nova(layout, host):
-    """Return what nova.conf has on a controller and on a compute host, which sees us as host."""
+    """Return nova.conf of a controller and a compute host, which know this machine as host."""
     to_keystone = identity(layout, layout.url('keystone', '/v3', host))
     return {
         'DEFAULT': {
             'transport_url': layout.transport_url(host),
-            # An emulated compute host takes its time.
+            # An emulated compute host is slow.
             'rpc_response_timeout': 180,
             'report_interval': 20,
             'service_down_time': 240,
@@ -116,9 +116,9 @@ def nova_controller(layout):
 
 
 def nova_compute(layout, name, address):
-    """Return a compute host's nova.conf as it is before our package comes.
+    """Return a compute host's nova.conf before the package is installed.
 
-    :param address: on the network of the compute hosts, for live migration
+    :param address: address on the network of the compute hosts, for live migration
     """
     shared = _nova(layout, LOOPBACK_SEEN_BY_GUESTS)
     own = {
@@ -134,7 +134,7 @@ def nova_compute(layout, name, address):
             'reserved_host_memory_mb': 256,
             'update_resources_interval': 20,
             'resize_confirm_window': 0,
-            # The guest does not know of ACPI's button.
+            # The guest does not react to ACPI's button.
             'shutdown_timeout': 5,
         },
         'compute': {'resource_provider_association_refresh': 600},
@@ -162,8 +162,8 @@ def nova_fake_compute(layout, name, interval_s, build_s, seed):
     """Return nova.conf of a fake compute host (inside/fakehost.py), without the guide's lines.
 
     :param interval_s: how often it reports [s]
-    :param build_s: how long guests take to be built, (least, most) [s]
-    :param seed: these times are drawn by
+    :param build_s: how long building a guest takes, (minimum, maximum) [s]
+    :param seed: seed for these times
     """
     shared = _nova(layout, '127.0.0.1')
     state = layout.data / name
@@ -178,7 +178,7 @@ def nova_fake_compute(layout, name, interval_s, build_s, seed):
             'ram_allocation_ratio': 1.0,
             'report_interval': 60,
             'update_resources_interval': interval_s,
-            # Each begins with it somewhere in this time.
+            # Each host starts reporting at some point within this time.
             'periodic_fuzzy_delay': interval_s,
             # There are no networks.
             'heal_instance_info_cache_interval': -1,
@@ -194,10 +194,10 @@ def nova_fake_compute(layout, name, interval_s, build_s, seed):
 
 
 def schedulers(workers, with_package):
-    """Return what nova-scheduler reads beside nova.conf, as write(), for several of them.
+    """Return what nova-scheduler reads in addition to nova.conf, as write(), for several of them.
 
-    They log decisions, the weigher's reasons, and when they are ready; they look for no new hosts,
-    which each of them would do.
+    They log decisions, the weigher's reasons, and when they are ready. They do not look for new
+    hosts, which each of them would do otherwise.
     """
     own = {'scheduler': {'workers': workers, 'discover_hosts_in_cells_interval': -1}}
     told = ['nova.service', 'nova.scheduler.manager', 'nova.scheduler.utils']
@@ -217,7 +217,7 @@ def schedulers(workers, with_package):
 
 
 def write(layout, with_package=True):
-    """Write every file of the control plane; nova-scheduler's last one is the guide's."""
+    """Write every file of the control plane; nova-scheduler's last one is from the guide."""
     files = {
         'keystone.conf': ini(keystone(layout)),
         'placement.conf': ini(placement(layout)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane: Keystone, Placement, Glance and Nova's controllers, natively, on loopback."""
+"""The control plane: Keystone, Placement, Glance and Nova's controllers, natively on loopback."""
 
 import concurrent.futures
 import json
@@ -15,10 +15,10 @@ WSGI = {
     'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
     'placement': ('placement.wsgi.api', {'OS_PLACEMENT_CONFIG_DIR': '{etc}'}),
     'glance': ('glance.wsgi.api', {'OS_GLANCE_CONFIG_DIR': '{etc}'}),
-    # It reads api-paste.ini there, too.
+    # It also reads api-paste.ini there.
     'nova-api': ('nova.wsgi.osapi_compute', {'OS_NOVA_CONFIG_DIR': '{etc}'}),
 }
-#: How long an answer of a service may take, and how long the controllers to report [s].
+#: Time limits for an answer of a service, and for the first reports of the controllers [s].
 API_S, CONTROLLERS_S = 180, 120
 CATALOG = {
     'identity': ('keystone', '/v3'),
@@ -38,14 +38,14 @@ def _wsgi(layout, name):
         'workers': 1,
         'threads': 8,
         'timeout': 300,
-        # A client that polls each few seconds must not find its connection just closed.
+        # A client that polls every few seconds must not find its connection just closed.
         'keepalive': 75,
         'accesslog': str(layout.log(f'{name}-requests')),
         'control_socket_disable': True,
     }
     path = layout.conf(f'gunicorn-{name}.py')
     path.write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()))
-    # Not by arguments, which the service's own oslo.config would take for its own.
+    # Not with arguments, which the service's own oslo.config would try to parse.
     return Service(
         layout,
         name,
@@ -85,7 +85,7 @@ NAMES = (
 
 
 def services(layout):
-    """Return every service in the order of their start; makes what they need on disk."""
+    """Return every service in the order of their start; make the files that they need."""
     return [
         carriers.mariadb(layout),
         *carriers.rabbitmq(layout),
@@ -241,7 +241,8 @@ def _fill_catalog(layout):
                     url=layout.url(name, path),
                     region_id=config.REGION,
                 )
-    # Services ask as the admin; a token that comes with another's needs the role of a service.
+    # Services authenticate as the admin; a token sent along with another one needs the role of a
+    # service.
     role = cloud.identity.find_role('service') or cloud.identity.create_role(name='service')
     cloud.identity.assign_project_role_to_user(
         cloud.identity.find_project(config.PROJECT), cloud.identity.find_user(config.USER), role
@@ -249,7 +250,7 @@ def _fill_catalog(layout):
 
 
 def has_package(layout):
-    """Say whether the stack that is up was brought up with the package."""
+    """Return whether the running stack was started with the package."""
     try:
         return json.loads(layout.conf('package.json').read_text())
     except FileNotFoundError:
@@ -257,7 +258,7 @@ def has_package(layout):
 
 
 def _note_package(layout, with_package):
-    """Remember whether the package is in use; refuse to change that while the stack is up."""
+    """Record whether the package is in use; refuse to change that while the stack is up."""
     is_up = any(Service(layout, name).pid() for name in NAMES)
     if is_up and has_package(layout) != with_package:
         raise StackError(
@@ -269,7 +270,7 @@ def _note_package(layout, with_package):
 
 
 def _must_be_free(ordered):
-    """Raise StackError where another process listens on a port of ours."""
+    """Raise StackError if another process listens on one of the stack's ports."""
     for service in ordered:
         port = PORTS.get(service.name)
         if port and not service.pid() and answers(port):
@@ -280,7 +281,7 @@ def _must_be_free(ordered):
 
 
 def _controllers_report(cloud):
-    """Say whether conductor and scheduler tell Nova that they live."""
+    """Return whether conductor and scheduler have reported to Nova that they are alive."""
     found = {service.binary for service in cloud.compute.services() if service.state == 'up'}
     return found >= {'nova-conductor', 'nova-scheduler'}
 
@@ -340,7 +341,7 @@ def up(layout, with_package=True):
 
 
 def down(layout, keep_data=False):
-    """End every service, the last started first; return the names of those that ran."""
+    """Stop every service, the last started first; return the names of those that ran."""
     ended = [name for name in reversed(NAMES) if Service(layout, name).stop()]
     if not keep_data:
         shutil.rmtree(layout.data, ignore_errors=True)

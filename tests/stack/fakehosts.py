@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute hosts that are a nova-compute alone, many on this machine: see inside/fakehost.py."""
+"""Compute hosts that are only a nova-compute, many on this machine: see inside/fakehost.py."""
 
 import concurrent.futures
 import pathlib
@@ -10,22 +10,22 @@ from tests.stack.layout import VENV
 from tests.stack.service import Service
 
 PROGRAM = pathlib.Path(__file__).parent / 'inside/fakehost.py'
-#: How many are started at once, and how long each and all of them may take [s].
+#: How many are started at once, and time limits for each and for all of them [s].
 AT_ONCE, START_S, ALL_S = 3, 240, 240
-#: Nova would wait for what is under way.
+#: Nova would wait for work in progress.
 STOP_S = 2
 _PREFIX = 'nova-compute-'
 
 
 def names(count):
-    """Return the names of so many hosts."""
+    """Return the names of this number of hosts."""
     return [f'herd-{number:02}' for number in range(1, count + 1)]
 
 
 def start(layout, cloud, hosts, interval_s, build_s, seed):
     """Start hosts and wait until Nova knows them.
 
-    :param interval_s, build_s, seed: as :func:`config.nova_fake_compute`
+    :param interval_s, build_s, seed: as in :func:`config.nova_fake_compute`
     """
 
     def one(name):
@@ -45,7 +45,7 @@ def start(layout, cloud, hosts, interval_s, build_s, seed):
     try:
         list(pool.map(one, hosts))
     finally:
-        # After an error no more of them are started.
+        # After an error, no more of them are started.
         pool.shutdown(cancel_futures=True)
     compute.wait_for_services(cloud, hosts, ALL_S)
 
@@ -63,7 +63,7 @@ def service(layout, name, ready=None):
 
 
 def down(layout):
-    """End the hosts that run; return their names."""
+    """Stop the hosts that run; return their names."""
     running = [
         path.stem.removeprefix(_PREFIX) for path in sorted(layout.run.glob(f'{_PREFIX}*.pid'))
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of many boots at once, from logs and the database, and how they are told. Pure."""
+"""Figures of many boots at once, from logs and the database, and their presentation. Pure."""
 
 import bisect
 import collections
@@ -14,7 +14,7 @@ from nova_numa_pmc.compute import host_metrics
 
 #: Rounds of blind uniform choice, for comparison.
 BLIND_ROUNDS = 2000
-#: What a round has a figure of for each guest.
+#: The figures that a round has for each guest.
 OF_GUESTS = 'claimed_s', 'counted_s', 'under_way'
 
 _UUID = r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}'
@@ -26,13 +26,13 @@ _ATTEMPT = re.compile(rf'Attempting to claim resources in the placement API for 
 
 
 def quantile(values, share):
-    """Return the least value that so many are not above; None of none."""
+    """Return the least value that at least this fraction of values does not exceed, or None."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def spread(values):
-    """Return median, 90th percentile and most of values, None of none."""
+    """Return median, 90th percentile and maximum of values, or None if there are none."""
     return {
         'median': statistics.median(values) if values else None,
         'p90': quantile(values, 0.9),
@@ -41,7 +41,7 @@ def spread(values):
 
 
 def blind(boots, hosts, rounds=BLIND_ROUNDS, seed=0):
-    """Return the most guests of a host when each is chosen blindly: mean, median, p90."""
+    """Return the largest number of guests on a host with blind choice: mean, median, p90."""
     rng, most = random.Random(seed), []
     for _ in range(rounds):
         chosen = collections.Counter(rng.choices(range(hosts), k=boots))
@@ -50,11 +50,11 @@ def blind(boots, hosts, rounds=BLIND_ROUNDS, seed=0):
 
 
 def decisions(text):
-    """Return what nova-scheduler's log says of decisions.
+    """Return the decisions in nova-scheduler's log.
 
-    :param text: with its scheduler at debug
-    :returns: ({server: (when [s since the epoch], host)}, how many chosen hosts had no room left
-        in placement, so that the next best was tried)
+    :param text: the log, with the scheduler at debug
+    :returns: ({server: (time [s since the epoch], host)}, how many chosen hosts had no room left
+        in Placement, so that the next best was tried)
     """
     found = list(_SELECTED.finditer(text))
     selected = {
@@ -65,7 +65,7 @@ def decisions(text):
 
 
 def counted_at(claims, looks, vcpus):
-    """Return {server: when its host's vCPUs had grown by it}; those never seen are left out.
+    """Return {server: when its host's vCPUs had grown by it}, without those never seen.
 
     :param claims: {server: (when it had its host, host)}
     :param looks: [(when, {host: vCPUs used})] in their order
@@ -76,7 +76,7 @@ def counted_at(claims, looks, vcpus):
         by_host[host].append((at_s, server))
     found = {}
     for host, ours in by_host.items():
-        # Guests are alike, so that the first claimed is the first counted.
+        # Guests are alike, so the first one claimed is the first one counted.
         for number, (_, server) in enumerate(sorted(ours), 1):
             seen = (at_s for at_s, used in looks if used.get(host, 0) >= number * vcpus)
             at_s = next(seen, None)
@@ -88,7 +88,7 @@ def counted_at(claims, looks, vcpus):
 def under_way(decided, counted):
     """Return for each decision how many others were made but not counted yet.
 
-    :param decided, counted: {server: when}; a server that was never counted always is
+    :param decided, counted: {server: time}; a server that was never counted is always under way
     """
     begun = sorted(decided.values())
     ended = sorted(counted.get(server, math.inf) for server in decided)
@@ -96,10 +96,10 @@ def under_way(decided, counted):
 
 
 def unsettled(hosts, with_package):
-    """Return the hosts that are not as before the first guest: {host: why}.
+    """Return {host: reason} for hosts that are not as they were before the first guest.
 
     :param hosts: rows of compute_nodes: host, vcpus_used, metrics
-    :param with_package: what they report counts as well
+    :param with_package: whether what they report also counts
     """
     found = {}
     for row in hosts:
@@ -116,7 +116,7 @@ def unsettled(hosts, with_package):
 
 
 def summary(rounds):
-    """Return what is said of a setting's rounds together."""
+    """Return a summary of a setting's rounds."""
     most = [each['most'] for each in rounds]
     return {
         'rounds': len(rounds),
@@ -135,7 +135,7 @@ def summary(rounds):
 
 
 def brief(report):
-    """Return a report without what it has of each guest."""
+    """Return a report without its figures for each guest."""
     return {
         **report,
         'settings': [
@@ -192,7 +192,7 @@ def _number(value):
 
 
 def later(before, after):
-    """Return how much later servers are there [s], those in both."""
+    """Return how much later servers are there [s], for those in both."""
     return [round(after[server] - at, 2) for server, at in before.items() if server in after]
 
 
@@ -201,7 +201,7 @@ def label(count, with_package):
 
 
 def told(found):
-    """Return a round in a line."""
+    """Return a round as one line of text."""
     counted, waits = spread(found['counted_s']), spread(found['under_way'])
     return (
         f'most {found["most"]}, {found["placed"]} placed, {found["refused"]} refused, '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take the steps of the operator's guide from its text, so that running the stack tests them."""
+"""Extract the steps of the operator's guide from its text, so that the stack tests them."""
 
 import re
 
@@ -12,7 +12,7 @@ AGENT = CHECKOUT / 'doc/source/admin/agent.rst'
 
 
 class GuideError(StackError):
-    """The guide has no such section, or nothing to do in it."""
+    """The guide has no such section, or the section contains no steps."""
 
 
 def section(text, heading):
@@ -64,7 +64,7 @@ def compute_ini():
 
 
 def commands(path, heading):
-    """Return a section's shell commands, one a line, without comments."""
+    """Return a section's shell commands, one per line, without comments."""
     found = []
     for block in blocks(section(path.read_text(), heading), r'::$'):
         for line in re.sub(r'\\\n\s*', '', block).splitlines():

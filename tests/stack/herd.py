@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many boots within seconds, several nova-schedulers, and whether they all go to the same host.
+"""Many boots within seconds with several nova-schedulers: do they all go to the same host?
 
 Each scheduler reads hosts from the database, where a guest is counted once its nova-compute has
-claimed it: seconds after the decision. A scheduler that decides meanwhile does not know of it.
+claimed it, seconds after the decision. Until then, other schedulers do not know of the decision.
 """
 
 import collections
@@ -22,21 +22,21 @@ from tests.stack import config, control, fakehosts, figures, reading, scenario
 from tests.stack.service import StackError, say, wait
 from tests.stack.watch import Database, Watch
 
-#: Of every guest: five take a sixth of a host's memory.
+#: The flavor of every guest: five take a sixth of a host's memory.
 FLAVOR = {'vcpus': 4, 'ram': 8192, 'disk': 0}
-#: How long a guest takes to be built, the least and the most [s].
+#: How long building a guest takes, minimum and maximum [s].
 BUILD_S = 5.0, 180.0
-#: Workers of nova-conductor, which every claim goes through.
+#: Workers of nova-conductor, through which every claim goes.
 CONDUCTORS = 2
-#: How long it may take [s]: schedulers to start, all guests to have a host or to be gone, and all
-#: to be built, beside the building.
+#: Time limits [s]: until schedulers have started, until all guests have a host, until all are
+#: gone, and until all are built, in addition to the build times.
 START_S, HOSTS_S, GONE_S, ACTIVE_S = 240, 420, 420, 300
-#: How often the database is looked at [s], and how many servers are deleted at once.
+#: Interval of looks at the database [s], and how many servers are deleted at once.
 LOOK_S, DELETED_AT_ONCE = 0.2, 8
-#: How often it is told how far a wait is [s].
+#: Interval of progress reports during a wait [s].
 TOLD_S = 15
-#: So many guests are built at a time on a host; the next is not claimed before one of them runs
-#: (Nova's max_concurrent_builds).
+#: Number of guests that are built at a time on a host; the next one is not claimed before one of
+#: them runs (Nova's max_concurrent_builds).
 BUILDS_AT_ONCE = 10
 _READY = 'Join ServiceGroup membership for this service scheduler'
 _SCHEDULER = 'nova-scheduler'
@@ -44,17 +44,17 @@ _SCHEDULER = 'nova-scheduler'
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is to be measured.
+    """The plan of a measurement.
 
-    :ivar schedulers: numbers of nova-scheduler's workers, one after the other
-    :ivar without: also without the package
-    :ivar seconds: within which a round's requests are sent
-    :ivar build_scale: of :data:`BUILD_S`
+    :ivar schedulers: numbers of nova-scheduler's workers, tried one after the other
+    :ivar without: whether to measure also without the package
+    :ivar seconds: time within which a round's requests are sent
+    :ivar build_scale: factor for :data:`BUILD_S`
     :ivar interval_s: how often hosts report; Nova's default is 60
-    :ivar minutes: no round begins that would end later, counted from the very beginning; each
-        setting has one at least, None: no limit
-    :ivar hold: schedulers take up the requests when all have been accepted
-    :ivar keep: leave everything running
+    :ivar minutes: no round starts that would end later, counted from the very start; each
+        setting has at least one; None means no limit
+    :ivar hold: whether schedulers wait until all requests have been accepted
+    :ivar keep: whether to leave everything running
     """
 
     schedulers: tuple[int, ...] = (2, 4, 8, 16)
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def build_s(self):
-        """Return how long guests take to be built, the least and the most [s]."""
+        """Return how long building a guest takes, minimum and maximum [s]."""
         return tuple(round(self.build_scale * each, 3) for each in BUILD_S)
 
     def settings(self):
@@ -84,7 +84,7 @@ class Plan:
         ]
 
 
-#: A quick try, whether all of it works.
+#: A quick try of whether everything works.
 SMOKE = Plan(
     schedulers=(1,),
     without=True,
@@ -98,16 +98,16 @@ SMOKE = Plan(
 
 
 class Herd:
-    """A stack with fake hosts, in use."""
+    """A running stack with fake hosts."""
 
     def __init__(self, layout, plan):
-        """Bring all up, from nothing."""
+        """Start everything from nothing."""
         self.layout, self.plan = layout, plan
         scenario.end(layout)
         layout.name_logs('herd')
         shutil.rmtree(layout.logs, ignore_errors=True)
         control.up(layout, with_package=True)
-        # As many as answer while a hundred clients ask.
+        # As many as answer while a hundred clients request servers.
         logging.getLogger('urllib3').setLevel(logging.ERROR)
         self._more_workers()
         self.cloud = control.connect(layout)
@@ -129,7 +129,7 @@ class Herd:
         return next(each for each in control.services(self.layout) if each.name == name)
 
     def _restart(self, name, line, count):
-        """Start a service anew; it is ready when its log has the line so many times more."""
+        """Restart a service, which is ready when its log has this number of additional lines."""
         service = self._service(name)
         pid = service.pid()
         service.stop(fakehosts.STOP_S)
@@ -152,7 +152,7 @@ class Herd:
         return {'image_id': image.id, 'flavor_id': flavor.id, 'networks': 'none'}
 
     def start_schedulers(self, count, with_package):
-        """Replace nova-scheduler by one of so many workers."""
+        """Replace nova-scheduler with one that has this number of workers."""
         for name, text in config.schedulers(count, with_package).items():
             self.layout.conf(name).write_text(text)
         began = time.monotonic()
@@ -171,7 +171,7 @@ class Herd:
         )
 
     def _wait(self, ready, timeout_s, what, log, said):
-        """Wait as :func:`wait`, telling now and then how far it is, and when it was too long."""
+        """Wait as :func:`wait`, reporting the progress from time to time and on a timeout."""
         told = time.monotonic()
 
         def look():
@@ -189,11 +189,11 @@ class Herd:
             raise StackError(f'{error}: {said()}' + (f'; {faults}' if faults else '')) from None
 
     def round(self, number, with_package):
-        """Boot, wait until all run, delete; return what was found."""
+        """Boot, wait until all run, delete; return the findings."""
         began, log = time.monotonic(), self.layout.log(_SCHEDULER)
         self.wait_until_settled(with_package)
         before, watch = log.stat().st_size, Watch(self.database, FLAVOR['vcpus'])
-        # Where all go to one host.
+        # If all go to one host.
         builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
         names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
         with _asking(names, self.plan.seconds, self._boot) as asked:
@@ -234,7 +234,7 @@ class Herd:
 
     @contextlib.contextmanager
     def _held(self):
-        """Keep the schedulers from working meanwhile, where that is planned."""
+        """Keep the schedulers from working for that time, if that is planned."""
         if not self.plan.hold:
             yield
             return
@@ -245,7 +245,7 @@ class Herd:
             os.killpg(self.schedulers.pid(), signal.SIGCONT)
 
     def _found(self, answers, watch, text, with_package):
-        """Put a round's figures together."""
+        """Combine a round's figures."""
         selected, retries = figures.decisions(text)
         weighed = reading.weighed(text)
         if bool(weighed) != with_package:
@@ -292,7 +292,7 @@ class Herd:
         def one(server):
             try:
                 self.cloud.compute.delete_server(server)
-            except Exception as error:  # the others are to go, and this one is waited for
+            except Exception as error:  # the others must be deleted, and this one is waited for
                 say(f'{server} is not deleted: {error}')
 
         with concurrent.futures.ThreadPoolExecutor(DELETED_AT_ONCE) as pool:
@@ -308,10 +308,10 @@ class Herd:
 
 @contextlib.contextmanager
 def _asking(names, seconds, ask):
-    """Ask for servers, evenly over so many seconds; yields futures of what is answered to each.
+    """Request servers, evenly over this number of seconds; yield futures of the answers.
 
-    These are {'id', 'error', 'sent_s', 'answered_s'}; what has not been asked for yet is left
-    out when the block is left by an error.
+    These are {'id', 'error', 'sent_s', 'answered_s'}. If the block is left by an error, what has
+    not been requested yet is left out.
     """
     began, pool = time.time(), concurrent.futures.ThreadPoolExecutor(len(names))
 
@@ -320,7 +320,7 @@ def _asking(names, seconds, ask):
         told: dict[str, Any] = {'id': None, 'error': None, 'sent_s': time.time()}
         try:
             told['id'] = ask(name)
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # whatever the error, the others continue
             told['error'] = f'{type(error).__name__}: {error}'[:300]
         return {**told, 'answered_s': time.time()}
 
@@ -354,9 +354,9 @@ def report_of(plan):
 
 
 def measure(layout, plan, report):
-    """Bring all up, go through the settings, end it; the report fills meanwhile.
+    """Start everything, go through the settings and stop everything, filling the report.
 
-    It is also in ``herd.json``, after each round.
+    The report is also written to ``herd.json`` after each round.
     """
     began = time.monotonic()
     try:
@@ -368,7 +368,7 @@ def measure(layout, plan, report):
             setting = {'schedulers': count, 'package': package, 'rounds': []}
             until = math.inf
             if plan.minutes:
-                # Each setting has the same part of what is left for rounds.
+                # Each setting gets an equal share of the remaining time for rounds.
                 until = set_up + (began + 60 * plan.minutes - set_up) * at / len(settings)
             for number in range(1, plan.rounds + 1):
                 done = setting['rounds']

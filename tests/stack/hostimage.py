@@ -11,13 +11,13 @@ from tests.stack.layout import VENV
 REQUIREMENTS = pathlib.Path(__file__).parent / 'requirements.txt'
 #: What nova-compute calls, and what the operator's guide takes for granted.
 PACKAGES = 'python3-venv qemu-utils jq'
-#: pip in the machine, which reaches no registry, finds here what our package needs.
+#: pip in the machine, which cannot reach a package index, finds the package's requirements here.
 WHEELS = 'opt/wheels'
 KEPT_WHEELS = """oslo.config oslo_config oslo.i18n oslo_i18n pip setuptools wheel pbr netaddr
 stevedore rfc3986 pyyaml requests urllib3 idna certifi charset_normalizer typing_extensions
 debtcollector wrapt""".split()
-# Runs in a mount namespace of its own: nothing stays mounted when it fails. In a plain chroot / is
-# no mount point and cannot be made private; mounts are seen outside then, and taken back.
+# Runs in a mount namespace of its own, so nothing stays mounted if it fails. In a plain chroot, /
+# is not a mount point and cannot be made private; mounts are then seen outside, and undone.
 SCRIPT = f"""set -eu
 work=$1 requirements=$2 pip=$3
 mount --make-rprivate / || trap 'umount --recursive $work/root || :' EXIT
@@ -75,6 +75,6 @@ def _build(work):
 
 
 def host_image():
-    """Return the directory of the compute hosts' image; builds it when it is new."""
+    """Return the directory of the compute hosts' image; build it if it is new."""
     key = image.digest(image.image().name, SCRIPT, REQUIREMENTS)
     return image.cached('stack-image', key, _build, keep=2)

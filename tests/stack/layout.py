@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the stack keeps its files, on which ports it listens, and its passwords."""
+"""The stack's directories, ports and passwords."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import secrets
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 VENV = CHECKOUT / '.venv-stack'
 LOOPBACK = '127.0.0.1'
-#: What a lab machine calls its host's loopback (QEMU's user network).
+#: The name that a lab machine uses for its host's loopback (QEMU's user network).
 LOOPBACK_SEEN_BY_GUESTS = '10.0.2.2'
 #: Each service's usual port, moved out of the way of a real one.
 PORTS = {
@@ -27,22 +27,22 @@ PORTS = {
 
 
 class Layout:
-    """One stack's directories below a root, by default build/stack of the checkout."""
+    """The directories of a stack below a root, by default build/stack of the checkout."""
 
     def __init__(self, root=CHECKOUT / 'build/stack'):
-        """Name the directories; make() makes them."""
+        """Name the directories; make() creates them."""
         self.root = pathlib.Path(root)
         self.etc, self.logs, self.run, self.data = (
             self.root / part for part in ('etc', 'logs', 'run', 'data')
         )
 
     def name_logs(self, label):
-        """Keep logs in a directory of their own from now on."""
+        """Keep logs in a separate directory from now on."""
         words = re.findall('[a-z0-9]+', label.lower())
         self.logs = self.root / '-'.join(['logs', *words])
 
     def make(self):
-        """Make the directories and the passwords, which stay."""
+        """Make the directories and the passwords, which are kept."""
         for directory in (self.etc, self.logs, self.run, self.data):
             directory.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
@@ -80,7 +80,7 @@ class Layout:
         return f'rabbit://stack:{self.password("messages")}@{host}:{PORTS["rabbitmq"]}/'
 
     def client_environment(self):
-        """Return what python-openstackclient and openstacksdk need to know."""
+        """Return the environment that python-openstackclient and openstacksdk need."""
         return {
             'OS_AUTH_URL': self.url('keystone', '/v3'),
             'OS_USERNAME': 'admin',

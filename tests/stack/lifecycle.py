@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of the scenario: guests start, move, change and end, and their places follow.
+"""Phases of the scenario in which guests start, move, change and end, and their places follow.
 
-A phase takes a session and its own entry in the report, to which it adds what it has found. What
-our package must do is required with it only; without it the same is done, and looked at. Of the
-servers, those named plain-N are there for the next phase.
+A phase takes a session and its own entry in the report, to which it adds its findings. The
+package's effects are required only if it is in use; without it, the same steps are taken and
+their results recorded. Servers named plain-N are there for the next phase.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from tests.stack import places
 from tests.stack.service import StackError, wait
 from tests.stack.session import must
 
-#: How long the agent may take to bring what a guest had elsewhere when it started [s].
+#: Time limit for the agent to fetch what a guest had elsewhere when it started [s].
 FETCH_S = 60
 
 
 def empty(on, entry):
-    """Delete what is left of an earlier run."""
+    """Delete what an earlier run has left."""
     left = {server.name: server for server in on.cloud.compute.servers()}
     on.servers.update(left)
     on.delete(*left)
@@ -26,7 +26,7 @@ def empty(on, entry):
 
 
 def eight_spread(on, entry):
-    """Eight plain guests of one request go to the four nodes of two hosts, two each."""
+    """Eight plain guests of one request go to the four nodes of two hosts, two to each."""
     on.wait_until_quiet()
     with on.weighing(entry):
         names = [server.name for server in on.boot_many('plain', 8)]
@@ -42,9 +42,9 @@ def eight_spread(on, entry):
 
 
 def look_at(on, entry, *names):
-    """Add where guests are; with the package, require that the hook has placed each there.
+    """Add the places of guests; with the package, require that the hook has placed each there.
 
-    What lay elsewhere when a guest started the agent brings, in its next ticks.
+    In its next ticks, the agent fetches what was elsewhere when a guest started.
     """
     entry['places'] = on.where(*names)
     if on.with_package:
@@ -76,14 +76,14 @@ def operations(on, entry):
         (lambda: api.reboot_server(server, 'HARD'), 'ACTIVE', [home]),
         (lambda: api.stop_server(server), 'SHUTOFF', []),
         (lambda: api.start_server(server), 'ACTIVE', [home]),
-        # Suspended, it is a file on the host's disk.
+        # A suspended guest is a file on the host's disk.
         (lambda: api.suspend_server(server), 'SUSPENDED', []),
         (lambda: api.resume_server(server), 'ACTIVE', [home]),
     ]:
         act()
         on.wait_for(server, status)
         before, held = held, on.must_be_promised(server, *holders)
-        # The hook has placed this start, too: a promise is not what is left of the last one.
+        # The hook has also placed this start: the promise is not a leftover of the last one.
         must(held != before or not on.with_package, f'the promise has not changed: {held}')
         if holders:
             look_at(on, entry, server.name)
@@ -117,7 +117,7 @@ def pinned_is_left_alone(on, entry):
 
 
 def _xml(host, server, *words):
-    """Return what libvirt has of a server."""
+    """Return libvirt's XML of a server."""
     return host.run(f'virsh dumpxml {" ".join(words)} {server.instance_name}').stdout
 
 
@@ -137,7 +137,7 @@ def live_migrates(on, entry):
 
 
 def resizes(on, entry):
-    """A resize moves the guest to another host; its greater promise is there, the source free."""
+    """A resize moves the guest to another host; its larger promise is there, the source free."""
     server = on.standing('plain-3')
     source = server.hypervisor_hostname
     before = on.must_be_promised(server, source)

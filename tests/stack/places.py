@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where guests are, as figures: from what the hosts' kernels say. Pure."""
+"""Places of guests as figures, from what the hosts' kernels report. Pure."""
 
 import collections
 
-#: Of a placed guest's bytes, at least so many lie on its node, or no more than these on others: of
-#: QEMU's own pages the kernel refuses to move some (EACCES).
+#: At least this fraction of a placed guest's bytes is on its node, or no more than these bytes are
+#: on others: the kernel refuses to move some of QEMU's own pages (EACCES).
 LOCAL_WANTED, REFUSED_BYTES = 0.99, 1 << 20
 
 
 def place(guest, ticks=None, counted=None):
-    """Put together what is known of a guest on its host.
+    """Combine what is known about a guest on its host.
 
     :param guest: {'bytes': {node: n}, 'cpus': [list of CPUs of each vCPU], 'mems': [nodes]}
-    :param ticks: CPU time by node, {'0': n}; None or empty: not known
-    :param counted: {'local': n, 'remote': n} DRAM accesses; None: not counted
+    :param ticks: CPU time by node, {'0': n}; None or empty if it is not known
+    :param counted: {'local': n, 'remote': n} DRAM accesses, or None if they were not counted
     :returns: dict: node (which has most of its bytes), share (of its bytes there), local (the
-        chance that CPU time and a byte meet on a node; None: not known), bytes, ticks, cpus,
-        mems, and where counted accesses
+        chance that CPU time and a byte meet on a node, or None), bytes, ticks, cpus, mems and,
+        if they were counted, accesses
     """
     in_all = max(1, sum(guest['bytes'].values()))
     home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
@@ -42,10 +42,10 @@ def place(guest, ticks=None, counted=None):
 
 
 def flaws(place, promise, cpus):
-    """Return what is wrong with the place of a guest that the hook is to have placed, as texts.
+    """Return texts about what is wrong with the place of a guest that the hook should place.
 
-    :param promise: of the guest on its host, as ``hook status --json`` has it; None: none
-    :param cpus: its node's, as the kernel lists them
+    :param promise: the guest's promise on its host, as in ``hook status --json``, or None
+    :param cpus: its node's CPUs, as the kernel lists them
     """
     node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}
     wanted = [
@@ -78,9 +78,9 @@ def spread(places):
 
 
 def remote_ratios(places):
-    """Return {'cmp1 node 0': remote over all DRAM accesses of the guests whose home it is}.
+    """Return {'cmp1 node 0': remote / all DRAM accesses of the guests whose home it is}.
 
-    Without counters it is empty.
+    Without counters, it is empty.
     """
     sums = collections.defaultdict(lambda: [0, 0])
     for each in places.values():
@@ -104,7 +104,7 @@ def estimated_remote(places):
 
 
 def figures(places):
-    """Return what a report says of some guests' places, {figure: text}."""
+    """Return a report's entries about the places of some guests, {figure: text}."""
     return {
         'guests on each node': _listed(spread(places)),
         'bytes on the home node': _least_and_mean([p['share'] for p in places.values()]),

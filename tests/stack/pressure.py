@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of the scenario: load from outside, an imbalance, and parts of ours that fail."""
+"""Phases of the scenario: load from outside, an imbalance, and failing parts of the package."""
 
 import contextlib
 
@@ -7,24 +7,24 @@ from tests.stack import lifecycle, places, reading
 from tests.stack.service import wait
 from tests.stack.session import DEMAND_S, MOVES_S, PROMISE_S, must
 
-#: Of each node's two CPUs one is kept busy, on a machine that does other things as well.
+#: One of each node's two CPUs is kept busy, on a machine that also does other things.
 PRESSED = 0.4
-#: With both CPUs of a node busy, how much more it is wanted over the longer horizon.
+#: With both CPUs of a node busy, the increase of its demand over the longer horizon.
 NODE_PRESSED = 0.1
 BUSY_GUESTS = 3
 MEASURED = '--interval 30'
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
-#: What the hook says of its evidence.
+#: What the hook logs about its evidence.
 BY_PRESSURE = 'by pressure measured'
-#: The phase in which the weigher is not to know one of the hosts.
+#: The phase in which one of the hosts must be unknown to the weigher.
 STALE = 'agent stopped'
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
 
 
 @contextlib.contextmanager
 def load(host, cpus=(0, 2)):
-    """Keep CPUs busy; by default one of each node."""
+    """Keep CPUs busy, by default one of each node."""
     try:
         host.run(
             f'for cpu in {" ".join(map(str, cpus))}; do '
@@ -39,7 +39,7 @@ def load(host, cpus=(0, 2)):
 def loaded_host_is_avoided(on, entry):
     """With a CPU of each node of cmp1 busy from outside, the next two guests go to cmp2.
 
-    Both hosts have as many guests as the other: what Nova's own weighers see is the same.
+    Both hosts have the same number of guests, so Nova's own weighers see no difference.
     """
     on.wait_until_quiet()
     with load(on.hosts['cmp1']):
@@ -62,14 +62,14 @@ def loaded_host_is_avoided(on, entry):
 
 
 def loaded_node_is_avoided(on, entry):
-    """With both CPUs of node 0 of cmp1 busy from outside, a guest there gets node 1, and the next.
+    """With both CPUs of node 0 of cmp1 busy from outside, the next two guests there get node 1.
 
-    By promises alone, one after the other, they would get one node each: ties alternate.
+    By promises alone, each would get a node of its own, because ties alternate.
     """
     host, names, found = on.hosts['cmp1'], ('beside-1', 'beside-2'), {}
     on.wait_until_quiet()
     with load(host, (0, 1)):
-        # Over the longer horizon a burst counts for less than it is.
+        # Over the longer horizon, a burst counts for less than it is.
         on.wait_until_demand(
             'cmp1', lambda demands: demands[0] - demands[1] >= NODE_PRESSED, 'pressed on node 0'
         )
@@ -95,15 +95,15 @@ def loaded_node_is_avoided(on, entry):
 
 
 def imbalance_is_evened_out(on, entry):
-    """Three busy guests forced to a node of two CPUs: a plan, it is made, one of them has moved.
+    """Of three busy guests forced to a node of two CPUs, one moves, as planned.
 
-    Not four: two on each node leave no CPU to the host's daemons, which are slow in emulation,
-    and the last move does not pay then.
+    Four guests would be too many: two on each node leave no CPU to the host's daemons, which are
+    slow in emulation, and then the last move does not pay.
     """
     host, made = on.hosts['cmp1'], []
-    on.delete(*on.servers)  # no other guest is to be moved instead
-    # One by one, and paused: where more emulated CPUs are busy than there are real ones, starts
-    # and moves take minutes.
+    on.delete(*on.servers)  # no other guest must be moved instead
+    # One by one, and paused: if more emulated CPUs are busy than there are real ones, starts and
+    # moves take minutes.
     for number in range(1, BUSY_GUESTS + 1):
         (server,) = on.boot(f'busy-{number}', image='busy', availability_zone='nova:cmp1')
         on.cloud.compute.pause_server(server)
@@ -126,7 +126,7 @@ def imbalance_is_evened_out(on, entry):
         for one in (applied['outcome'] or {'entries': []})['entries']
         for part in one['parts']
     ]
-    # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
+    # Partly, if the kernel's NUMA balancing, which is on, was holding pages at that time.
     must(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')
     entry['places'] = on.where(*names)
     counts = places.spread(entry['places'])
@@ -134,7 +134,7 @@ def imbalance_is_evened_out(on, entry):
 
 
 def stale_host_is_neutral(on, entry):
-    """With the agent stopped a host's metrics end; it weighs as much as the others on average."""
+    """With the agent stopped, a host's metrics end; it weighs as much as the others on average."""
     host = on.hosts['cmp1']
     said = len(host.nova_log())
     host.run('systemctl stop nova-numa-agent')
@@ -154,14 +154,14 @@ def stale_host_is_neutral(on, entry):
 
 
 def _wait_for_word(on, host, word, since):
-    """Wait until nova-compute of a host has logged something, which it saves a moment later."""
+    """Wait until nova-compute of a host has logged a message, which it saves a moment later."""
     wait(lambda: word in host.nova_log()[since:], DEMAND_S, f'{host.name}: {word}', pause_s=5)
     on.line.tell(word, f'{host.name} nova-compute')
     on.wait_until_heard()
 
 
 def hook_fails(on, entry):
-    """Without its module the hook ends with an error; the guest boots, and the agent places it."""
+    """Without its module, the hook ends with an error; the guest boots and the agent places it."""
     host = on.hosts['cmp1']
     host.run(f'for file in {HOOK}; do mv $file $file.away; done')
     try:
@@ -187,9 +187,9 @@ def hook_fails(on, entry):
 
 
 def logs_are_clean(on, entry):
-    """No error or traceback of ours is in any log, and the weigher knew every host's pressure.
+    """No log has an error or traceback of the package, and the weigher knew every host's pressure.
 
-    But for the host whose agent was stopped.
+    The host whose agent was stopped is an exception.
     """
     logs = {path.name: path.read_text(errors='replace') for path in on.layout.logs.glob('*.log')}
     logs.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})

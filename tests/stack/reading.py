@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the services' logs and the hosts' journals say. Pure."""
+"""Parsers for the services' logs and the hosts' journals. Pure."""
 
 import json
 import re
@@ -10,14 +10,14 @@ _WEIGHED = re.compile(
 )
 #: Of syslog(3).
 ERROR = 3
-#: What systemd says of a service that did not end as it was asked to.
+#: What systemd logs about a service that did not end as requested.
 _DIED = re.compile(r'Main process exited|Failed with result|[Ww]atchdog')
 
 
 def weighed(text):
-    """Return what the weigher said, a list of {'host', 'penalty', 'why'}.
+    """Return what the weigher logged, as a list of {'host', 'penalty', 'why'}.
 
-    :param text: of nova-scheduler's log, at debug
+    :param text: nova-scheduler's log, at debug
     """
     return [
         {**match.groupdict(), 'penalty': float(match['penalty'])}
@@ -26,16 +26,16 @@ def weighed(text):
 
 
 def journal(text, names):
-    """Return entries of a journal, a list of {'taken_s', 'who', 'severity', 'what'}.
+    """Return the entries of a journal, as a list of {'taken_s', 'who', 'severity', 'what'}.
 
-    :param text: of ``journalctl -o json``
-    :param names: {domain: server}, put in place of libvirt's names
+    :param text: output of ``journalctl -o json``
+    :param names: {domain: server}, which replace libvirt's names
     """
     found = []
     for line in text.splitlines():
         entry = json.loads(line)
         what = entry.get('MESSAGE')
-        # What is not UTF-8 is a list of bytes there.
+        # There, text that is not UTF-8 is a list of bytes.
         what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
         found.append(
             {
@@ -51,11 +51,11 @@ def journal(text, names):
 
 
 def complaints(logs, journals, expected=()):
-    """Return what went wrong in our code: its lines in logs, its errors in journals.
+    """Return what went wrong in the package's code: its lines in logs, its errors in journals.
 
     :param logs: {name: text}
-    :param journals: {host: list as of :func:`journal`}
-    :param expected: texts; a line with one of them was provoked
+    :param journals: {host: list as from :func:`journal`}
+    :param expected: texts; a line that contains one of them was provoked
     """
     found = [
         f'{name}: {line}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what runs have found as JSON and as one HTML page: side by side, phases, time lines."""
+"""Write the findings of runs as JSON and as one HTML page: side by side, phases, time lines."""
 
 import html
 import json
@@ -19,12 +19,12 @@ td, th {{ border: 1px solid #bbb; padding: .2em .6em; text-align: left; vertical
 {comparison}
 {runs}</body></html>
 """
-#: What is said of a phase elsewhere, or is long.
+#: Parts of a phase that are reported elsewhere, or are long.
 _TOLD = ('name', 'seconds', 'passed', 'places', 'weighed')
 
 
 def comparison(runs):
-    """Return [{'phase', 'figures': {label: :func:`places.figures`}}] of where guests were."""
+    """Return [{'phase', 'figures': {label: :func:`places.figures`}}] about guests' places."""
     found = {}
     for run in runs:
         for phase in run['phases']:
@@ -110,7 +110,7 @@ def _word(entry):
 
 
 def _rest(entry, told):
-    """Return what else an entry has, as JSON; '' nothing."""
+    """Return the rest of an entry as JSON, or '' if there is nothing."""
     rest = {key: value for key, value in entry.items() if key not in told}
     return json.dumps(rest, default=str) if rest else ''
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario: its phases in their order, with the package and without, from a clean root."""
+"""The scenario: its phases in order, with the package and without, from a clean root."""
 
 import contextlib
 import shutil
@@ -8,7 +8,7 @@ from tests.stack import compute, control, fakehosts, lifecycle, pressure
 from tests.stack.session import Session
 from tests.stack.timeline import TimeLine
 
-#: (name, what is done, whether it says something without the package, too).
+#: (name, what is done, whether it is meaningful without the package).
 PHASES = [
     ('empty', lifecycle.empty, True),
     ('eight plain guests of one request', lifecycle.eight_spread, True),
@@ -26,13 +26,13 @@ PHASES = [
 
 
 def go_through(session, wanted='', phases=PHASES):
-    """Go through the phases, those after a failed one too.
+    """Go through the phases, including those after a failed one.
 
     :param wanted: part of the names of phases; others are left out
     """
     for name, do, always in phases:
         if wanted in name and (always or session.with_package):
-            # What failed is in the time line; what follows may well hold without it.
+            # The failure is in the time line; what follows may well hold without that phase.
             with contextlib.suppress(Exception), session.line.phase(name) as entry:
                 try:
                     do(session, entry)
@@ -49,12 +49,12 @@ def go_through(session, wanted='', phases=PHASES):
 
 
 def _passing(session):
-    """Return the names of servers that no later phase wants."""
+    """Return the names of servers that no later phase needs."""
     return [name for name in session.servers if not name.startswith('plain-')]
 
 
 def result(line, with_package, counters, label):
-    """Return what a report says of a run."""
+    """Return a report's content about a run."""
     return {
         'label': label,
         'with_package': with_package,
@@ -67,18 +67,18 @@ def result(line, with_package, counters, label):
 
 
 def once(layout, with_package, counters, label):
-    """Bring everything up from nothing, go through the scenario, end everything.
+    """Start everything from nothing, go through the scenario, stop everything.
 
     The logs stay in ``logs-LABEL``.
 
-    :returns: :func:`result`; a stack that does not come up is one of a failed phase
+    :returns: :func:`result`; for a stack that does not start, with a failed phase
     """
     end(layout)
     layout.name_logs(label)
     shutil.rmtree(layout.logs, ignore_errors=True)
     line, session = TimeLine(), None
     try:
-        # Told by the phase already.
+        # The phase has already reported it.
         with contextlib.suppress(Exception):
             with line.phase('control plane') as entry:
                 entry['steps'] = control.up(layout, with_package)
@@ -97,7 +97,7 @@ def once(layout, with_package, counters, label):
 
 
 def keep_logs(session):
-    """Save the hosts' logs beside the services'."""
+    """Save the hosts' logs next to the services'."""
     for name, host in session.hosts.items():
 
         def keep(part, text, name=name):
@@ -111,5 +111,5 @@ def keep_logs(session):
 
 
 def end(layout):
-    """End hosts and control plane, and forget their data; return the names of what ran."""
+    """Stop hosts and control plane, and delete their data; return the names of what ran."""
     return compute.down() + fakehosts.down(layout) + control.down(layout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start processes that outlive the command which started them, and end exactly those."""
+"""Start processes that outlive the command which started them, and stop exactly those."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ import urllib.request
 
 
 class StackError(Exception):
-    """Something did not come up, or is not there; the message names the log to read."""
+    """Something did not start, or is not there; the message names the log to read."""
 
 
 def say(text):
@@ -37,14 +37,14 @@ def wait(ready, timeout_s, what, log=None, pause_s=0.2):
 
 
 def answers(port):
-    """Say whether something listens on that port of the loopback."""
+    """Return whether something listens on that port of the loopback."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(('127.0.0.1', port)) == 0
 
 
 def answers_http(url):
-    """Say whether that address answers, with whatever status below 500."""
+    """Return whether that address answers with any status below 500."""
     try:
         with urllib.request.urlopen(url, timeout=20):
             return True
@@ -55,7 +55,7 @@ def answers_http(url):
 
 
 def _started_at(pid):
-    """Return when a process began, in the kernel's ticks; None when it has gone."""
+    """Return when a process started, in the kernel's ticks, or None if it has gone."""
     try:
         text = pathlib.Path(f'/proc/{pid}/stat').read_text()
     except OSError:
@@ -68,17 +68,17 @@ class Service:
     """A process in a session of its own, found again by pid and start time."""
 
     def __init__(self, layout, name, command=(), ready=None, timeout_s=60, environment=None):
-        """Say how to run it; start() does.
+        """Store how to run it; start() does.
 
         :param ready: called until true
-        :param environment: variables besides this process's own
+        :param environment: variables in addition to this process's own
         """
         self.name, self.command, self.ready = name, [str(word) for word in command], ready
         self.timeout_s, self.environment = timeout_s, environment or {}
         self.log, self.pid_file = layout.log(name), layout.run / f'{name}.pid'
 
     def pid(self):
-        """Return the process's id, or None when it does not run."""
+        """Return the process's id, or None if it does not run."""
         try:
             pid, started = self.pid_file.read_text().split()
         except (OSError, ValueError):
@@ -86,7 +86,7 @@ class Service:
         return int(pid) if _started_at(int(pid)) == started else None
 
     def start(self):
-        """Start it unless it runs, and wait until it is ready."""
+        """Start the process unless it runs, and wait until it is ready."""
         if not self.pid():
             with open(self.log, 'ab') as log:
                 process = subprocess.Popen(
@@ -107,7 +107,7 @@ class Service:
         return self.ready is None or self.ready()
 
     def stop(self, timeout_s=20):
-        """End it and what it started; return whether it ran."""
+        """Stop the process and what it started; return whether it ran."""
         pid = self.pid()
         for number in (signal.SIGTERM, signal.SIGKILL) if pid else ():
             try:
@@ -126,7 +126,7 @@ class Service:
 
 
 def run(layout, name, command, timeout_s=600, environment=None):
-    """Run a command to its end with its output in a log; raise StackError if it fails."""
+    """Run a command with its output in a log until it ends; raise StackError if it fails."""
     log = layout.log(name)
     with open(log, 'ab') as sink:
         try:

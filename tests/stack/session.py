@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack in use: its hosts and servers, by the public API, and what is to be seen of them."""
+"""A running stack: its hosts and servers, by the public API, and observations about them."""
 
 import concurrent.futures
 import contextlib
@@ -11,24 +11,24 @@ from tests.stack.service import StackError, wait
 from tests.stack.timeline import TimeLine
 
 FLAVOR = {'vcpus': 1, 'ram': 128, 'disk': 0}
-#: {flavor: what it has besides or instead}.
+#: {flavor: additional or replaced properties}.
 FLAVORS: dict[str, dict[str, Any]] = {
     'plain': {},
     'bigger': {'ram': 192},
     'numa': {'extra_specs': {'hw:numa_nodes': '1'}},
 }
-#: {image: the guest's command line}. It touches 18 of its 128 MiB: the hook's second half comes
-#: 20 s after the vCPUs have started here, and lets CPUs follow memory when more than 64 MiB lie
-#: elsewhere by then, QEMU's own 25 among them. The walker works a thirtieth of the time, or a
-#: migration would not catch up with it.
+#: {image: the guest's command line}. It touches 18 of its 128 MiB: here, the hook's second half
+#: runs 20 s after the vCPUs have started, and lets CPUs follow memory if more than 64 MiB are
+#: elsewhere by then, including QEMU's own 25. The walker works a thirtieth of the time; otherwise,
+#: a migration would not catch up with it.
 IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
-#: How long a change of a server, and what follows from it on a host, may take. Twice of what is
-#: usual, as emulated counters double it.
+#: Time limits for a change of a server and for its effects on a host: twice the usual time,
+#: because emulated counters double it.
 BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 600, 600, 900
-#: What an idle host's nodes want at most, over what they have; emulated daemons are busy.
+#: Maximum demand of an idle host's nodes, relative to their capacity; emulated daemons are busy.
 QUIET = 0.3
-#: Then Nova's scheduler has a host's last metrics: update_resources_interval and its jitter, and
-#: what nova-compute takes from reading them to saving them, in emulation.
+#: After this time, Nova's scheduler has a host's last metrics: update_resources_interval with its
+#: jitter, and the time from nova-compute's reading them to saving them, in emulation.
 HEARD_S = 60
 #: The hook's time limit is for real hardware; an emulated host is fifty times slower.
 OPTIONS = """[hook]
@@ -41,25 +41,25 @@ class Failed(StackError):
 
 
 def must(true, what):
-    """Raise Failed unless it is true."""
+    """Raise Failed unless the condition is true."""
     if not true:
         raise Failed(what)
 
 
 class Session:
-    """Hosts, servers and the time line that they leave."""
+    """Hosts, servers and their time line."""
 
     def __init__(self, layout, with_package=True, line=None):
         """Connect to a control plane that is up.
 
-        :param line: :class:`TimeLine`, None: a new one
+        :param line: :class:`TimeLine`, or None for a new one
         """
         self.layout, self.with_package = layout, with_package
         self.cloud = control.connect(layout)
         self.hosts, self.servers, self.line = {}, {}, line or TimeLine()
-        #: {host: from when on its journal counts, s since the epoch}; those left out: whole.
+        #: {host: time from which its journal counts, s since the epoch}; others count as a whole.
         self.since = {}
-        #: {domain: server}, of every server there ever was.
+        #: {domain: server}, of every server that ever existed.
         self.names = {}
         #: Texts of errors that a phase has provoked.
         self.expected = []
@@ -67,7 +67,7 @@ class Session:
     # Set-up
 
     def bring_hosts_up(self, counters=False):
-        """Thaw the compute hosts that are not up, install us by the guide, start nova-compute."""
+        """Thaw hosts that are not up, install the package by the guide, start nova-compute."""
 
         def one(name):
             running = compute.Host.running(name)
@@ -75,7 +75,7 @@ class Session:
                 self.hosts[name] = running
                 return
             host = compute.Host.up(name, counters)
-            self.hosts[name] = host  # kept where a later step fails: its logs are wanted
+            self.hosts[name] = host  # kept even if a later step fails, because its logs are wanted
             self.line.tell('is up', name)
             if self.with_package:
                 host.install_package(OPTIONS)
@@ -85,13 +85,13 @@ class Session:
         compute.wait_for_services(self.cloud, self.hosts, SERVICES_S)
 
     def check_hosts(self):
-        """Do the last step of the guide, when guests have come through the hook."""
+        """Do the last step of the guide, after guests have started with the hook."""
         _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
 
     def find_hosts(self):
-        """Take hosts that are up already, and their servers."""
+        """Use hosts that are up already, and their servers."""
         self.hosts = {name: compute.Host.find(name) for name in compute.HOSTS}
-        # What was provoked there earlier is no news.
+        # What was provoked there earlier is not reported again.
         self.since = {name: int(host.run('date +%s').stdout) for name, host in self.hosts.items()}
         for server in self.cloud.compute.servers():
             self.servers[server.name] = server
@@ -132,11 +132,11 @@ class Session:
     # Servers
 
     def standing(self, name):
-        """Return a server that an earlier phase has left; a new one where none has."""
+        """Return a server that an earlier phase has left, or a new one if there is none."""
         return self.servers.get(name) or self.boot(name)[0]
 
     def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
-        """Send one request; return the servers that Nova makes of it."""
+        """Send one request; return the servers that Nova makes for it."""
         made = [
             self.cloud.compute.create_server(
                 name=name,
@@ -149,16 +149,16 @@ class Session:
             )
         ]
         if count > 1:
-            # The answer is about the first only.
+            # The answer covers only the first server.
             made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
             must(len(made) == count, f'{len(made)} servers, not {count}')
         self.servers.update({server.name: server for server in made})
         return made
 
     def boot(self, *names, **more):
-        """Boot servers with one request each, side by side; return them ACTIVE.
+        """Boot servers with one request each, in parallel; return them ACTIVE.
 
-        :param more: image, flavor, and what create_server takes
+        :param more: image, flavor, and arguments of create_server
         """
         asked = [server for name in names for server in self._ask_for(name, **more)]
         return [self.wait_for(server, 'ACTIVE') for server in asked]
@@ -166,13 +166,13 @@ class Session:
     def boot_many(self, name, count, **more):
         """Boot servers name-1 … with one request; return them ACTIVE.
 
-        Within one request Nova's scheduler counts what it has just given away. Between requests
-        it learns that from the hosts, which take half a minute here to say so.
+        Within one request, Nova's scheduler counts what it has just given away. Between requests,
+        it learns that from the hosts, which take half a minute to report it here.
         """
         return [self.wait_for(server, 'ACTIVE') for server in self._ask_for(name, count, **more)]
 
     def wait_for(self, server, status):
-        """Return the server once it has that status and no task; Failed when it errs."""
+        """Return the server once it has that status and no task; raise Failed on an error."""
 
         def look():
             found = self.cloud.compute.get_server(server.id)
@@ -186,7 +186,7 @@ class Session:
         return found
 
     def delete(self, *names):
-        """Delete servers and wait until Nova has forgotten them."""
+        """Delete servers and wait until Nova has removed them."""
         for name in names:
             self.cloud.compute.delete_server(self.servers[name])
         for name in names:
@@ -200,7 +200,7 @@ class Session:
     # What is to be seen
 
     def where(self, *servers):
-        """Return {server: its host, and :func:`places.place` there} of all, or of those named."""
+        """Return {server: its host, and :func:`places.place` there} for all or named servers."""
         held = dict(zip(self.hosts, _side_by_side(compute.Host.guests, self.hosts.values())))
         found = {
             self.names[domain]: {'host': host, **place}
@@ -227,7 +227,7 @@ class Session:
     def must_be_promised(self, server, *names):
         """Require that these hosts, and no others, have promised something to the guest.
 
-        Without the package there are no promises.
+        Without the package, there are no promises.
         """
 
         def look():
@@ -245,10 +245,10 @@ class Session:
         )[0]
 
     def wait_until_demand(self, name, fits, what, member='demand_cores'):
-        """Wait until what the nodes of a host want of their CPUs fits, and Nova has heard of that.
+        """Wait until the relative demand of a host's nodes fits and Nova has received it.
 
-        :param fits: takes a list, of each node by id what is wanted over what is there
-        :param member: of a node as it is published; by default what hosts are decided by
+        :param fits: takes the list of the nodes' demands over capacities, ordered by id
+        :param member: member of a published node; by default, the one used to choose hosts
         """
         if not self.with_package:
             return
@@ -266,7 +266,7 @@ class Session:
         self.line.tell(f'is {what}', name)
 
     def wait_until_quiet(self):
-        """Wait until no node of any host wants much CPU, and Nova knows."""
+        """Wait until no node of any host wants much CPU, and Nova knows that."""
         for name in self.hosts:
             self.wait_until_demand(
                 name, lambda demands: max(demands) < QUIET, 'quiet', 'demand_now_cores'
@@ -274,14 +274,14 @@ class Session:
         self.wait_until_heard()
 
     def wait_until_heard(self):
-        """Wait until Nova's scheduler has what the hosts have published last."""
+        """Wait until Nova's scheduler has what the hosts have last published."""
         time.sleep(HEARD_S if self.with_package else 0)
 
     @contextlib.contextmanager
     def weighing(self, entry):
-        """Put what nova-scheduler's weigher says meanwhile into the entry and the time line.
+        """Add what nova-scheduler's weigher logs during the block to the entry and the time line.
 
-        It is ``entry['weighed']``, a list as of :func:`reading.weighed`.
+        It is in ``entry['weighed']``, a list as from :func:`reading.weighed`.
         """
         log = self.layout.log('nova-scheduler')
         before = len(log.read_text(errors='replace'))
@@ -296,7 +296,7 @@ class Session:
                 )
 
     def journals(self):
-        """Return {host: our entries of its journal} as of :func:`reading.journal`."""
+        """Return {host: the package's entries in its journal} as from :func:`reading.journal`."""
         return {
             name: reading.journal(host.journal(self.since.get(name, 0)), self.names)
             for name, host in self.hosts.items()

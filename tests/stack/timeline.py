@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened when: phases with their times, and events."""
+"""The time line of a run: phases with their times, and events."""
 
 import contextlib
 import time
@@ -9,21 +9,21 @@ from tests.stack.service import StackError, say
 
 
 class TimeLine:
-    """The phases of a run and its events, told as they come."""
+    """The phases of a run and its events, printed as they occur."""
 
     def __init__(self):
-        """Begin now."""
+        """Start the clock."""
         self.began, self.began_s = time.monotonic(), time.time()
         self.phases, self._events = [], []
 
     def at_s(self):
-        """Return the seconds since the beginning."""
+        """Return the seconds since the start."""
         return round(time.monotonic() - self.began, 1)
 
     def tell(self, what, who='', **detail):
-        """Add an event of now.
+        """Add a current event.
 
-        :param who: the host or service, '' the scenario itself
+        :param who: the host or service, or '' for the scenario itself
         """
         at_s = self.at_s()
         self._events.append({'at_s': at_s, 'who': who, 'what': what, **detail})
@@ -32,17 +32,17 @@ class TimeLine:
         )
 
     def add(self, taken_s, what, who):
-        """Add an event of a clock time [s since the epoch], from a journal."""
+        """Add an event with a clock time [s since the epoch], from a journal."""
         self._events.append({'at_s': round(taken_s - self.began_s, 1), 'who': who, 'what': what})
 
     @property
     def events(self):
-        """All events in their order."""
+        """Return all events in their order."""
         return sorted(self._events, key=lambda event: event['at_s'])
 
     @contextlib.contextmanager
     def phase(self, name):
-        """Record how long a phase took and whether it failed; yields its entry."""
+        """Record how long a phase took and whether it failed; yield its entry."""
         began, entry = time.monotonic(), {'name': name, 'passed': False}
         self.phases.append(entry)
         self.tell(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of many servers at once, by Nova's database: asking Nova would slow it down."""
+"""The progress of many servers at once, by Nova's database: asking Nova would slow it down."""
 
 import time
 
@@ -7,7 +7,7 @@ from tests.stack.layout import LOOPBACK, PORTS
 
 
 class Database:
-    """What Nova's database says of servers and hosts."""
+    """A connection to Nova's database, for servers and hosts."""
 
     def __init__(self, layout):
         """Connect."""
@@ -29,13 +29,13 @@ class Database:
             return cursor.fetchall()
 
     def servers(self):
-        """Return those that a scheduler has found a host for: uuid, host, vm_state, task_state."""
+        """Return servers for which a host was found: uuid, host, vm_state, task_state."""
         return self._rows(
             'SELECT uuid, host, vm_state, task_state FROM instances WHERE deleted = 0'
         )
 
     def refused(self):
-        """Return the ids of those that no host was found for."""
+        """Return the ids of servers that no host was found for."""
         return {
             row['uuid']
             for row in self._rows('SELECT uuid FROM nova_cell0.instances WHERE deleted = 0')
@@ -46,11 +46,11 @@ class Database:
         return self._rows('SELECT host, vcpus_used, metrics FROM compute_nodes WHERE deleted = 0')
 
     def promised(self):
-        """Return what Placement has promised of each host's memory, and may promise [MiB].
+        """Return how much of each host's memory Placement has promised, and may promise [MiB].
 
-        :returns: {host: (promised, at most)}
+        :returns: {host: (promised, maximum)}
         """
-        memory_mb = 1  # Placement's number of that resource class, the second of the standard ones
+        memory_mb = 1  # Placement's id of that resource class, the second standard one
         return {
             row['name']: (int(row['used'] or 0), int(row['most']))
             for row in self._rows(
@@ -64,7 +64,7 @@ class Database:
         }
 
     def faults(self):
-        """Return what Nova says of servers that failed, a list of texts."""
+        """Return what Nova reports about servers that failed, as a list of texts."""
         return [
             row['message']
             for cell in ('nova_cell0', 'nova_cell1')
@@ -75,12 +75,12 @@ class Database:
 
 
 class Watch:
-    """What becomes of a round's servers, by looking again and again."""
+    """A watch over the servers of a round, which looks at the database again and again."""
 
     def __init__(self, database, vcpus):
-        """Begin before the first request.
+        """Start before the first request.
 
-        :param vcpus: of each server
+        :param vcpus: vCPUs of each server
         """
         self._database, self._vcpus = database, vcpus
         #: {server: (when it had its host, host)}; [(when, {host: vCPUs used})].
@@ -88,7 +88,7 @@ class Watch:
         self.active, self.failed, self.refused = set(), set(), set()
 
     def look(self):
-        """Look once."""
+        """Look at the database once."""
         servers, hosts = self._database.servers(), self._database.hosts()
         self.refused |= self._database.refused()
         now_s = time.time()
@@ -103,14 +103,14 @@ class Watch:
                 self.failed.add(server)
 
     def settled(self, asked):
-        """Return whether each has a host and is counted there, or has failed."""
+        """Return whether each server has a host and is counted there, or has failed."""
         placed = len(self.claims.keys() - self.failed)
         counted = sum(self.looks[-1][1].values())
         known = self.claims.keys() | self.refused | self.failed
         return known >= asked and counted >= placed * self._vcpus
 
     def said(self):
-        """Return how far they are, as text."""
+        """Return the progress as text."""
         counted = sum(self.looks[-1][1].values()) // self._vcpus if self.looks else 0
         return (
             f'{len(self.claims)} have a host, {counted} are counted there, {len(self.active)} are '

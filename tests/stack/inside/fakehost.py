@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute as a host of its own, with guests that take their time to be built and do nothing.
+"""nova-compute as a host of its own, with guests that take time to build and do nothing.
 
-Nova's own service with a driver of its own kind, Nova's FakeDriver: each guest sleeps for as long
-as it is built. What nova-numa-agent would publish of such a host is published here, where our
-monitor reads it: a calm load of its own, and the guests that are built.
+This is Nova's own service with a driver of its own kind, Nova's FakeDriver: each guest sleeps for
+as long as building it takes. The module publishes what nova-numa-agent would publish on such a
+host, where the package's monitor reads it: a moderate load, and the guests that are built.
 
-nova-compute takes drivers from Nova's package only, so that this module becomes one of it:
+nova-compute loads drivers from Nova's package only, so this module becomes part of it:
 ``compute_driver = fakehost.Driver``.
 """
 
 if __name__ == '__main__':
-    # Before all else: it decides how Nova runs its threads.
+    # Before anything else, because it decides how Nova runs its threads.
     from nova.cmd import compute
 
 import os
@@ -41,41 +41,41 @@ CONF.register_opts(
     ],
     group='fakehost',
 )
-#: Two sockets of 16 cores with two threads each, of which the second counts a quarter.
+#: Two sockets of 16 cores with two threads each, of which the second counts as a quarter.
 NODES, CORES, THREADS, MIB = 2, 20.0, 32, 131072
 DISTANCES = ((10, 21), (21, 10))
-#: What a guest wants per vCPU [cores].
+#: A guest's demand per vCPU [cores].
 CORES_PER_VCPU = 0.5
-#: How often the host is published, as by the agent [s].
+#: Interval at which the host is published, as by the agent [s].
 INTERVAL_S = 10.0
 
 
 class Driver(fake.FakeDriver):
-    """A host of two nodes; its guests are where fewest vCPUs are, as our hook has it."""
+    """A host of two nodes; guests go to the node with the fewest vCPUs, as with the hook."""
 
     vcpus, memory_mb, local_gb = NODES * THREADS, NODES * MIB, 8000
 
     def __init__(self, virtapi, read_only=False):
-        """Begin without guests."""
+        """Start without guests."""
         super().__init__(virtapi, read_only)
         self._lock = threading.Lock()
-        #: {guest's id: (node, vCPUs, MiB)}, and how many there ever were.
+        #: {guest's id: (node, vCPUs, MiB)}, and the number of guests so far.
         self._guests, self._placed = {}, 0
         self._directory = os.path.join(CONF.state_path, 'nova-numa-pmc')
 
     def init_host(self, host):
-        """Publish the host, then and from now on."""
+        """Publish the host, now and periodically."""
         super().init_host(host)
         path = os.path.join(CONF.state_path, 'nova-numa-pmc.conf')
         with open(path, 'w') as file:
             file.write(f'[state]\ndir = {self._directory}\n')
-        # Each host has one such file; here there are many hosts.
+        # A host normally has one such file; here, there are many hosts.
         host_options.PATH = path
         self.publish()
         threading.Thread(target=self._publish_on, daemon=True).start()
 
     def spawn(self, context, instance, *arguments, **more):
-        """Take as long as is drawn by the server's name."""
+        """Sleep for the time that is drawn by the server's name."""
         time.sleep(build_s(instance.display_name))
         super().spawn(context, instance, *arguments, **more)
         flavor = instance.flavor
@@ -88,14 +88,14 @@ class Driver(fake.FakeDriver):
         self.publish()
 
     def destroy(self, context, instance, *arguments, **more):
-        """Forget the guest."""
+        """Remove the guest."""
         super().destroy(context, instance, *arguments, **more)
         with self._lock:
             self._guests.pop(instance.uuid, None)
         self.publish()
 
     def get_available_resource(self, nodename):
-        """Return what the host has; it is the same host when it starts again."""
+        """Return the host's resources; after a restart, it is the same host."""
         return {**super().get_available_resource(nodename), 'uuid': node.get_local_node_uuid()}
 
     def get_nodenames_by_uuid(self, refresh=False):
@@ -103,7 +103,7 @@ class Driver(fake.FakeDriver):
         return {node.get_local_node_uuid(): self.get_available_nodes()[0]}
 
     def publish(self):
-        """Write what the agent would write of the host now."""
+        """Write what the agent would now write about the host."""
         with self._lock:
             publication.write(
                 self._directory, published(self._guests.values(), self._placed, time.time())
@@ -119,7 +119,7 @@ class Driver(fake.FakeDriver):
 
 
 def build_s(name):
-    """Return how long a server of that name takes to be built [s]: drawn, but each time alike."""
+    """Return how long building a server of that name takes [s]: random, but always the same."""
     drawn = random.Random(f'{CONF.fakehost.seed}/{name}')
     return drawn.uniform(CONF.fakehost.build_least, CONF.fakehost.build_most)
 
@@ -128,7 +128,7 @@ def published(guests, placed, now_s):
     """Return the host's publication.
 
     :param guests: (node, vCPUs, MiB) of each
-    :param placed: how many have come so far, which ties go by
+    :param placed: number of guests so far, which breaks ties
     """
     there = [[each for each in guests if each[0] == at] for at in range(NODES)]
     return publication.Publication(

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside a host: tells on which nodes the guests' vCPUs spent their CPU time.
+"""Runs inside a host: reports on which nodes the guests' vCPUs spent their CPU time.
 
 Prints ``{guest: {node: ticks}}``. The time between two looks counts for the node of the CPU on
-which the vCPU ran last (proc(5), ``stat``): right as long as it moves less often than we look.
+which the vCPU ran last (proc(5), ``stat``), which is right if it moves less often than that.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import time
 import labguests
 
 LOOKS, PAUSE_S = 16, 0.3
-UTIME, STIME, PROCESSOR = 11, 12, 36  # behind the name: fields 14, 15 and 39
+UTIME, STIME, PROCESSOR = 11, 12, 36  # after the name: fields 14, 15 and 39
 
 
 def nodes():
@@ -29,14 +29,14 @@ def vcpus():
     """Return {vCPU's stat file: guest}."""
     found = {}
     for name, pid in labguests.pids().items():
-        # A guest may end meanwhile.
+        # A guest may end in the meantime.
         with contextlib.suppress(OSError):
             found.update({task / 'stat': name for task in labguests.vcpus(pid)})
     return found
 
 
 def look(path):
-    """Return (ticks so far, CPU), or None when the vCPU has gone."""
+    """Return (ticks so far, CPU), or None if the vCPU has gone."""
     try:
         fields = path.read_text().rpartition(')')[2].split()
     except OSError:
