@@ -13,7 +13,12 @@ from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
-from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, with_cores_per_vcpu
+from nova_numa_pmc.core.scheduling.outcome import (
+    expected_guest,
+    outcome,
+    pressures_elsewhere,
+    with_cores_per_vcpu,
+)
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.record import Record
 
@@ -321,8 +326,8 @@ def _memory_mb_used(host_state: HostStateLike) -> float:
 
 def describe(estimate: HostEstimate) -> str:
     """Return an estimate as one line of text."""
-    host_outcome = estimate.outcome
-    if host_outcome is None:
+    host_outcome, host = estimate.outcome, estimate.host
+    if host_outcome is None or host is None:
         return 'unknown: %s' % estimate.why_unknown
     if host_outcome.used[0] >= PRESSURE_MAX:
         return 'no CPU there that guests may use'
@@ -335,7 +340,7 @@ def describe(estimate: HostEstimate) -> str:
     return '%s: pressure %s there, %s elsewhere (%s)%s' % (
         name_nodes(nodes),
         _join_pressures(host_outcome.used),
-        _join_pressures(host_outcome.rest) or 'none',
+        _join_pressures(pressures_elsewhere(host, host_outcome)) or 'none',
         host_outcome.code,
         arrivals,
     )

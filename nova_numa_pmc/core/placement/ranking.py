@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
-    from nova_numa_pmc.model import NodeView, PlacementOptions, Request
+    from nova_numa_pmc.model import HostView, NodeView, PlacementOptions, Request
 
     #: Sort key of a candidate, parallel to :data:`KEY_FIELDS`. It has lists for a set of nodes,
     #: and cannot be compared with the key of a single node.
@@ -67,11 +67,16 @@ def rank_candidates(
 
 def costs(inputs: PlacementInput, limits: PlacementOptions) -> list[tuple[float, float]]:
     """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
-    nodes, _ = missing.fill_in(inputs.view.nodes)
-    pressures = [_pressure(node, 0, 0) for node in nodes]
     return [
-        (steps(max(pressure, limits.pressure_floor), limits), pressure) for pressure in pressures
+        (steps(max(pressure, limits.pressure_floor), limits), pressure)
+        for pressure in pressures(inputs.view)
     ]
+
+
+def pressures(view: HostView) -> list[float]:
+    """Return the pressures of a host's nodes by position, with what is unknown filled in."""
+    nodes, _ = missing.fill_in(view.nodes)
+    return [_pressure(node, 0, 0) for node in nodes]
 
 
 def _rank_single(
@@ -105,32 +110,12 @@ def _rank_single(
 
 
 def pressures_with(
-    inputs: PlacementInput, candidate: Candidate
-) -> tuple[list[float], list[float]]:
-    """Return the pressures of a host's nodes with the guest placed.
-
-    :returns: (pressures of the candidate's nodes, pressures of the other nodes), each with the
-        highest first
-    """
-    nodes, _ = missing.fill_in(inputs.view.nodes)
-    used_positions = {*candidate.cpu_positions, *candidate.mem_positions}
-    return (
-        _pressures_left(inputs, candidate, nodes),
-        sorted(
-            (
-                _pressure(node, 0, 0)
-                for position, node in enumerate(nodes)
-                if position not in used_positions
-            ),
-            reverse=True,
-        ),
-    )
-
-
-def _pressures_left(
     inputs: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]
 ) -> list[float]:
-    """List the pressures that the guest would leave on a candidate's nodes, highest first."""
+    """Return the pressures that the guest would leave on a candidate's nodes, highest first.
+
+    :param nodes: the host's nodes, with what is unknown filled in
+    """
     mem_positions = candidate.mem_positions or candidate.cpu_positions
     cores = sum(nodes[position].cores for position in candidate.cpu_positions) or 1.0
     return sorted(
@@ -172,14 +157,14 @@ def _rank_set(
     limits: PlacementOptions,
 ) -> Rank:
     view, mem_positions = inputs.view, candidate.mem_positions or candidate.cpu_positions
-    pressures = _pressures_left(inputs, candidate, nodes)
+    pressures_left = pressures_with(inputs, candidate, nodes)
     return Rank(
         candidate,
-        pressures[0],
+        pressures_left[0],
         (
-            [steps(max(pressure, limits.pressure_floor), limits) for pressure in pressures],
+            [steps(max(pressure, limits.pressure_floor), limits) for pressure in pressures_left],
             _distance(inputs, candidate),
-            [steps(pressure, limits) for pressure in pressures],
+            [steps(pressure, limits) for pressure in pressures_left],
             _vcpus_per_core(inputs, candidate),
             _promised_ratio(inputs, mem_positions),
             round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),

@@ -87,7 +87,7 @@ def added_loss(
     :param assumed: lower bounds for the utilisations of CPUs, bandwidth and link
     """
     # Access by name would take as long as everything else here, and this runs for each host.
-    _, _, _, positions, cpu_positions, mem_positions = outcome
+    _, _, positions, cpu_positions, mem_positions = outcome
     guest_cores = guest[2]
     cores, demand, bandwidth, bandwidth_max, link = _columns(host)
     cpu_ratio, waiting_cores = _cpu_part(cores, demand, cpu_positions, guest_cores, assumed[0])

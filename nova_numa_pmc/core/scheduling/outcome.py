@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import MIB, PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide_place
@@ -55,7 +56,6 @@ class Outcome(Record):
         'cpus_only'; with any other code, the guest would be left floating
     :param used: pressures of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
-    :param rest: pressures of the other domains, highest first
     :param positions: positions of the domains that the guest would use
     :param cpu_positions, mem_positions: positions of the domains of its CPUs and of its memory;
         ``mem_positions`` is empty if the memory may be anywhere
@@ -63,7 +63,6 @@ class Outcome(Record):
 
     code: str
     used: tuple[float, ...]
-    rest: Sequence[float]
     positions: tuple[int, ...]
     cpu_positions: tuple[int, ...]
     mem_positions: tuple[int, ...]
@@ -83,23 +82,9 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
         pressures = _pressures_with_guest(host, demand, guest_cores, guest_traffic or 0)
         best = _best_position(host, guest, pressures, guest_traffic, limits)
         if best is not None:
-            rest: Sequence[float]
-            if len(pressures) == 2:
-                rest = (_pressure_now(host, demand, 1 - best),)
-            else:
-                rest = sorted(
-                    (
-                        _pressure_now(host, demand, position)
-                        for position in range(len(pressures))
-                        if position != best
-                    ),
-                    reverse=True,
-                )
             # A record's check of its arguments would take as long as the rest of this branch.
             positions, used = (best,), (pressures[best],)
-            return tuple.__new__(
-                Outcome, ('one_node', used, rest, positions, positions, positions)
-            )
+            return tuple.__new__(Outcome, ('one_node', used, positions, positions, positions))
     return general_outcome(host, guest, limits)
 
 
@@ -133,14 +118,6 @@ def _pressures_with_guest(
             for pressure, bandwidth, maximum in zip(pressures, host.bandwidth, host.bandwidth_max)
         ]
     return list(map(max, pressures, host.link)) if host.link else pressures
-
-
-def _pressure_now(host: UniformAggregates, demand: Sequence[float], position: int) -> float:
-    """Return a domain's pressure without the guest."""
-    pressure = demand[position] / host.cores[position]
-    if host.bandwidth_max and host.bandwidth:
-        pressure = max(pressure, host.bandwidth[position] / host.bandwidth_max[position])
-    return max(pressure, host.link[position]) if host.link else pressure
 
 
 def _best_position(
@@ -230,10 +207,22 @@ def general_outcome(
     else:
         cpu_positions = tuple(position for position, cores in enumerate(host.cores) if cores)
         if not cpu_positions:  # no CPU that the guest may use
-            return Outcome(decision.reason.code, (PRESSURE_MAX,), (), (0,), (0,), ())
+            return Outcome(decision.reason.code, (PRESSURE_MAX,), (0,), (0,), ())
         best = candidates.Candidate(cpu_positions, (), False)
-    used, rest = ranking.pressures_with(inputs, best)
+    used = ranking.pressures_with(inputs, best, missing.fill_in(view.nodes)[0])
     positions = tuple(sorted({*best.cpu_positions, *best.mem_positions}))
     return Outcome(
-        decision.reason.code, tuple(used), rest, positions, best.cpu_positions, best.mem_positions
+        decision.reason.code, tuple(used), positions, best.cpu_positions, best.mem_positions
+    )
+
+
+def pressures_elsewhere(host: Aggregates, host_outcome: Outcome) -> list[float]:
+    """Return the pressures of the domains that the guest would not use, highest first."""
+    return sorted(
+        (
+            pressure
+            for position, pressure in enumerate(ranking.pressures(host.view()))
+            if position not in host_outcome.positions
+        ),
+        reverse=True,
     )

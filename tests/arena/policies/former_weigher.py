@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from nova_numa_pmc.core.scheduling.outcome import pressures_elsewhere
 from tests.arena import losses
 from tests.arena.policies import nova_weights, our_weigher
 
@@ -50,7 +51,7 @@ def _keys(known, asked):
             *(host.demand[at] / host.cores[at] + cores / used_cores for at in found.cpu_positions),
             *((host.bandwidth[at] + traffic / len(mems)) / host.bandwidth_max[at] for at in mems),
         )
-        others = list(found.rest) or [0.0]
+        others = pressures_elsewhere(host, found) or [0.0]
         keys[position] = _digits(
             highest, TIERS.get(found.code, 3), highest, max(others), sum(others) / len(others)
         )

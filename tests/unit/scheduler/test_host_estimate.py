@@ -37,7 +37,6 @@ class EstimateTest(unittest.TestCase):
         found = ask(host(0.5, 0.25))
         self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.positions))
         self.assertAlmostEqual(0.35, found.outcome.used[0])
-        self.assertAlmostEqual(0.5, found.outcome.rest[0])
 
     def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
         for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):

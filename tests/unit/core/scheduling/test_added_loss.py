@@ -26,7 +26,7 @@ def guest(cores=2.0, policy=model.AUTO):
 def on(*cpus, mems=None):
     """Return the outcome of a guest on these nodes."""
     mems = cpus if mems is None else mems
-    return Outcome('any', (0.0,), (), tuple(sorted({*cpus, *mems})), cpus, mems)
+    return Outcome('any', (0.0,), tuple(sorted({*cpus, *mems})), cpus, mems)
 
 
 def added(*nodes, outcome=None, cores=2.0, lines=LINES, distances=None, **more):

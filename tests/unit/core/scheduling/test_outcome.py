@@ -69,23 +69,22 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(long.code, short.code)
         self.assertEqual(long.positions, short.positions)
         self.assertEqual(long.used, tuple(short.used))
-        self.assertEqual(list(long.rest), list(short.rest))
 
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.uniform)
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
-        self.assertEqual(('one_node', (0.25,), (0.0,), (0,), (0,), (0,)), tuple(found))
+        self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         found = outcome.outcome(columns, outcome.expected_guest(6, 4), LIMITS)
-        self.assertEqual(('span', (0.375, 0.375), []), tuple(found)[:3])
+        self.assertEqual(('span', (0.375, 0.375)), tuple(found)[:2])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         found = outcome.outcome(columns, outcome.expected_guest(16, 4), LIMITS)
-        self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])
+        self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(found)[:2])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = aggregate(
