@@ -16,8 +16,8 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    #: A guest's uuid and pid, which identify one run of the guest.
-    Life = tuple[str, int | None]
+    #: A guest's uuid and pid, which identify one run of the guest, from its start to its end.
+    RunId = tuple[str, int | None]
 
 #: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'
@@ -175,7 +175,7 @@ class Guest(Record):
     mem_bound: bool = False
 
     @property
-    def life(self) -> Life:
+    def run_id(self) -> RunId:
         """Return the guest's uuid and pid; this pair changes when it is started again."""
         return self.uuid, self.pid
 

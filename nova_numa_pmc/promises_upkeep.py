@@ -40,7 +40,7 @@ class PromisesUpkeep:
         #: Identity of the file (None: there is none), and the promises in it.
         self._kept: tuple[Identity | None, HostPromises] | None = None
         #: {(uuid, pid): how others had placed the guest when it was last read}.
-        self._placed: dict[model.Life, tuple[str, ...]] = {}
+        self._placed: dict[model.RunId, tuple[str, ...]] = {}
 
     def retry_unreadable(self, names: Iterable[str]) -> None:
         """Retry unreadable status files of guests that events have named.
@@ -128,8 +128,8 @@ class PromisesUpkeep:
         """Log each change in how others have placed a guest."""
         before, self._placed = self._placed, {}
         for guest in running:
-            self._placed[guest.life] = guest.placed_by
-            if before.get(guest.life, guest.placed_by) != guest.placed_by:
+            self._placed[guest.run_id] = guest.placed_by
+            if before.get(guest.run_id, guest.placed_by) != guest.placed_by:
                 self._log.info(
                     'guest %s: %s',
                     guest.name,

@@ -41,9 +41,9 @@ class LateStarts:
         self._root = root
         self._log = log
         #: When the start of each guest was first seen unfinished.
-        self._first_seen_ns: dict[model.Life, int] = {}
+        self._first_seen_ns: dict[model.RunId, int] = {}
         #: Guests whose memory was fetched, or needed no fetching.
-        self._fetched: set[model.Life] = set()
+        self._fetched: set[model.RunId] = set()
         self.starts_taken_over = 0
 
     def finish(self, tick: Tick) -> Tick:
@@ -69,9 +69,9 @@ class LateStarts:
                 or (promise.started and not promise.missed)
             ):
                 continue
-            key, now_ns = guest.life, tick.now.monotonic_ns
-            self._first_seen_ns[key] = first_seen_ns.get(key, now_ns)
-            if now_ns - self._first_seen_ns[key] >= PATIENCE_NS:
+            run_id, now_ns = guest.run_id, tick.now.monotonic_ns
+            self._first_seen_ns[run_id] = first_seen_ns.get(run_id, now_ns)
+            if now_ns - self._first_seen_ns[run_id] >= PATIENCE_NS:
                 finished_promise = self._finish(guest, promise)
                 if finished_promise:
                     finished[guest.uuid] = finished_promise
@@ -143,13 +143,13 @@ class LateStarts:
         :param rebalance_options: limit the memory that is moved at once, as for any plan
         """
         assert tick.host_promises is not None
-        self._fetched &= {guest.life for guest in tick.guests}
+        self._fetched &= {guest.run_id for guest in tick.guests}
         planned: list[plan_records.Move] = []
         size_bytes = 0
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
             if (
-                guest.life in self._fetched
+                guest.run_id in self._fetched
                 or promise is None
                 or not promise.started
                 or eligibility.why_not_now(guest)
@@ -162,7 +162,7 @@ class LateStarts:
                 and size_bytes + elsewhere_bytes > rebalance_options.bytes_per_tick
             ):
                 continue  # it is fetched in a later tick
-            self._fetched.add(guest.life)
+            self._fetched.add(guest.run_id)
             if elsewhere_bytes:
                 size_bytes += elsewhere_bytes
                 planned.append(_fetch(guest, promise, elsewhere_bytes))

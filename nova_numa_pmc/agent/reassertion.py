@@ -56,13 +56,13 @@ class Reassertion:
         self._root = root
         self._log = log
         self._problem_log = problem_log
-        self._alive: dict[model.Life, str] = {}  # names of the running guests
-        self._groups: dict[model.Life, cgroups.GuestGroups] = {}
+        self._alive: dict[model.RunId, str] = {}  # names of the running guests
+        self._groups: dict[model.RunId, cgroups.GuestGroups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → times of recent writes
         #: The CPUs that all groups except the operator's were last seen to have.
-        self._held: dict[model.Life, frozenset[int]] = {}
+        self._held: dict[model.RunId, frozenset[int]] = {}
         #: Names of the groups that are left to the operator, as logged.
-        self._theirs: dict[model.Life, frozenset[str]] = {}
+        self._theirs: dict[model.RunId, frozenset[str]] = {}
 
     def hold(
         self,
@@ -105,17 +105,17 @@ class Reassertion:
                         failed.discard(guest.uuid)
                     self._check_bound_memory(guest, promise, cpus, covered, room, only_unbind)
                 except GuestGone:
-                    self._groups.pop(guest.life, None)  # its groups may have been made elsewhere
+                    self._groups.pop(guest.run_id, None)  # its groups may have been made elsewhere
         return failed
 
     def _forget(self, present: Iterable[model.Guest]) -> None:
         """Drop everything that is kept about guests that are gone."""
-        alive = {guest.life: guest.name for guest in present}
-        for life in self._alive.keys() - alive.keys():
-            self._problem_log.forget(_STAGE % self._alive[life])
-            for kept_by_life in (self._groups, self._held, self._theirs):
-                kept_by_life.pop(life, None)
-            uuid, _ = life
+        alive = {guest.run_id: guest.name for guest in present}
+        for run_id in self._alive.keys() - alive.keys():
+            self._problem_log.forget(_STAGE % self._alive[run_id])
+            for kept_by_run in (self._groups, self._held, self._theirs):
+                kept_by_run.pop(run_id, None)
+            uuid, _ = run_id
             self._written.pop(uuid, None)
         self._alive = alive
 
@@ -142,21 +142,21 @@ class Reassertion:
         host: model.Topology,
     ) -> bool:
         """Hold the guest to its place; return False if another program keeps resetting it."""
-        key = guest.life
+        run_id = guest.run_id
         groups = self._find(guest)
         set_by_others = frozenset(name for name, _ in guest.pins)
         # A set within the place is a pin, or the place as it was before CPUs came online.
-        place_changed = self._held.get(key) != cpus
+        place_changed = self._held.get(run_id) != cpus
         if is_held(groups, cpus, host.online_cpus, set_by_others, needs_all_cpus=place_changed):
-            self._held[key] = cpus
-            self._log_set_by_others(key, guest, set_by_others)
+            self._held[run_id] = cpus
+            self._log_set_by_others(run_id, guest, set_by_others)
             return True
         cpusets = read_cpusets(groups)
-        our_sets = self._our_sets(key, guest, groups, cpusets, cpus, host)
+        our_sets = self._our_sets(run_id, guest, groups, cpusets, cpus, host)
         theirs = set_by_others | frozenset.intersection(
             *(frozenset(groups_set_by_others(groups, cpusets, cpus, ours)) for ours in our_sets)
         )
-        self._log_set_by_others(key, guest, theirs)
+        self._log_set_by_others(run_id, guest, theirs)
         now_s = now.monotonic_ns / 1e9
         recent_s = [
             written_s
@@ -174,17 +174,17 @@ class Reassertion:
             return False
         changes = _hold_groups(groups, cpusets, cpus, our_sets, theirs)
         if changes:
-            if self._held.get(key) == cpus:  # the set was in force before, so others changed it
+            if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
                 self._written[guest.uuid] = [*recent_s, now_s]
             self._log_held(guest, nodes, cpus, changes)
-        self._held[key] = cpus
+        self._held[run_id] = cpus
         if not promise.started:
             promises.record_started(promise, self.options, self._root, promises.LOCK_TIMEOUT_S)
         return True
 
     def _our_sets(
         self,
-        key: model.Life,
+        run_id: model.RunId,
         guest: model.Guest,
         groups: cgroups.GuestGroups,
         cpusets: dict[str, Cpuset],
@@ -196,7 +196,7 @@ class Reassertion:
         If we have seen the guest held, its last set is known. Otherwise, sets of whole nodes count
         as ours: they are those of an earlier place, left by a mover that was killed.
         """
-        last_cpus = self._held.get(key)
+        last_cpus = self._held.get(run_id)
         if last_cpus is not None:
             return (last_cpus if last_cpus != cpus else frozenset(),)
         common = common_cpuset(groups)
@@ -232,12 +232,12 @@ class Reassertion:
         )
 
     def _log_set_by_others(
-        self, key: model.Life, guest: model.Guest, theirs: frozenset[str]
+        self, run_id: model.RunId, guest: model.Guest, theirs: frozenset[str]
     ) -> None:
         """Log once which groups are left to the operator."""
-        if theirs == self._theirs.get(key, frozenset()):
+        if theirs == self._theirs.get(run_id, frozenset()):
             return
-        self._theirs[key] = theirs
+        self._theirs[run_id] = theirs
         self._log.info(
             'guest %s: %s',
             guest.name,
@@ -247,10 +247,10 @@ class Reassertion:
         )
 
     def _find(self, guest: model.Guest) -> cgroups.GuestGroups:
-        groups = self._groups.get(guest.life)
+        groups = self._groups.get(guest.run_id)
         # vCPUs that were plugged in since have groups of their own.
         if groups is None or cgroups.find_thread_groups(groups.target) != groups.thread_groups:
-            groups = self._groups[guest.life] = cgroups.find(guest.pid, self._root)
+            groups = self._groups[guest.run_id] = cgroups.find(guest.pid, self._root)
         return groups
 
     def _check_bound_memory(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.evidence import ThreadTimes
-    from nova_numa_pmc.model import Guest, Life, Topology
+    from nova_numa_pmc.model import Guest, RunId, Topology
 
     #: {thread id: its times}
     _TimesByTid = Mapping[int, ThreadTimes]
@@ -62,15 +62,15 @@ class GuestUseReader:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.ThreadReader(root)
-        self._kept: dict[Life, _KeptThreads] = {}
+        self._kept: dict[RunId, _KeptThreads] = {}
         #: {uuid: {tid: times}} of all threads at the last tick.
         self._times: dict[str, dict[int, ThreadTimes]] = {}
         #: {directory: time for which the group had been throttled [ns]} at the last tick.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group that counts a guest's memory.
-        self._groups: dict[Life, tuple[int, str]] = {}
+        self._groups: dict[RunId, tuple[int, str]] = {}
         #: When a guest's memory was read [ns], and its bytes by node.
-        self._memory: dict[Life, tuple[int, dict[int, int]]] = {}
+        self._memory: dict[RunId, tuple[int, dict[int, int]]] = {}
 
     def read(
         self, host: Topology, now_ns: int, elapsed_ns: int
@@ -115,7 +115,7 @@ class GuestUseReader:
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
             vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
-            kept = self._kept[guest.life] = self._look_up(guest, vcpu_keys, now_ns)
+            kept = self._kept[guest.run_id] = self._look_up(guest, vcpu_keys, now_ns)
             keys[uuid] = vcpu_keys | kept.helpers
         times = self._threads.read(frozenset().union(*keys.values()))
         return {
@@ -125,7 +125,7 @@ class GuestUseReader:
 
     def _look_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
         """Return the state of a guest's threads, read again where it may have changed."""
-        kept = self._kept.get(guest.life)
+        kept = self._kept.get(guest.run_id)
         if kept is not None and (
             _has_changed(kept.guest, guest) or not 0 <= now_ns - kept.read_ns < GROUPS_AGE_MAX_NS
         ):
@@ -155,7 +155,7 @@ class GuestUseReader:
             last tick
         """
         interval_quotas = []
-        for group in self._kept[guest.life].guest_quotas.groups:
+        for group in self._kept[guest.run_id].guest_quotas.groups:
             tids = after if group.tids is None else group.tids
             old_ns = throttled.get(group.directory)
             if old_ns is None or any(before.get(tid) != after.get(tid) for tid in tids):
@@ -175,28 +175,28 @@ class GuestUseReader:
         return tuple(interval_quotas)
 
     def _forget(self, present: Iterable[Guest]) -> None:
-        present_lives = {guest.life for guest in present}
+        present_runs = {guest.run_id for guest in present}
         for cache in (self._kept, self._groups, self._memory):
-            for key in cache.keys() - present_lives:
-                del cache[key]
+            for run_id in cache.keys() - present_runs:
+                del cache[run_id]
 
     def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
-        key = guest.life
-        read_ns, by_node = self._memory.get(key, (None, {}))
+        run_id = guest.run_id
+        read_ns, by_node = self._memory.get(run_id, (None, {}))
         if read_ns is None or now_ns - read_ns >= MEMORY_AGE_MAX_NS:
-            by_node = self._read_memory(guest, key)
-            self._memory[key] = now_ns, by_node
+            by_node = self._read_memory(guest, run_id)
+            self._memory[run_id] = now_ns, by_node
         return by_node
 
-    def _read_memory(self, guest: Guest, key: Life) -> dict[int, int]:
+    def _read_memory(self, guest: Guest, run_id: RunId) -> dict[int, int]:
         try:
-            if key not in self._groups:
-                self._groups[key] = cgroups.find_memory_group(guest.pid, self._root)
-            by_node = cgroups.group_memory_by_node(*self._groups[key])
+            if run_id not in self._groups:
+                self._groups[run_id] = cgroups.find_memory_group(guest.pid, self._root)
+            by_node = cgroups.group_memory_by_node(*self._groups[run_id])
         except CpusetError:
             by_node = None
         if by_node is None:
-            self._groups.pop(key, None)  # the group may have been created again elsewhere
+            self._groups.pop(run_id, None)  # the group may have been created again elsewhere
             by_node = {}
         if guest.page_bytes:
             return hugetlb.add_huge_pages(by_node, guest.pid, self._root) or {}

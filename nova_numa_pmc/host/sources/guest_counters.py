@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import SourceTick
-    from nova_numa_pmc.model import Guest, Life, Topology
+    from nova_numa_pmc.model import Guest, RunId, Topology
 
     #: A thread's id and start time, or a control group's inode and a CPU.
     _Key = tuple[int | None, int | None]
@@ -62,7 +62,7 @@ class GuestCounters:
         self._events: tuple[Event, ...] | None = None
         self._missing: tuple[str, ...] = ()
         #: Directory of each guest's control group.
-        self._paths: dict[Life, str] = {}
+        self._paths: dict[RunId, str] = {}
         self._owners: owner_counters.OwnerCounters[str, _Key] = owner_counters.OwnerCounters()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # as OwnerCounters takes it
         self._last_ns: int | None = None
@@ -122,9 +122,9 @@ class GuestCounters:
         owner_counters.refuse_mediated(self._root)
         events = self._choose() if self._events is None else self._events
         self._failed = False
-        present = {running.guest.life for running in tick.guests}
-        for key in self._paths.keys() - present:
-            del self._paths[key]
+        present = {running.guest.run_id for running in tick.guests}
+        for run_id in self._paths.keys() - present:
+            del self._paths[run_id]
         targets = self._threads if self._scope == perf_event.THREAD else self._groups
         self._wanted = {
             running.guest.uuid: targets(running, tick.host, events) for running in tick.guests
@@ -197,14 +197,14 @@ class GuestCounters:
 
     def _group(self, guest: Guest) -> perf_event.Target | None:
         """Return the target of a guest's control group, which identifies its incarnation."""
-        key = guest.life
-        group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
+        run_id = guest.run_id
+        group = perf_event.cgroup(self._paths[run_id], 0) if run_id in self._paths else None
         if group is None:
             try:
                 _, path, _ = cgroups.find_machine_group(guest.pid, 'perf_event', self._root)
             except CpusetError:
                 return None
-            self._paths[key] = path
+            self._paths[run_id] = path
             group = perf_event.cgroup(path, 0)
         return group
 
