@@ -119,7 +119,7 @@ def decide_promise(
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
     guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
-    loading_guest, own_host = _with_pool_load(guest, host), pools.with_guest_pool(guest, host)
+    guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
     host_promises = host_promises or locked(options, root, timeout_s)
     with host_promises:
@@ -128,13 +128,13 @@ def decide_promise(
         evidence = _evidence(
             pools.cpus_of(own_host), pools.avoids_floating_pool(guest, host), options, root
         )
-        others = _loading_promises(host_promises.promises.values(), guest, host)
+        others = _promises_in_pool(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
             guest, device_nodes, own_host, others, options.limits, evidence, host_promises.rotation
         )
         placed = placement.place(view, request, options.limits)
         placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, options.limits)
-        promise = placement.promise(loading_guest, placed, files.boottime_ns())._replace(cpus=cpus)
+        promise = placement.promise(guest_in_pool, placed, files.boottime_ns())._replace(cpus=cpus)
         decision = Decision(
             promise,
             placed.cpus,
@@ -158,7 +158,7 @@ def _view_and_request(
     guest: model.Guest,
     device_nodes: tuple[int, ...],
     host: model.Topology,
-    loading: Collection[model.Promise],
+    others: Collection[model.Promise],
     limits: model.PlacementOptions,
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
@@ -167,7 +167,7 @@ def _view_and_request(
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
-    view = host_view.view(host, loading, limits, dict(evidence.loads), rotation)
+    view = host_view.view(host, others, limits, dict(evidence.loads), rotation)
     request = host_view.request(
         guest, limits, device_nodes, placement.with_traffic_rate(evidence.history, view)
     )
@@ -226,7 +226,7 @@ def updated_promise(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _with_pool_load(promise_limit.limit_memory(guest, host, limits)[0], host)
+    guest = _with_pool_vcpus(promise_limit.limit_memory(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -296,7 +296,7 @@ def reconcile(
         if guest.name in unknown_names:
             guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
             problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
-            host_promises.put(_implied_promise(_with_pool_load(guest, host), host, options, root))
+            host_promises.put(_implied_promise(_with_pool_vcpus(guest, host), host, options, root))
     return problems
 
 
@@ -314,12 +314,12 @@ def without_gone_guests(
     return present, names - {promise.name for promise in present.values()}
 
 
-def _loading_promises(
+def _promises_in_pool(
     promises: Collection[model.Promise], guest: model.Guest, host: model.Topology
 ) -> Collection[model.Promise]:
-    """Return the promises with the vCPUs by which they load the CPUs of a guest's pool.
+    """Return the promises, with their vCPUs that use the pool of a guest.
 
-    Guests in the floating pool load no CPUs of the pool of a guest that avoids it.
+    Guests in the floating pool use no CPUs of the pool of a guest that avoids it.
     """
     if not pools.avoids_floating_pool(guest, host):
         return promises
@@ -472,11 +472,11 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
     return tuple(sorted(nodes)), problems
 
 
-def _with_pool_load(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Return the guest with the nodes of its pins, and the vCPUs that load the floating pool."""
-    loading_vcpus = pools.loading_vcpus(guest, host)
-    if loading_vcpus != guest.vcpus:
-        guest = guest._replace(vcpus=loading_vcpus)
+def _with_pool_vcpus(guest: model.Guest, host: model.Topology) -> model.Guest:
+    """Return the guest with the nodes of its pins, and its vCPUs in the floating pool."""
+    pool_vcpus = pools.pool_vcpus(guest, host)
+    if pool_vcpus != guest.vcpus:
+        guest = guest._replace(vcpus=pool_vcpus)
     return (
         guest._replace(cpu_nodes=pools.nodes_of(guest.pinned_cpus, host))
         if guest.pinned_cpus

@@ -183,8 +183,8 @@ def avoids_floating_pool(guest: model.Guest, host: model.Topology) -> bool:
     return not any(node.cpus & guest_cpus - dedicated_cpus(guest) for node in host.nodes)
 
 
-def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
-    """Return the number of a guest's vCPUs that may load the floating pool.
+def pool_vcpus(guest: model.Guest, host: model.Topology) -> int:
+    """Return the number of a guest's vCPUs that may use the floating pool.
 
     vCPUs that are pinned to CPUs outside of it, or that have a CPU of their own, do not count.
     """

@@ -254,7 +254,7 @@ class Histories:
         demand_cores = sample.demand_cores
         if demand_cores is None or (guest and guest.state == 'paused'):
             return
-        if loads_floating_pool(promise):
+        if uses_floating_pool(promise):
             history.measured_s += seconds
         history.demand.add(demand_cores, weights)
         if bytes_per_sec is not None:
@@ -302,8 +302,8 @@ def _promised_place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]
     return promise and (promise.since_ns, promise.cpu_nodes)
 
 
-def loads_floating_pool(promise: model.Promise | None) -> bool:
-    """Return whether a guest loads the floating pool rather than CPUs of its own."""
+def uses_floating_pool(promise: model.Promise | None) -> bool:
+    """Return whether a guest uses the floating pool rather than CPUs of its own."""
     return promise is None or promise.vcpus > 0
 
 
@@ -321,7 +321,7 @@ def loads_of_others(
     guest_cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     guest_traffic: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     for guest in sample.guests:
-        if not loads_floating_pool(promises.get(guest.uuid)):
+        if not uses_floating_pool(promises.get(guest.uuid)):
             continue
         demand_cores, bytes_per_sec = guest.demand_cores, traffic.get(guest.uuid)
         ran_cores = sum(node_cores for _, node_cores in guest.cores_by_node)

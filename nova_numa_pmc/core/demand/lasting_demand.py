@@ -21,7 +21,7 @@ from nova_numa_pmc.core.demand.histories import (
     Histories,
     Series,
     UsageHistory,
-    loads_floating_pool,
+    uses_floating_pool,
 )
 from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
@@ -256,11 +256,11 @@ class LastingDemand:
         return tuple(pool_samples)
 
     def _guest_charges(self) -> list[Charge]:
-        """Return the charges of all guests that load the floating pool."""
+        """Return the charges of all guests that use the floating pool."""
         charges = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
-            if loads_floating_pool(promise):
+            if uses_floating_pool(promise):
                 charge = self._guest_charge(uuid, promise, self._samples.get(uuid))
                 if charge:
                     charges.append(charge)

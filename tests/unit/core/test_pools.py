@@ -167,7 +167,7 @@ class GuestsPoolTest(unittest.TestCase):
             with self.subTest(one=one):
                 self.assertEqual(avoids, pools.avoids_floating_pool(one, self.host))
 
-    def test_loading_vcpus_are_those_that_may_run_in_the_pool(self):
+    def test_pool_vcpus_are_those_that_may_run_in_the_pool(self):
         mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
         for one, vcpus in (
             (guest(), 2),
@@ -178,7 +178,7 @@ class GuestsPoolTest(unittest.TestCase):
             (guest(pins=(0,)), 2),
         ):
             with self.subTest(one=one):
-                self.assertEqual(vcpus, pools.loading_vcpus(one, self.host))
+                self.assertEqual(vcpus, pools.pool_vcpus(one, self.host))
 
     def test_pools_beside_the_floating_one_are_found_once(self):
         guests = (
