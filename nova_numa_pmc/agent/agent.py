@@ -212,10 +212,10 @@ class Agent:
             if promise.origin == model.PLACED
         }
         watched = self._guest_events.watch(guest for guest in tick.guests if guest.uuid in placed)
-        due = self._read_schedule.due(tick, self._executor.widened.places, watched)
+        due = self._read_schedule.due(tick, self._executor.widened.nodes, watched)
         self._read_schedule.retry(
             self._reassertion.hold(
-                tick, self._executor.widened.places, self._covered_nodes(tick), due=due
+                tick, self._executor.widened.nodes, self._covered_nodes(tick), due=due
             )
         )
 

@@ -38,7 +38,7 @@ class ReadSchedule:
         self._changed.update(names)
 
     def due(
-        self, tick: Tick, places: Mapping[str, tuple[int, ...]], watched: set[str]
+        self, tick: Tick, widened_nodes: Mapping[str, tuple[int, ...]], watched: set[str]
     ) -> set[str]:
         """Return the uuids of the guests that are due.
 
@@ -48,7 +48,7 @@ class ReadSchedule:
         are due.
 
         :param tick: a tick with the host and its promises
-        :param places: {uuid: node ids} of widened guests
+        :param widened_nodes: {uuid: node ids} of widened guests
         :param watched: uuids of the guests whose groups are watched
         """
         assert tick.host is not None and tick.host_promises is not None
@@ -61,7 +61,8 @@ class ReadSchedule:
         due: set[str] = set()
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)
-            state = self._states[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
+            nodes = widened_nodes.get(guest.uuid)
+            state = self._states[guest.uuid] = (guest, promise, nodes, host)
             if (
                 all_due
                 or guest.name in self._changed

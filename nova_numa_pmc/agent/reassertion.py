@@ -67,7 +67,7 @@ class Reassertion:
     def hold(
         self,
         tick: Tick,
-        places: Mapping[str, tuple[int, ...]] | None = None,
+        widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
         covered: Set[int] | None = None,
         only_unbind: bool = False,
         due: Container[str] | None = None,
@@ -75,8 +75,8 @@ class Reassertion:
         """Rewrite cpusets that differ from the promise; a failure with one guest is only logged.
 
         :param tick: a tick with the host and its promises
-        :param places: {uuid: node ids} of widened guests, which are held to these nodes' CPUs
-            instead of those of their promises
+        :param widened_nodes: {uuid: node ids} of widened guests, which are held to the CPUs of
+            these nodes instead of those of their promises
         :param covered: ids of the nodes whose memory covers its promises; None: all
         :param only_unbind: only unbind guests whose nodes become too small, and hold no guest,
             because a command is moving guests
@@ -94,7 +94,7 @@ class Reassertion:
             # A guest with a libvirt job is checked again once the job has ended.
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
-            nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
+            nodes = (widened_nodes or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = pools.cpus_given_on(nodes, promise, tick.host, guest)
             if not cpus:
                 continue

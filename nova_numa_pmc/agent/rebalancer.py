@@ -100,7 +100,7 @@ class Rebalancer:
             sampler,
             self.options.shared.limits,
             self._root,
-            places=self._executor.widened.places,
+            widened_nodes=self._executor.widened.nodes,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
             now_ns=tick.now.boottime_ns,
         )

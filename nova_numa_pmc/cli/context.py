@@ -232,17 +232,17 @@ class CommandContext:
                 sampler,
                 self.options.shared.limits,
                 self.root,
-                places=self._places(observed),
+                widened_nodes=self._widened_nodes(observed),
                 now_ns=files.boottime_ns(),
             )
         )
 
-    def _places(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
+    def _widened_nodes(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of the guests that are held to more nodes than were promised.
 
         The agent has widened them, or something has reset their cpusets.
         """
-        places = {}
+        widened_nodes = {}
         for guest in observed.guests:
             promise = observed.host_promises.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
@@ -252,8 +252,8 @@ class CommandContext:
                     node.id for node in observed.host.nodes if node.online_cpus
                 )
                 if set(node_ids) > set(promise.cpu_nodes):
-                    places[guest.uuid] = node_ids
-        return places
+                    widened_nodes[guest.uuid] = node_ids
+        return widened_nodes
 
     def propose(
         self, observed: ObservedHost, payback_s: float, names: Collection[str] = ()

@@ -28,7 +28,7 @@ def situation(
     sampler: Sampler,
     limits: model.PlacementOptions,
     root: str,
-    places: Mapping[str, tuple[int, ...]] | None = None,
+    widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
     measured_since_ns: int | None = None,
     now_ns: int | None = None,
 ) -> plan_records.Situation:
@@ -37,7 +37,7 @@ def situation(
     It includes the available memory of the nodes, which moves need.
 
     :param sampler: the sampler that took the sample
-    :param places: {uuid: ids of the nodes that a widened guest is held to}
+    :param widened_nodes: {uuid: ids of the nodes that a widened guest is held to}
     :param measured_since_ns: CLOCK_BOOTTIME at the beginning of the interval; a guest placed since
         then is left where it is. None to consider all guests
     :param now_ns: current CLOCK_BOOTTIME; None if no guest is to count as just placed
@@ -53,7 +53,7 @@ def situation(
         host_promises.rotation,
     )
     loads = guest_load.guest_loads(
-        sample.guests, running, promised, view, places, now_ns, host, measured_since_ns
+        sample.guests, running, promised, view, widened_nodes, now_ns, host, measured_since_ns
     )
     available_bytes = []
     for node in host.nodes:

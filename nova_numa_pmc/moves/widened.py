@@ -25,7 +25,7 @@ class WidenedGuests:
         self._narrowed: dict[str, _Place] = {}
 
     @property
-    def places(self) -> dict[str, tuple[int, ...]]:
+    def nodes(self) -> dict[str, tuple[int, ...]]:
         """Return {uuid: ids of the nodes that a widened guest is held to}."""
         return {uuid: nodes for uuid, (nodes, _) in self._widened.items()}
 

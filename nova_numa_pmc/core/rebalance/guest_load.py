@@ -20,7 +20,7 @@ def guest_loads(
     guests: Mapping[str, model.Guest],
     promises: Mapping[str, model.Promise],
     view: model.HostView,
-    held: Mapping[str, Iterable[int]] | None = None,
+    widened_nodes: Mapping[str, Iterable[int]] | None = None,
     now_ns: int | None = None,
     host: model.Topology | None = None,
     measured_since_ns: int | None = None,
@@ -29,8 +29,8 @@ def guest_loads(
 
     :param guests, promises: {uuid: guest} and {uuid: promise}
     :param view: a view whose nodes' ``cpus`` show where a guest may run
-    :param held: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is left out
-        is held to those of its promise
+    :param widened_nodes: {uuid: ids of the nodes that its CPUs are held to now}; a guest that is
+        left out is held to those of its promise
     :param now_ns: CLOCK_BOOTTIME; None if no guest is to count as just placed
     :param host, measured_since_ns: as in :func:`eligibility.why_not`
     """
@@ -43,7 +43,7 @@ def guest_loads(
             promises.get(sample.uuid),
             view,
             bytes_per_line,
-            (held or {}).get(sample.uuid),
+            (widened_nodes or {}).get(sample.uuid),
             now_ns,
             host,
             measured_since_ns,

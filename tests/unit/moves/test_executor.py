@@ -182,21 +182,21 @@ class MovingTest(RebalancingCase):
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
         found = self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.assertEqual(((0,), '0-7', {0}), found[1])
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
         found = self.make(plan_records.NARROW, self.part_of(1, (0, 1), (0,), memory=False))
-        self.assertEqual((self.HOME, {}), (found[1], self.moving.widened.places))
+        self.assertEqual((self.HOME, {}), (found[1], self.moving.widened.nodes))
 
     def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.kernel.memories[4001].pinned = set(range(PAGES))
         self.begin(plan_records.MOVE, self.part_of(1, (0, 1), (1,)))
         self.moving.step()
-        self.assertEqual({}, self.moving.widened.places)
+        self.assertEqual({}, self.moving.widened.nodes)
         with self.assertLogs(LOG, 'WARNING'):
             found = self.end()
         self.assertEqual(((0,), '0-7', {0}), found[1])
         self.moving.observe((), self.promises())
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
 
     def test_a_guest_that_went_home_stays_when_its_next_move_cannot_begin(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
@@ -206,15 +206,15 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         self.assertIn('which nova-numa-pmc did not write', logs.output[0])
-        self.assertEqual({}, self.moving.widened.places)
+        self.assertEqual({}, self.moving.widened.nodes)
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
         self.make(plan_records.WIDEN, self.part_of(1, (0,), (0, 1), memory=False))
         self.moving.observe((), self.promises())
-        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.nodes)
         self.promise(1, 1, since_ns=START_NS)
         self.moving.observe((), self.promises())
-        self.assertEqual({}, self.moving.widened.places)
+        self.assertEqual({}, self.moving.widened.nodes)
 
     def test_a_guest_with_a_job_of_libvirt_is_not_moved_or_goes_back(self):
         for steps in (0, 1):

@@ -24,27 +24,27 @@ class WidenedTest(unittest.TestCase):
         self.widened.record(plan_records.WIDEN, part((0, 1)))
 
     def test_a_guest_is_wide_until_its_cpus_are_moved(self):
-        self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
+        self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
         self.widened.record(plan_records.FETCH, part(()))
-        self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
+        self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
         self.widened.record(plan_records.MOVE, part((1,)))
-        self.assertEqual({}, self.widened.places)
+        self.assertEqual({}, self.widened.nodes)
 
     def test_a_guest_is_wide_again_when_its_move_is_taken_back(self):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.restore('uuid-g')
-        self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
+        self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
 
     def test_a_guest_is_not_wide_after_a_move_that_did_not_narrow_it(self):
         self.widened.record(plan_records.MOVE, part((1,)))
         self.widened.begin()
         self.widened.restore('uuid-g')
-        self.assertEqual({}, self.widened.places)
+        self.assertEqual({}, self.widened.nodes)
 
     def test_a_guest_is_wide_while_its_promise_and_override_stay(self):
         one = guest('g')
         self.widened.observe([one], {'uuid-g': PROMISE})
-        self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
+        self.assertEqual({'uuid-g': (0, 1)}, self.widened.nodes)
         for running, promised in (
             ([one._replace(override='pin')], {'uuid-g': PROMISE}),
             ([one], {'uuid-g': PROMISE._replace(since_ns=1)}),
@@ -52,4 +52,4 @@ class WidenedTest(unittest.TestCase):
         ):
             self.setUp()
             self.widened.observe(running, promised)
-            self.assertEqual({}, self.widened.places)
+            self.assertEqual({}, self.widened.nodes)

@@ -75,7 +75,7 @@ class GuestLoadTest(unittest.TestCase):
         self.assertIsNone(told(sample()).allowed_nodes)
 
     def test_a_widened_guest_has_a_home_node(self):
-        found = told(sample(), held={'uuid-g': (0, 1)})
+        found = told(sample(), widened_nodes={'uuid-g': (0, 1)})
         self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
 
     def test_a_guest_that_is_paused_is_fixed(self):
