@@ -27,7 +27,7 @@ from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
@@ -54,7 +54,7 @@ class Agent:
         options: agent_conf.AgentOptions,
         root: str = '/',
         listener: Listener | None = None,
-        port: KernelPort = KERNEL,
+        kernel: KernelCalls = KERNEL,
     ) -> None:
         """Open the sources of guest events only; the first tick opens the counters."""
         self.options = options
@@ -68,7 +68,7 @@ class Agent:
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
         self._cache_widening = cache_widening.CacheWidening(options.shared, root, LOG)
-        self._executor = executor.MoveExecutor(options, root, LOG, port=port)
+        self._executor = executor.MoveExecutor(options, root, LOG, kernel=kernel)
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )

@@ -19,7 +19,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets, signals
-from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -73,7 +73,7 @@ class CommandContext:
         ] = signals.blocked,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-        port: KernelPort = KERNEL,
+        kernel: KernelCalls = KERNEL,
     ) -> None:
         """Read the shared options; this never fails.
 
@@ -82,12 +82,12 @@ class CommandContext:
         :param signals: replaces :func:`signals.blocked`
         :param clock_ns: returns CLOCK_MONOTONIC [ns]
         :param run: replaces :func:`subprocess.run`
-        :param port: the kernel operations of a move
+        :param kernel: the kernel operations of a move
         """
         self.root = root
         self.ask = ask
         self.signals = signals
-        self.port = port
+        self.kernel = kernel
         self.wait = wait
         self._clock_ns = clock_ns
         self.run = run

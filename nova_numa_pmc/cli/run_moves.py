@@ -131,7 +131,7 @@ def make_moves(
                 mover=mover,
                 batch=batch,
                 on_history_entry=record,
-                port=command.port,
+                kernel=command.kernel,
             )
             move_executor.begin(plan, promised, targets)
             try:

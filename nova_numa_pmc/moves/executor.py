@@ -18,7 +18,7 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
@@ -74,7 +74,7 @@ class MoveExecutor:
         mover: str = history.AGENT,
         batch: str = '',
         on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
-        port: KernelPort = KERNEL,
+        kernel: KernelCalls = KERNEL,
     ) -> None:
         self._root = root
         self._log = log
@@ -82,7 +82,7 @@ class MoveExecutor:
         self._mover = mover
         self._batch = batch
         self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
-        self.move_promises = MovePromises(options, root, clock, mover, port)
+        self.move_promises = MovePromises(options, root, clock, mover, kernel)
         self.widened = WidenedGuests()
         self.pool: pools.Pool | None = None
         self._queue: collections.deque[PlannedMove] = collections.deque()

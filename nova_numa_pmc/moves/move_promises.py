@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.paging.kernel_port import KernelPort
+    from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
     from nova_numa_pmc.state.promises_format import HostPromises
 
 
@@ -55,13 +55,13 @@ class MovePromises:
         root: str,
         clock: Callable[[], float],
         mover: str,
-        port: KernelPort,
+        kernel: KernelCalls,
     ) -> None:
         self.options = options
         self._root = root
         self._clock = clock
         self._mover = mover
-        self._port = port
+        self._kernel = kernel
         self._files = guests.StatusFiles(root)
 
     def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
@@ -153,7 +153,7 @@ class MovePromises:
                     % plan_part.name
                 )
         if not plan_part.mem_nodes:
-            return CpuMove(groups, cpus, self._port)
+            return CpuMove(groups, cpus, self._kernel)
         memory_move_count = sum(1 for part in move.parts if part.mem_nodes)
         rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
@@ -167,7 +167,7 @@ class MovePromises:
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),
             clock=self._clock,
-            port=self._port,
+            kernel=self._kernel,
         )
 
     def _check_room(

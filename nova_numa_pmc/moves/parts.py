@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.host.cgroups import GuestGroups
-    from nova_numa_pmc.host.paging.kernel_port import KernelPort
+    from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
     from nova_numa_pmc.host.writes import FileChange
 
 
@@ -45,20 +45,25 @@ class CpuMove:
     :param cpus: CPUs to hold the guest to; None for all CPUs that its parent group may use
     """
 
-    def __init__(self, groups: GuestGroups, cpus: frozenset[int] | None, port: KernelPort) -> None:
+    def __init__(
+        self, groups: GuestGroups, cpus: frozenset[int] | None, kernel: KernelCalls
+    ) -> None:
         self._groups = groups
         self._cpus = cpus
-        self._port = port
+        self._kernel = kernel
         self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
 
     def step(self) -> guest_mover.Progress:
         """Write the CPUs, which completes the move, and return the progress."""
         if self._cpus is None:
-            self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
+            self._changes = cpuset.release_cpus(self._groups, write=self._kernel.write)
         else:
             self._changes = cpuset.hold(
-                self._groups, self._cpus, ours=common_cpuset(self._groups), write=self._port.write
+                self._groups,
+                self._cpus,
+                ours=common_cpuset(self._groups),
+                write=self._kernel.write,
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)
         return self.progress
@@ -68,7 +73,7 @@ class CpuMove:
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
         """Restore the CPU sets to what they were before this move."""
-        return cpuset.undo(self._groups, self._changes, write=self._port.write)
+        return cpuset.undo(self._groups, self._changes, write=self._kernel.write)
 
 
 def promise_after(

@@ -36,7 +36,7 @@ class OperatingCase(RebalancingCase):
             yield lambda seconds: self.step()
 
         made = context.CommandContext(
-            self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, port=self.kernel
+            self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, kernel=self.kernel
         )
         made.terminal = terminal
         return made

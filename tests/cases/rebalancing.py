@@ -5,7 +5,7 @@ import os
 import shutil
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host.paging.kernel_port import KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
 from tests.cases.agent import AgentCase
 from tests.fixtures import host
 from tests.fixtures.guest_memory import GuestMemory
@@ -22,7 +22,7 @@ class TwoNodes(GuestMemory):
         shutil.rmtree(os.path.join(self.tree.root, 'sys/devices/system/node/node2'))
 
 
-class Kernel(KernelPort):
+class Kernel(KernelCalls):
     """Emulate move_pages(2) and writes of cpusets for several guests."""
 
     def __init__(self):
@@ -67,7 +67,7 @@ class RebalancingCase(AgentCase):
     def open(self, rebalance=agent_conf.ON, **more):
         made = super().open(rebalance=rebalance, **more)
         made.close()
-        made = type(made)(made.options, self.root, port=self.kernel)
+        made = type(made)(made.options, self.root, kernel=self.kernel)
         self.addCleanup(made.close)
         return made
 

@@ -72,5 +72,5 @@ def _release(command: context.CommandContext, guest: model.Guest) -> None:
             )
         )
     groups = cgroups.find(guest.pid, command.root)
-    cpuset.release_cpus(groups, write=command.port.write)
-    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=command.port.write)
+    cpuset.release_cpus(groups, write=command.kernel.write)
+    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=command.kernel.write)

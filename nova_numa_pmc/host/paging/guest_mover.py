@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Cpuset
 from nova_numa_pmc.host.paging import mappings, node_room
-from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.host.paging.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
@@ -110,7 +110,7 @@ class GuestMove:
         limits: PagingLimits | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
-        port: KernelPort = KERNEL,
+        kernel: KernelCalls = KERNEL,
     ) -> None:
         """Prepare a move; nothing is written yet.
 
@@ -128,7 +128,7 @@ class GuestMove:
         self._groups = groups
         self._root = root
         self._clock = clock
-        self._port = port
+        self._kernel = kernel
         self._mems = tuple(mems)
         self._cpus = cpus
         self._ours = ours or Cpuset(frozenset(), frozenset())
@@ -136,7 +136,7 @@ class GuestMove:
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._start_ticks = mappings.start_ticks(groups.pid, root)
-        self._pages = PageMover(groups.pid, frozenset(self._mems), root, port)
+        self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
         self._cancelled = False
         self._began_s: float | None = None
         self._refused: dict[str, int] = {}
@@ -168,7 +168,7 @@ class GuestMove:
         :raises GuestGone, CpusetError: as :func:`cpuset.undo` does
         """
         return cpuset.undo(
-            self._groups, self.applied.changes if self.applied else (), write=self._port.write
+            self._groups, self.applied.changes if self.applied else (), write=self._kernel.write
         )
 
     def _run(self) -> Iterator[None]:
@@ -201,11 +201,11 @@ class GuestMove:
     def _hold_cpus(self) -> None:
         if self._cpus:
             self.applied = cpuset.hold(
-                self._groups, self._cpus, ours=self._ours, write=self._port.write
+                self._groups, self._cpus, ours=self._ours, write=self._kernel.write
             )
             self._ours = self._ours._replace(cpus=self._cpus)
         if self._ours.mems:  # pages cannot be moved to a node that the guest is not bound to
-            cpuset.release_memory(self._groups, self._ours.mems, write=self._port.write)
+            cpuset.release_memory(self._groups, self._ours.mems, write=self._kernel.write)
             self._ours = self._ours._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:
@@ -321,7 +321,7 @@ class GuestMove:
             frozenset(self._mems),
             ours=self._ours,
             huge_by_node={},
-            write=self._port.write,
+            write=self._kernel.write,
         )
         left_bytes = held.left_bytes or 0
         progress = self.progress

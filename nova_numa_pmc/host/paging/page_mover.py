@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import files, topology
 from nova_numa_pmc.host.paging import move_pages
-from nova_numa_pmc.host.paging.kernel_port import KERNEL, KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -47,7 +47,7 @@ class PageMover:
     """Mover of address ranges of one process."""
 
     def __init__(
-        self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = KERNEL
+        self, pid: int, homes: frozenset[int], root: str = '/', kernel: KernelCalls = KERNEL
     ) -> None:
         """Prepare to move pages; nothing is moved yet.
 
@@ -55,7 +55,7 @@ class PageMover:
         """
         self._pid = pid
         self._homes = homes
-        self._port = port
+        self._kernel = kernel
         self._cpus = frozenset[int]().union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = bool(files.has_capability(root, 'self', _CAP_SYS_NICE))
@@ -95,7 +95,7 @@ class PageMover:
         The kernel reports a huge page that awaits one like the zero page; touching one of its
         addresses is enough.
         """
-        statuses = self._port.locate(self._pid, addresses)
+        statuses = self._kernel.locate(self._pid, addresses)
         if not _ABSENT.isdisjoint(statuses):
             hidden = [
                 address
@@ -112,8 +112,8 @@ class PageMover:
                 )
             ]
             if hidden:
-                self._port.touch(self._pid, array('Q', hidden), self._cpus)
-                statuses = self._port.locate(self._pid, addresses)
+                self._kernel.touch(self._pid, array('Q', hidden), self._cpus)
+                statuses = self._kernel.locate(self._pid, addresses)
         return statuses
 
     def _move_huge(
@@ -132,12 +132,12 @@ class PageMover:
         heads = page_choice.whole_units(statuses, self._homes, first, self._unit)
         if not heads:
             return frozenset()
-        reason, _ = self._port.move(
+        reason, _ = self._kernel.move(
             self._pid, array('Q', [addresses[position] for position in heads]), target, shared
         )
         if reason:
             return frozenset()  # some may have been split, so each page is tried on its own
-        ends = self._port.locate(
+        ends = self._kernel.locate(
             self._pid,
             array(
                 'Q', [addresses[position + i] for position in heads for i in (0, self._unit - 1)]
@@ -157,8 +157,8 @@ class PageMover:
         refused: dict[str, int] = {}
         while addresses:
             batch = array('Q', addresses)
-            reason, statuses = self._port.move(self._pid, batch, target, shared)
-            nodes = self._port.locate(self._pid, batch) if reason else statuses
+            reason, statuses = self._kernel.move(self._pid, batch, target, shared)
+            nodes = self._kernel.locate(self._pid, batch) if reason else statuses
             tried = self._count_tried(batch, statuses) if reason == errno.EAGAIN else len(batch)
             for node, status in zip(nodes[:tried], statuses):
                 # A page that was freed or swapped out after it was located was not refused.

@@ -28,7 +28,7 @@ class MovingTest(RebalancingCase):
             self.root,
             LOG,
             clock=lambda: 0.0,
-            port=self.kernel,
+            kernel=self.kernel,
         )
         self.tick(self.open(agent_conf.OFF), 0)  # holds each guest to its place
 
@@ -106,7 +106,7 @@ class MovingTest(RebalancingCase):
             LOG,
             clock=lambda: 0.0,
             on_history_entry=record,
-            port=self.kernel,
+            kernel=self.kernel,
         )
         self.make(plan_records.MOVE, self.part_of(1, (0,), (1,)))
         (first, begun), (second, ended) = kept

@@ -22,7 +22,7 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Cpuset, read_cpusets
 from nova_numa_pmc.host.paging import guest_mover, move_pages
-from nova_numa_pmc.host.paging.kernel_port import KernelPort
+from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
@@ -67,7 +67,7 @@ class MigrateTest(unittest.TestCase):
             'limits': TERMS,
             'root': self.tree.root,
             'clock': self.clock,
-            'port': self.memory,
+            'kernel': self.memory,
             **more,
         }
         return guest_mover.GuestMove(self.groups, mems, **more)
@@ -422,10 +422,15 @@ class MigrateTest(unittest.TestCase):
         for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
             os.symlink('/' + path, os.path.join(root, path))
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
-        port = KernelPort()
-        port.write = tree.write
+        kernel = KernelCalls()
+        kernel.write = tree.write
         mover = guest_mover.GuestMove(
-            cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
+            cgroups.find(child.pid, root),
+            (node,),
+            CPUS,
+            root=root,
+            clock=self.clock,
+            kernel=kernel,
         )
         end = self.run_to_end(mover)
         # The control group's page counts come from a fixture, which still says: elsewhere.

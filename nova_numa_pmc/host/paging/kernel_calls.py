@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel interface of the code that moves guests; tests substitute a model of the kernel."""
+"""The kernel calls of the code that moves guests; tests substitute a model of the kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from array import array
 
 
-class KernelPort:
-    """The kernel operations of a move, on a guest's control files and a process's pages."""
+class KernelCalls:
+    """The kernel calls of a move, on a guest's control files and a process's pages."""
 
     def write(self, path: str, text: str) -> None:
         """Write a control file, as :func:`writes.write` does."""
@@ -34,5 +34,5 @@ class KernelPort:
         move_pages.touch(pid, addresses, cpus)
 
 
-#: The port to this host's kernel.
-KERNEL = KernelPort()
+#: The calls to this host's kernel.
+KERNEL = KernelCalls()
