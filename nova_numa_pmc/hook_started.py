@@ -97,7 +97,7 @@ def read_memory_by_node(
     """
     huge_by_node = None
     if guest.page_bytes:
-        from nova_numa_pmc.host.paging import hugetlb  # few guests have such pages
+        from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
 
         huge_by_node = hugetlb.bytes_by_node(groups.pid, root) or None
     by_node = dict(cgroups.memory_by_node(groups) or {})

@@ -27,7 +27,7 @@ from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host import files
-from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 

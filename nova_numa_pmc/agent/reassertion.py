@@ -29,7 +29,7 @@ from nova_numa_pmc.host.held import (
     own_sets,
     read_cpusets,
 )
-from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.host.page_moves import node_room
 
 if TYPE_CHECKING:
     import logging

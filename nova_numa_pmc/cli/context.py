@@ -19,7 +19,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, files, guests, held, nova_cpu_sets, signals
-from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import situations
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides

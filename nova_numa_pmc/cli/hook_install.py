@@ -13,7 +13,7 @@ from nova_numa_pmc.host import confinement, hook_files
 from nova_numa_pmc.record import Record
 
 #: Packages from which the hook imports modules; checked by tests/unit/test_imports.py.
-_PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/paging', 'state')
+_PACKAGES_OF_HOOK = ('', 'conf', 'core', 'core/placement', 'host', 'host/page_moves', 'state')
 
 
 class InstallResult(Record):

@@ -13,7 +13,7 @@ from nova_numa_pmc.core import host_view, node_memory, pools, pressure, rates
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups, processes
-from nova_numa_pmc.host.paging import hugetlb
+from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides, pause, publication
 

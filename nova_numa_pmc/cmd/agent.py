@@ -59,7 +59,7 @@ LATE_MODULES = (
     'host.held',
     'host.huge_pages',
     'host.memory_kinds',
-    'host.paging.hugetlb',
+    'host.page_moves.hugetlb',
     'host.pins',
 )
 for _name in LATE_MODULES:

@@ -9,7 +9,7 @@ from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, quotas, threads
-from nova_numa_pmc.host.paging import hugetlb
+from nova_numa_pmc.host.page_moves import hugetlb
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
-from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests

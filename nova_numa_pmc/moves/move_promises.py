@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.held import common_cpuset
-from nova_numa_pmc.host.paging import guest_mover
+from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves.parts import CpuMove, MovePart, narrow_to_l3, promise_after
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, overrides
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
+    from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
     from nova_numa_pmc.state.promises_format import HostPromises
 
 
@@ -162,7 +162,7 @@ class MovePromises:
             cpus,
             ours=common_cpuset(groups),
             root=self._root,
-            limits=guest_mover.PagingLimits(
+            limits=guest_mover.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),
                 reserve_bytes=rebalance_options.reserve_bytes,
             ),

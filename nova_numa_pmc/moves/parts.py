@@ -11,14 +11,14 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host.held import common_cpuset
-from nova_numa_pmc.host.paging import guest_mover
+from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.host.cgroups import GuestGroups
-    from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
+    from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
     from nova_numa_pmc.host.writes import FileChange
 
 

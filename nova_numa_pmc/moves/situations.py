@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, guest_load, plan_records
 from nova_numa_pmc.exceptions import PageMoveError
-from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.host.page_moves import node_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

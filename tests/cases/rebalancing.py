@@ -5,7 +5,7 @@ import os
 import shutil
 
 from nova_numa_pmc.conf import agent as agent_conf
-from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
+from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
 from tests.cases.agent import AgentCase
 from tests.fixtures import host
 from tests.fixtures.guest_memory import GuestMemory

@@ -226,7 +226,7 @@ def test_a_full_node(lab):
     """A full node takes what leaves its reserve; no guest is killed; the rest follows later."""
     guest_on_node_1(lab)
     room = (
-        'import sys; from nova_numa_pmc.host.paging.node_room import available_bytes; '
+        'import sys; from nova_numa_pmc.host.page_moves.node_room import available_bytes; '
         'print(available_bytes(0) >> 20)'
     )
     free_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)

@@ -156,7 +156,8 @@ class ImportTest(unittest.TestCase):
         script = (
             'import sys; sys.path.insert(0, sys.argv[1])\n'
             'import nova_numa_pmc.hook, nova_numa_pmc.hook_started, nova_numa_pmc.hook_early\n'
-            'import nova_numa_pmc.core.placement.placement, nova_numa_pmc.host.paging.hugetlb\n'
+            'import nova_numa_pmc.core.placement.placement\n'
+            'import nova_numa_pmc.host.page_moves.hugetlb\n'
             'print(*(name for name in sys.modules if name.startswith("nova_numa_pmc.")))'
         )
         done = subprocess.run(

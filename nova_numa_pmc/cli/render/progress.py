@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, TextIO
 
-    from nova_numa_pmc.host.paging import guest_mover
+    from nova_numa_pmc.host.page_moves import guest_mover
 
 
 class LineProgress:

@@ -23,7 +23,7 @@ import labguests
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host.held import Cpuset
-from nova_numa_pmc.host.paging import guest_mover
+from nova_numa_pmc.host.page_moves import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
 REST_S = 3  # observed before and after a move
@@ -40,7 +40,7 @@ def thp_bytes(groups):
 def move(request):
     """Move a guest to a node; report each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    terms = guest_mover.PagingLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    terms = guest_mover.PageMoveLimits(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus, ours = request.get('cpus'), request.get('ours', '')
     mover = guest_mover.GuestMove(
         groups,

@@ -4,7 +4,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.paging import guest_mover
+from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves import parts
 from tests.fixtures.hosts import LIMITS, MIB, guest, topology
 

@@ -19,15 +19,15 @@ from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Cpuset
-from nova_numa_pmc.host.paging import mappings, node_room
-from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
-from nova_numa_pmc.host.paging.page_mover import PageMover
+from nova_numa_pmc.host.page_moves import mappings, node_room
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.page_mover import PageMover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 
-    from nova_numa_pmc.host.paging.page_mover import MovedPages
+    from nova_numa_pmc.host.page_moves.page_mover import MovedPages
     from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that is not final.
@@ -44,7 +44,7 @@ _UNSEEN_MIN_RATIO = 0.25  # of what was to be moved; more than QEMU's own read-o
 _HOPELESS_BYTES = 64 << 20  # refused in a row: they are pinned, and so must be the rest
 
 
-class PagingLimits(Record):
+class PageMoveLimits(Record):
     """Limits on moving a guest's memory.
 
     :param bytes_per_sec: the rate limit
@@ -107,7 +107,7 @@ class GuestMove:
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
         ours: Cpuset | None = None,
-        limits: PagingLimits | None = None,
+        limits: PageMoveLimits | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
         kernel: KernelCalls = KERNEL,
@@ -132,7 +132,7 @@ class GuestMove:
         self._mems = tuple(mems)
         self._cpus = cpus
         self._ours = ours or Cpuset(frozenset(), frozenset())
-        self._limits = limits or PagingLimits()
+        self._limits = limits or PageMoveLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._start_ticks = mappings.start_ticks(groups.pid, root)

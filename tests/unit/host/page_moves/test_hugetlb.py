@@ -2,7 +2,7 @@
 import tempfile
 import unittest
 
-from nova_numa_pmc.host.paging import hugetlb
+from nova_numa_pmc.host.page_moves import hugetlb
 from tests.fixtures import sysfs
 
 MAPS = """\

@@ -11,9 +11,9 @@ from array import array
 from unittest import mock
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError, PageMoveRefused
-from nova_numa_pmc.host.paging import mappings, move_pages
-from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
-from nova_numa_pmc.host.paging.page_mover import PageMover
+from nova_numa_pmc.host.page_moves import mappings, move_pages
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves.page_mover import PageMover
 from tests.fixtures.paged_child import PAGES, PagedChild, usable
 
 ABSENT_NODE = 1021

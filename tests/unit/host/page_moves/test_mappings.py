@@ -10,8 +10,8 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import GuestGone, PageMoveError
-from nova_numa_pmc.host.paging import mappings
-from nova_numa_pmc.host.paging.mappings import PAGE_BYTES, Mapping
+from nova_numa_pmc.host.page_moves import mappings
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES, Mapping
 
 QEMU = r"""55d0c0000000-55d0c0400000 r--p 00000000 08:01 7    /usr/bin/qemu-system-x86_64
 55d0c1000000-55d0c1010000 rw-p 00e00000 08:01 7          /usr/bin/qemu-system-x86_64

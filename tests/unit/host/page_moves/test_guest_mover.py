@@ -21,14 +21,14 @@ from nova_numa_pmc.exceptions import (
 )
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Cpuset, read_cpusets
-from nova_numa_pmc.host.paging import guest_mover, move_pages
-from nova_numa_pmc.host.paging.kernel_calls import KernelCalls
-from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves import guest_mover, move_pages
+from nova_numa_pmc.host.page_moves.kernel_calls import KernelCalls
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
 
-TERMS = guest_mover.PagingLimits(
+TERMS = guest_mover.PageMoveLimits(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import files, topology
-from nova_numa_pmc.host.paging import move_pages
-from nova_numa_pmc.host.paging.kernel_calls import KERNEL, KernelCalls
-from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
+from nova_numa_pmc.host.page_moves import move_pages
+from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
+from nova_numa_pmc.host.page_moves.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.host.paging.mappings import Mapping, Presence
+    from nova_numa_pmc.host.page_moves.mappings import Mapping, Presence
 
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
 _PROBE_EVERY = 16  # ranges before the next attempt, after a range without huge pages

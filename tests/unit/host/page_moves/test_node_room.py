@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.exceptions import PageMoveError
-from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.host.page_moves import node_room
 
 
 class NodeRoomTest(unittest.TestCase):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.paging import move_pages
+from nova_numa_pmc.host.page_moves import move_pages
 
 if TYPE_CHECKING:
     from array import array
