@@ -45,14 +45,14 @@ class _KeptThreads(Record):
     :param guest: the guest's record when this was read
     :param read_ns: CLOCK_MONOTONIC when the guest's groups were read
     :param tasks: result of :func:`threads.count` for the guest's process
-    :param helpers: (pid, tid) of the guest's threads that are not vCPUs
+    :param other_threads: (pid, tid) of the guest's threads that are not vCPUs
     """
 
     guest: Guest
     read_ns: int
     guest_quotas: quotas.GuestQuotas
     tasks: int | None
-    helpers: frozenset[tuple[int, int]]
+    other_threads: frozenset[tuple[int, int]]
 
 
 class GuestUseReader:
@@ -116,7 +116,7 @@ class GuestUseReader:
         for uuid, guest in by_uuid.items():
             vcpu_keys = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
             kept = self._kept[guest.run_id] = self._look_up(guest, vcpu_keys, now_ns)
-            keys[uuid] = vcpu_keys | kept.helpers
+            keys[uuid] = vcpu_keys | kept.other_threads
         times = self._threads.read(frozenset().union(*keys.values()))
         return {
             uuid: {key[1]: times[key] for key in guest_keys if key in times}
@@ -134,9 +134,11 @@ class GuestUseReader:
         if kept is not None and kept.tasks == tasks:
             return kept
         guest_quotas = quotas.find(guest.pid, self._root) if kept is None else kept.guest_quotas
-        helpers = threads.helpers(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
+        other_threads = (
+            threads.all_threads(guest.pid, guest_quotas.emulator_tids, self._root) - vcpus
+        )
         return _KeptThreads(
-            guest, now_ns if kept is None else kept.read_ns, guest_quotas, tasks, helpers
+            guest, now_ns if kept is None else kept.read_ns, guest_quotas, tasks, other_threads
         )
 
     def _quotas(

@@ -38,7 +38,7 @@ def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
     return named_tids or tuple(tids)
 
 
-def helpers(pid: int | None, emulator_tids: Iterable[int], root: str = '/') -> frozenset[Key]:
+def all_threads(pid: int | None, emulator_tids: Iterable[int], root: str = '/') -> frozenset[Key]:
     """Return (pid, tid) of all threads that work for a guest.
 
     These are the threads of its process, including vCPUs, and the kernel's own threads in its

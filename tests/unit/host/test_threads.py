@@ -47,12 +47,14 @@ class ThreadsTest(unittest.TestCase):
         self.host.thread(50, 52, 0, name='CPU 0/TCG')
         self.assertEqual((52, 53), threads.find(GUEST, self.root))
 
-    def test_helpers_are_those_of_the_process_and_of_the_emulators_group(self):
+    def test_all_threads_are_those_of_the_process_and_of_the_emulators_group(self):
         for pid, tid in ((50, 50), (50, 51), (77, 77)):
             self.host.thread(pid, tid, 0)
-        self.assertEqual({(50, 50), (50, 51), (77, 77)}, threads.helpers(50, (50, 77), self.root))
-        self.assertEqual({(77, 77)}, threads.helpers(49, (77,), self.root))
-        self.assertEqual({(77, 77)}, threads.helpers(None, (77,), self.root))
+        self.assertEqual(
+            {(50, 50), (50, 51), (77, 77)}, threads.all_threads(50, (50, 77), self.root)
+        )
+        self.assertEqual({(77, 77)}, threads.all_threads(49, (77,), self.root))
+        self.assertEqual({(77, 77)}, threads.all_threads(None, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
         self.assertIsNone(threads.count(50, self.root))
