@@ -164,7 +164,7 @@ def _apply(
         call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None,
         huge_by_node=huge_by_node,
-        ours=Cpuset(early_cpus, frozenset()),
+        written_set=Cpuset(early_cpus, frozenset()),
     )
 
 

@@ -62,7 +62,7 @@ class Reassertion:
         #: The CPUs that all groups except the operator's were last seen to have.
         self._held: dict[model.RunId, frozenset[int]] = {}
         #: Names of the groups that are left to the operator, as logged.
-        self._theirs: dict[model.RunId, frozenset[str]] = {}
+        self._set_by_others: dict[model.RunId, frozenset[str]] = {}
 
     def hold(
         self,
@@ -113,7 +113,7 @@ class Reassertion:
         alive = {guest.run_id: guest.name for guest in present}
         for run_id in self._alive.keys() - alive.keys():
             self._problem_log.forget(_STAGE % self._alive[run_id])
-            for kept_by_run in (self._groups, self._held, self._theirs):
+            for kept_by_run in (self._groups, self._held, self._set_by_others):
                 kept_by_run.pop(run_id, None)
             uuid, _ = run_id
             self._written.pop(uuid, None)
@@ -144,19 +144,19 @@ class Reassertion:
         """Hold the guest to its place; return False if another program keeps resetting it."""
         run_id = guest.run_id
         groups = self._find(guest)
-        set_by_others = frozenset(name for name, _ in guest.pins)
+        pinned = frozenset(name for name, _ in guest.pins)
         # A set within the place is a pin, or the place as it was before CPUs came online.
         place_changed = self._held.get(run_id) != cpus
-        if is_held(groups, cpus, host.online_cpus, set_by_others, needs_all_cpus=place_changed):
+        if is_held(groups, cpus, host.online_cpus, pinned, needs_all_cpus=place_changed):
             self._held[run_id] = cpus
-            self._log_set_by_others(run_id, guest, set_by_others)
+            self._log_set_by_others(run_id, guest, pinned)
             return True
         cpusets = read_cpusets(groups)
         our_sets = self._our_sets(run_id, guest, groups, cpusets, cpus, host)
-        theirs = set_by_others | frozenset.intersection(
-            *(frozenset(groups_set_by_others(groups, cpusets, cpus, ours)) for ours in our_sets)
+        set_by_others = pinned | frozenset.intersection(
+            *(frozenset(groups_set_by_others(groups, cpusets, cpus, own)) for own in our_sets)
         )
-        self._log_set_by_others(run_id, guest, theirs)
+        self._log_set_by_others(run_id, guest, set_by_others)
         now_s = now.monotonic_ns / 1e9
         recent_s = [
             written_s
@@ -172,7 +172,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes = _hold_groups(groups, cpusets, cpus, our_sets, theirs)
+        changes = _hold_groups(groups, cpusets, cpus, our_sets, set_by_others)
         if changes:
             if self._held.get(run_id) == cpus:  # the set was in force before, so others changed it
                 self._written[guest.uuid] = [*recent_s, now_s]
@@ -232,17 +232,17 @@ class Reassertion:
         )
 
     def _log_set_by_others(
-        self, run_id: model.RunId, guest: model.Guest, theirs: frozenset[str]
+        self, run_id: model.RunId, guest: model.Guest, set_by_others: frozenset[str]
     ) -> None:
         """Log once which groups are left to the operator."""
-        if theirs == self._theirs.get(run_id, frozenset()):
+        if set_by_others == self._set_by_others.get(run_id, frozenset()):
             return
-        self._theirs[run_id] = theirs
+        self._set_by_others[run_id] = set_by_others
         self._log.info(
             'guest %s: %s',
             guest.name,
-            'pinned by others and left alone: %s' % ', '.join(sorted(theirs))
-            if theirs
+            'pinned by others and left alone: %s' % ', '.join(sorted(set_by_others))
+            if set_by_others
             else 'its threads are no longer pinned by others',
         )
 
@@ -275,7 +275,7 @@ class Reassertion:
         if not why:
             if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
                 applied = cpuset.hold(
-                    groups, cpus, mems, stay_bound=True, ours=common_cpuset(groups)
+                    groups, cpus, mems, stay_bound=True, written_set=common_cpuset(groups)
                 )
                 if applied.changes:
                     self._log.info(
@@ -333,14 +333,17 @@ def _hold_groups(
     cpusets: dict[str, Cpuset],
     cpus: frozenset[int],
     our_sets: Iterable[frozenset[int]],
-    theirs: frozenset[str],
+    set_by_others: frozenset[str],
 ) -> list[FileChange]:
     """Replace each set that we have left in groups, but not in groups that others have set."""
     changes: list[FileChange] = []
-    for ours in our_sets:
-        others = frozenset(groups_set_by_others(groups, cpusets, cpus, ours))
+    for our_cpus in our_sets:
+        others = frozenset(groups_set_by_others(groups, cpusets, cpus, our_cpus))
         changes += cpuset.hold(
-            groups, cpus, ours=Cpuset(ours, frozenset()), set_by_others=theirs | others
+            groups,
+            cpus,
+            written_set=Cpuset(our_cpus, frozenset()),
+            set_by_others=set_by_others | others,
         ).changes
     return changes
 

@@ -89,7 +89,7 @@ def hold(
     mems: frozenset[int] | None = None,
     bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
     stay_bound: bool = False,
-    ours: Cpuset | None = None,
+    written_set: Cpuset | None = None,
     write: Writer = writes.write,
     huge_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
@@ -101,8 +101,8 @@ def hold(
         out, because the kernel refuses them on v1 and, in older releases, on v2 (EINVAL)
     :param bring_over_limit_bytes: leave memory alone if more than this is on other nodes
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of unbinding it again
-    :param ours: the set that an earlier call left. A group with exactly this set may be changed;
-        any other set that does not contain the requested one is a pin by others
+    :param written_set: the set that an earlier call left. A group with exactly this set may be
+        changed; any other set that does not contain the requested one is a pin by others
     :param huge_by_node: {node id: bytes} of the guest's huge pages, which its groups do not
         count; if None, where they are is not known, and any of them may have to move
     :param set_by_others: names of groups ('vcpu0') whose CPUs others have set; these groups are
@@ -114,7 +114,7 @@ def hold(
     """
     if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: an empty set was requested' % groups.target)
-    ours = ours or Cpuset(frozenset(), frozenset())
+    written_set = written_set or Cpuset(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a guest's start
 
@@ -122,7 +122,7 @@ def hold(
     cpusets = read_cpusets(groups)
     pinned = [
         name
-        for name in groups_set_by_others(groups, cpusets, cpus, ours.cpus)
+        for name in groups_set_by_others(groups, cpusets, cpus, written_set.cpus)
         if name not in set_by_others
     ]
     if pinned:
@@ -133,9 +133,9 @@ def hold(
                 format_cpulist(cpusets[os.path.join(groups.target, pinned[0])].cpus),
             )
         )
-    steps = _cpu_steps(groups, cpusets, cpus, ours.cpus, set_by_others)
+    steps = _cpu_steps(groups, cpusets, cpus, written_set.cpus, set_by_others)
     memory, elsewhere_bytes, memory_steps = _memory_steps(
-        groups, cpusets, mems, bring_over_limit_bytes, stay_bound, ours.mems, huge_by_node
+        groups, cpusets, mems, bring_over_limit_bytes, stay_bound, written_set.mems, huge_by_node
     )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
@@ -251,7 +251,7 @@ def _cpu_steps(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],
     cpus: frozenset[int],
-    ours: frozenset[int],
+    written_cpus: frozenset[int],
     set_by_others: Container[str],
 ) -> Steps:
     text = format_cpulist(cpus)
@@ -263,9 +263,14 @@ def _cpu_steps(
         for directory, sets in cpusets.items()
         if directory != groups.target
         and os.path.basename(directory) not in set_by_others
-        and (not sets.cpus or sets.cpus >= cpus or sets.cpus == ours or not sets.cpus <= cpus)
+        and (
+            not sets.cpus
+            or sets.cpus >= cpus
+            or sets.cpus == written_cpus
+            or not sets.cpus <= cpus
+        )
     ]
-    return steps + _handover_steps(groups, cpusets, (cpus, ours), 'cpus')
+    return steps + _handover_steps(groups, cpusets, (cpus, written_cpus), 'cpus')
 
 
 def _handover_steps(
@@ -317,7 +322,7 @@ def _memory_steps(
     mems: frozenset[int] | None,
     limit_bytes: int,
     stay_bound: bool,
-    ours: frozenset[int],
+    written_mems: frozenset[int],
     huge_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the steps for a guest's memory.
@@ -327,7 +332,7 @@ def _memory_steps(
     if mems is None:
         return NOT_REQUESTED, None, []
     if any(
-        sets.mems and not sets.mems >= mems and sets.mems != ours
+        sets.mems and not sets.mems >= mems and sets.mems != written_mems
         for directory, sets in cpusets.items()
         if groups.writes_target or directory != groups.target
     ):
@@ -339,7 +344,7 @@ def _memory_steps(
         raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound to other nodes is unbound first: a child cannot have nodes that its parent
     # lacks.
-    steps = [] if ours == mems else _unbinding_steps(groups, cpusets, ours)
+    steps = [] if written_mems == mems else _unbinding_steps(groups, cpusets, written_mems)
     main_file = file_of(groups.main, 'mems')
     planned_texts = dict(steps)
     final_text = (

@@ -120,7 +120,7 @@ def groups_set_by_others(
     groups: GuestGroups,
     cpusets: Mapping[str, Cpuset],
     cpus: frozenset[int],
-    ours: frozenset[int] = frozenset(),
+    written_cpus: frozenset[int] = frozenset(),
 ) -> list[str]:
     """Return the names of the thread groups whose CPUs others have set.
 
@@ -128,7 +128,7 @@ def groups_set_by_others(
     the thread, which a libvirt command leaves behind if it fails to pin the thread.
 
     :param cpusets: as returned by :func:`read_cpusets`
-    :param ours: the CPUs that an earlier call of :func:`cpuset.hold` may have left
+    :param written_cpus: the CPUs that an earlier call of :func:`cpuset.hold` may have left
     """
     return [
         os.path.basename(directory)
@@ -137,7 +137,7 @@ def groups_set_by_others(
         and not (
             cpuset.cpus <= cpus
             or cpuset.cpus >= cpus
-            or cpuset.cpus == ours
+            or cpuset.cpus == written_cpus
             or _has_no_effect(groups, directory, cpuset.cpus)
         )
     ]

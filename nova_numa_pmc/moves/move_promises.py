@@ -160,7 +160,7 @@ class MovePromises:
             groups,
             plan_part.mem_nodes,
             cpus,
-            ours=common_cpuset(groups),
+            written_set=common_cpuset(groups),
             root=self._root,
             limits=guest_mover.PageMoveLimits(
                 bytes_per_sec=max(1, rebalance_options.bytes_per_sec // memory_move_count),

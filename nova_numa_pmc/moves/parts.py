@@ -62,7 +62,7 @@ class CpuMove:
             self._changes = cpuset.hold(
                 self._groups,
                 self._cpus,
-                ours=common_cpuset(self._groups),
+                written_set=common_cpuset(self._groups),
                 write=self._kernel.write,
             ).changes
         self.progress = guest_mover.Progress(guest_mover.DONE)

@@ -106,7 +106,7 @@ class GuestMove:
         groups: cgroups.GuestGroups,
         mems: Collection[int],
         cpus: frozenset[int] | None = None,
-        ours: Cpuset | None = None,
+        written_set: Cpuset | None = None,
         limits: PageMoveLimits | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
@@ -116,9 +116,9 @@ class GuestMove:
 
         :param mems: ids of the nodes that the memory goes to; at least one
         :param cpus: CPUs to hold the guest to; None to leave its CPUs as they are
-        :param ours: the cpuset that the hook or an earlier move has written, and that may
-            therefore be changed. ``cpuset.mems`` is only written to unbind memory that ``ours``
-            binds, or to bring a small remainder where move_pages(2) is denied
+        :param written_set: the cpuset that the hook or an earlier move has written, and that may
+            therefore be changed. ``cpuset.mems`` is only written to unbind memory that
+            ``written_set`` binds, or to bring a small remainder where move_pages(2) is denied
         :param clock: function that returns monotonic time in seconds
         :raises GuestGone: the guest has ended
         :raises PageMoveError: no node was given, or one of them does not exist or has no memory
@@ -131,7 +131,7 @@ class GuestMove:
         self._kernel = kernel
         self._mems = tuple(mems)
         self._cpus = cpus
-        self._ours = ours or Cpuset(frozenset(), frozenset())
+        self._written_set = written_set or Cpuset(frozenset(), frozenset())
         self._limits = limits or PageMoveLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
@@ -201,12 +201,13 @@ class GuestMove:
     def _hold_cpus(self) -> None:
         if self._cpus:
             self.applied = cpuset.hold(
-                self._groups, self._cpus, ours=self._ours, write=self._kernel.write
+                self._groups, self._cpus, written_set=self._written_set, write=self._kernel.write
             )
-            self._ours = self._ours._replace(cpus=self._cpus)
-        if self._ours.mems:  # pages cannot be moved to a node that the guest is not bound to
-            cpuset.release_memory(self._groups, self._ours.mems, write=self._kernel.write)
-            self._ours = self._ours._replace(mems=frozenset())
+            self._written_set = self._written_set._replace(cpus=self._cpus)
+        # Pages cannot be moved to a node that the guest is not bound to.
+        if self._written_set.mems:
+            cpuset.release_memory(self._groups, self._written_set.mems, write=self._kernel.write)
+            self._written_set = self._written_set._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
@@ -309,7 +310,7 @@ class GuestMove:
         return (
             elsewhere_bytes is not None
             and elsewhere_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
-            and bool(self._ours.cpus)
+            and bool(self._written_set.cpus)
         )
 
     def _narrow(self) -> str:
@@ -317,9 +318,9 @@ class GuestMove:
         elsewhere_bytes = self._bytes_elsewhere() or 0
         held = cpuset.hold(
             self._groups,
-            self._ours.cpus,
+            self._written_set.cpus,
             frozenset(self._mems),
-            ours=self._ours,
+            written_set=self._written_set,
             huge_by_node={},
             write=self._kernel.write,
         )

@@ -33,7 +33,7 @@ def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (each.cpus for each in host.nodes if each.id == node)
-    cpuset.hold(groups, cpus, ours=common_cpuset(groups))
+    cpuset.hold(groups, cpus, written_set=common_cpuset(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         host_options.read(host_options.PATH),

@@ -46,7 +46,7 @@ def move(request):
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
-        ours=Cpuset(parse_cpulist(ours), frozenset()),
+        written_set=Cpuset(parse_cpulist(ours), frozenset()),
         limits=terms,
     )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20

@@ -79,7 +79,7 @@ class HoldTest(TreeTestCase):
                     groups,
                     NODE1,
                     write=self.logged(tree),
-                    ours=Cpuset(ours, frozenset()) if ours else None,
+                    written_set=Cpuset(ours, frozenset()) if ours else None,
                 )
                 self.assertEqual(
                     ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
@@ -224,7 +224,7 @@ class HoldTest(TreeTestCase):
                             groups,
                             cpus,
                             frozenset({node}),
-                            ours=ours,
+                            written_set=ours,
                             stay_bound=bound,
                             write=tree.write,
                         )
@@ -253,7 +253,11 @@ class HoldTest(TreeTestCase):
                 self.assertEqual(wide, self.mems(tree))
                 cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 cpuset.hold(
-                    groups, NODE0, frozenset({0}), write=tree.write, ours=Cpuset(NODE1, TO_NODE1)
+                    groups,
+                    NODE0,
+                    frozenset({0}),
+                    write=tree.write,
+                    written_set=Cpuset(NODE1, TO_NODE1),
                 )
                 self.assertEqual(wide, self.mems(tree))
 
@@ -279,7 +283,7 @@ class HoldTest(TreeTestCase):
                     NODE0,
                     frozenset({0}),
                     write=self.logged(tree),
-                    ours=Cpuset(NODE1, frozenset()),
+                    written_set=Cpuset(NODE1, frozenset()),
                 )
                 self.assertEqual('0-1', tree.held('mems'))
                 self.assertEqual(
@@ -326,7 +330,7 @@ class HoldTest(TreeTestCase):
                     NODE0,
                     frozenset({1}),
                     write=self.logged(tree),
-                    ours=Cpuset(NODE0, frozenset({0})),
+                    written_set=Cpuset(NODE0, frozenset({0})),
                 )
                 self.assertEqual(cpuset.NOT_REQUESTED, applied.memory)
 
@@ -354,7 +358,7 @@ class HoldTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.hold(groups, NODE1, ours=Cpuset(NODE0, frozenset()), write=self.logged(tree))
+        cpuset.hold(groups, NODE1, written_set=Cpuset(NODE0, frozenset()), write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
@@ -598,7 +602,7 @@ class FaultTest(TreeTestCase):
                 TO_NODE1,
                 stay_bound=True,
                 write=tree.write,
-                ours=Cpuset(frozenset(), frozenset({0})),
+                written_set=Cpuset(frozenset(), frozenset({0})),
             )
         self.assertEqual(before, tree.snapshot())
 

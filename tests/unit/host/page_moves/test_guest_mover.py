@@ -289,7 +289,7 @@ class MigrateTest(unittest.TestCase):
             if mover.progress.state == guest_mover.MOVING:
                 self.clock.sleep(mover.step().wait_s)
         del mover
-        end = self.run_to_end(self.mover(ours=Cpuset(CPUS, frozenset())))
+        end = self.run_to_end(self.mover(written_set=Cpuset(CPUS, frozenset())))
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
         # A pinned page may hold back its huge page, but nothing else.
         self.assertLessEqual(
@@ -305,9 +305,11 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_move_unbinds_a_bound_guest(self):
         self.guest([AWAY] * 40)
-        ours = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
-        cpuset.hold(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
-        mover = self.mover(ours=ours)
+        written_set = Cpuset(frozenset({2, 3}), frozenset({AWAY}))
+        cpuset.hold(
+            self.groups, written_set.cpus, written_set.mems, stay_bound=True, write=self.tree.write
+        )
+        mover = self.mover(written_set=written_set)
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
