@@ -216,7 +216,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
     return {
         'host': decision.host,
         'passes': decision.passes,
-        'why': decision.objection,
+        'why': decision.why_refused,
         'pressure': decision.pressure,
         'loss': decision.loss,
         'penalty': decision.penalty if decision.passes else None,
@@ -246,7 +246,7 @@ def to_lines(
             '%d.' % number,
             tables.printable(decision.host),
             tables.number(decision.share, 3),
-            decision.objection or 'passes',
+            decision.why_refused or 'passes',
             host_estimate.describe(decision.estimate),
         )
         for number, decision in enumerate(decisions, 1)

@@ -11,7 +11,7 @@ from nova.scheduler import filters, utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import host_estimate, objections, request
+from nova_numa_pmc.scheduler import host_estimate, refusals, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,7 +80,7 @@ class _RequestFilter:
             LOG.debug('Every host passes: %s', self.why_all_pass)
         for problem in self.guest_request.flavor_specs.problems:
             _warn_once(LOG.warning, 'Ignoring an extra spec: %s', problem)
-        self.filter_options = objections.filter_options(self.guest_request, CONF.numa_pmc)
+        self.filter_options = refusals.filter_options(self.guest_request, CONF.numa_pmc)
         self.estimate_options = host_estimate.estimate_options(CONF.numa_pmc)
         self.now_s = time.time()
 
@@ -91,13 +91,13 @@ class _RequestFilter:
         estimate = host_estimate.estimate(
             host_state, self.guest_request, self.estimate_options, self.now_s
         )
-        objection = objections.objection(estimate, self.filter_options)
-        if objection:
+        why_refused = refusals.why_refused(estimate, self.filter_options)
+        if why_refused:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
-                objection,
+                why_refused,
                 host_estimate.describe(estimate),
             )
-        return not objection
+        return not why_refused

@@ -17,7 +17,7 @@ from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import comparison, host_estimate, objections, penalty, request
+from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, refusals, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ class HostDecision(Record):
     """Decision of the filter and the weigher about one host.
 
     :param host: the host's name
-    :param objection: why the filter refuses the host; empty if it passes
+    :param why_refused: why the filter refuses the host; empty if it passes
     :param pressure: the highest utilisation of the nodes that the guest would use; None if it is
         unknown, if the host is refused, or if guests may use none of its CPUs
     :param loss: what guests would lose there because of the new one, as a share of the CPU time
@@ -104,7 +104,7 @@ class HostDecision(Record):
 
     host: str
     estimate: host_estimate.HostEstimate
-    objection: str
+    why_refused: str
     pressure: float | None = None
     loss: float | None = None
     penalty: float = 0.0
@@ -113,7 +113,7 @@ class HostDecision(Record):
     @property
     def passes(self) -> bool:
         """Return whether the host passes the filter."""
-        return not self.objection
+        return not self.why_refused
 
 
 def read(text: str) -> tuple[list[SavedHost], float]:
@@ -191,12 +191,12 @@ def decide(
     :param conf: {option: value} of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     """
-    filter_options = objections.filter_options(guest_request, conf)
+    filter_options = refusals.filter_options(guest_request, conf)
     estimates = host_estimate.estimates(hosts, guest_request, conf, now_s)
     all_pass = guest_request.why_neutral or guest_request.pinned
     decisions = [
         HostDecision(
-            host.host, estimate, '' if all_pass else objections.objection(estimate, filter_options)
+            host.host, estimate, '' if all_pass else refusals.why_refused(estimate, filter_options)
         )
         for host, estimate in zip(hosts, estimates)
     ]

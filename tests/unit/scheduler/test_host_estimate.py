@@ -12,8 +12,8 @@ from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.scheduler import (
     comparison,
     host_estimate as subject,
-    objections,
     penalty,
+    refusals,
     request as requests,
 )
 from tests.fixtures.losses import cpu_loss
@@ -373,7 +373,7 @@ class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
         rng, guest_request = random.Random(4), requests.read(spec())
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
-        options = objections.FilterOptions(False, 1.0, False)
+        options = refusals.FilterOptions(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
         calm = [cpu_loss((2.0, 3.0), 0, 1.0, 10), cpu_loss((9.0, 8.0), 1, 1.0, 10)] * 5
         for at in range(MUTATIONS):
@@ -389,5 +389,5 @@ class FuzzTest(unittest.TestCase):
                 self.assertAlmostEqual(expected, one, delta=BANDWIDTH_LOSS, msg=at)
             if estimates[0].outcome is None:
                 unknown += 1
-                self.assertEqual('', objections.objection(estimates[0], options))
+                self.assertEqual('', refusals.why_refused(estimates[0], options))
         self.assertGreater(unknown, MUTATIONS / 3)

@@ -61,7 +61,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['half', 'full'], order(judge(hosts)))
         decisions = judge(hosts, max_pressure=1.0)
         self.assertEqual(['half'], order(decisions))
-        self.assertIn('above max_pressure 1', decisions[1].objection)
+        self.assertIn('above max_pressure 1', decisions[1].why_refused)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 

@@ -50,7 +50,7 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
     )
 
 
-def objection(estimate: HostEstimate, options: FilterOptions) -> str:
+def why_refused(estimate: HostEstimate, options: FilterOptions) -> str:
     """Return why a host is refused; empty if it passes.
 
     A host whose pressure is unknown passes unless ``refuse_unknown`` is set.

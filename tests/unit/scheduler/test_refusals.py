@@ -2,17 +2,17 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.scheduler import host_estimate, objections as subject, request as requests
+from nova_numa_pmc.scheduler import host_estimate, refusals as subject, request as requests
 from tests.fixtures.nova_like import host, spec
 
 NOW_S = 1700000000
 
 
-class ObjectionTest(unittest.TestCase):
-    def objection(self, host_state, request=None, **conf):
+class RefusalTest(unittest.TestCase):
+    def why_refused(self, host_state, request=None, **conf):
         conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
         guest_request = requests.read(request or spec())
-        return subject.objection(
+        return subject.why_refused(
             host_estimate.estimate(
                 host_state, guest_request, host_estimate.EstimateOptions(), NOW_S
             ),
@@ -20,37 +20,37 @@ class ObjectionTest(unittest.TestCase):
         )
 
     def test_max_pressure_is_for_the_nodes_that_the_guest_would_use(self):
-        self.assertEqual('', self.objection(host(5.0, 0.85)))
-        self.assertIn('above max_pressure 1', self.objection(host(5.0, 0.95)))
-        self.assertEqual('', self.objection(host(5.0, 0.95), max_pressure=0.0))
+        self.assertEqual('', self.why_refused(host(5.0, 0.85)))
+        self.assertIn('above max_pressure 1', self.why_refused(host(5.0, 0.95)))
+        self.assertEqual('', self.why_refused(host(5.0, 0.95), max_pressure=0.0))
 
     def test_a_flavor_has_its_own_max_pressure(self):
         self.assertIn(
             'above max_pressure 0.5',
-            self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5')),
+            self.why_refused(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5')),
         )
 
     def test_max_pressure_does_not_apply_to_a_guest_that_leaves_its_host(self):
         for ignored, refused in (None, True), ([], True), (['home'], False):
             for request in (spec(), spec(numa_pmc__max_pressure='0.5')):
                 request.ignore_hosts = ignored
-                self.assertEqual(refused, bool(self.objection(host(0.95, 0.95), request)))
+                self.assertEqual(refused, bool(self.why_refused(host(0.95, 0.95), request)))
 
     def test_one_node_only_if_asked(self):
         large = spec(vcpus=20)
-        self.assertEqual('', self.objection(host(0, 0), large, max_pressure=0))
-        self.assertIn('one node', self.objection(host(0, 0), large, require_one_node=True))
+        self.assertEqual('', self.why_refused(host(0, 0), large, max_pressure=0))
+        self.assertIn('one node', self.why_refused(host(0, 0), large, require_one_node=True))
         self.assertIn(
-            'one node', self.objection(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
+            'one node', self.why_refused(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
         )
 
     def test_the_unknown_passes_unless_told_otherwise(self):
         blank = host(0.5, 0.5)
         blank.metrics = []
-        self.assertEqual('', self.objection(blank))
-        self.assertIn('unknown', self.objection(blank, refuse_unknown=True))
+        self.assertEqual('', self.why_refused(blank))
+        self.assertIn('unknown', self.why_refused(blank, refuse_unknown=True))
 
     def test_a_guess_is_no_reason(self):
         # 400 vCPUs are promised on 20 cores, but their demand was never measured.
         nodes = tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, 40, 200) for at in range(2))
-        self.assertEqual('', self.objection(host(nodes=nodes)))
+        self.assertEqual('', self.why_refused(host(nodes=nodes)))
