@@ -99,8 +99,8 @@ def read_memory_by_node(
     if guest.page_bytes:
         from nova_numa_pmc.host.page_moves import hugetlb  # few guests have such pages
 
-        huge_by_node = hugetlb.bytes_by_node(groups.pid, root) or None
-    by_node = dict(cgroups.memory_by_node(groups) or {})
+        huge_by_node = hugetlb.read_bytes_by_node(groups.pid, root) or None
+    by_node = dict(cgroups.read_memory_by_node(groups) or {})
     for node, size in (huge_by_node or {}).items():
         by_node[node] = by_node.get(node, 0) + size
     return by_node, huge_by_node

@@ -377,7 +377,7 @@ def _evidence(
     cpus: frozenset[int], avoids_floating_pool: bool, options: HostOptions, root: str
 ) -> pool_loads.PlacementEvidence:
     """Return the evidence for the CPUs that a guest may use."""
-    return pool_loads.evidence(
+    return pool_loads.read_evidence(
         options.state_path(root),
         files.read_boot_id(root),
         files.boottime_ns(),

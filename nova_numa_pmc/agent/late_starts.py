@@ -185,7 +185,7 @@ class LateStarts:
         ):
             return 0
         try:
-            by_node = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
+            by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, self._root)) or {}
         except CpusetError:
             return 0
         return cgroups.notable_bytes_elsewhere(by_node, promise.mem_nodes, _NEGLIGIBLE_BYTES)

@@ -271,7 +271,7 @@ class Reassertion:
         elif covered is not None and not mems <= covered:
             why = 'more memory is promised there than fits'
         else:
-            why = room.take(promise, cgroups.memory_by_node(groups) or {})
+            why = room.take(promise, cgroups.read_memory_by_node(groups) or {})
         if not why:
             if not only_unbind and any(own.mems != mems for own in own_sets(groups)):
                 applied = cpuset.hold(

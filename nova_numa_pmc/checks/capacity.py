@@ -124,7 +124,7 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
     if not text:
         return
     try:
-        shared = domain_values.cpuset('cpu_shared_set', [text])
+        shared = domain_values.parse_cpuset('cpu_shared_set', [text])
         nodes = [node for node in topology.read(root).nodes if node.online_cpus]
     except DomainError as error:
         yield Finding(

@@ -145,7 +145,7 @@ def check_counting(root: str) -> Iterator[Finding]:
     such a value, Debian's and Ubuntu's kernels require CAP_SYS_ADMIN even of a process that has
     CAP_PERFMON.
     """
-    level, agent = perf_event.paranoid(root), processes.find(root, processes.AGENT)
+    level, agent = perf_event.read_paranoid(root), processes.find(root, processes.AGENT)
     if agent is None or level is None or level <= 2:
         return
     if files.has_capability(root, str(agent.pid), _SYS_ADMIN) is False:

@@ -154,7 +154,7 @@ class CommandContext:
                 if name in (override.name, override.uuid):
                     return override.uuid, override.name
             try:
-                return domain_values.uuid(name), overrides.UNNAMED
+                return domain_values.parse_uuid(name), overrides.UNNAMED
             except DomainError:
                 pass
             raise

@@ -139,15 +139,15 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
 
     :raises StateError: the file of overrides cannot be read
     """
-    agent, published = _agent(command)
-    guests, problems = _guests(command, observed)
+    agent, published = _read_agent(command)
+    guests, problems = _read_guests(command, observed)
     running = {guest.uuid for guest in observed.guests}
     pool = observed.pool
     if published and published.pool_source and pool.source == pools.AGENT:
         pool = pool._replace(source=published.pool_source)
     return HostStatus(
         agent,
-        _nodes(command, observed, published if agent.fresh else None),
+        _read_nodes(command, observed, published if agent.fresh else None),
         guests,
         tuple(
             override
@@ -162,7 +162,7 @@ def read(command: context.CommandContext, observed: context.ObservedHost) -> Hos
     )
 
 
-def _agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
+def _read_agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | None]:
     """Read the state of the agent.
 
     :returns: (the agent's status, its last publication or None if that cannot be read)
@@ -187,7 +187,7 @@ def _agent(command: context.CommandContext) -> tuple[AgentStatus, Publication | 
     ), published
 
 
-def _nodes(
+def _read_nodes(
     command: context.CommandContext,
     observed: context.ObservedHost,
     publication: Publication | None,
@@ -253,7 +253,7 @@ def _loads_of_publication(publication: Publication | None) -> dict[int, dict[str
     return loads
 
 
-def _guests(
+def _read_guests(
     command: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the status of each running guest, sorted by name, problems)."""
@@ -304,7 +304,7 @@ def _guest_status(
     try:
         groups = cgroups.find(guest.pid, command.root)
         held_nodes = context.held_nodes(groups, observed.host)
-        by_node = cgroups.memory_by_node(groups)
+        by_node = cgroups.read_memory_by_node(groups)
         if guest.page_bytes:
             by_node = hugetlb.add_huge_pages(by_node or {}, guest.pid, command.root)
         pinned = pinned_threads.find(guest, promise, observed.host, command.root)

@@ -160,7 +160,7 @@ def _find_machine(
     return pid, version, hierarchies, mounts, _locate(hierarchies[key], key, mounts, root)
 
 
-def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
+def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
     """Read how much anonymous and shared memory a guest has on each node.
 
     Source: ``memory.numa_stat``, which is in bytes on v2 and in pages on v1, where shared pages
@@ -172,11 +172,11 @@ def memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
     """
     if groups.memory is None:
         return None
-    return group_memory_by_node(groups.version, groups.memory)
+    return read_group_memory_by_node(groups.version, groups.memory)
 
 
-def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
-    """Return :func:`memory_by_node` of a group that :func:`find_memory_group` found."""
+def read_group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
+    """Return :func:`read_memory_by_node` of a group that :func:`find_memory_group` found."""
     names, unit_bytes = (
         (('anon', 'shmem'), 1)
         if version == 2
@@ -217,7 +217,7 @@ def notable_bytes_elsewhere(
     return elsewhere_bytes if elsewhere_bytes > limit_bytes else 0
 
 
-def resident_bytes(groups: GuestGroups, *names: str) -> int | None:
+def read_resident_bytes(groups: GuestGroups, *names: str) -> int | None:
     """Return the sum of the fields ``names`` of /proc/PID/status ('VmRSS', 'HugetlbPages').
 
     :returns: bytes, or None if a field is missing or cannot be read

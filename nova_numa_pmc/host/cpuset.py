@@ -23,7 +23,7 @@ import os
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
-from nova_numa_pmc.host.cgroups import bytes_elsewhere, memory_by_node, resident_bytes
+from nova_numa_pmc.host.cgroups import bytes_elsewhere, read_memory_by_node, read_resident_bytes
 from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import (
     Cpuset,
@@ -423,16 +423,16 @@ def _guest_bytes_elsewhere(
 
     :param exactly: count only those that are known to be off ``mems``
     """
-    by_node = memory_by_node(groups)
+    by_node = read_memory_by_node(groups)
     if by_node is None:
-        return None if exactly else resident_bytes(groups, 'VmRSS', 'HugetlbPages')
+        return None if exactly else read_resident_bytes(groups, 'VmRSS', 'HugetlbPages')
     elsewhere_bytes = bytes_elsewhere(by_node, mems)
     if exactly:
         return elsewhere_bytes
     if huge_by_node is not None:
         return elsewhere_bytes + bytes_elsewhere(huge_by_node, mems)
     # The groups do not report on which nodes huge pages are: any of them may have to move.
-    return elsewhere_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
+    return elsewhere_bytes + (read_resident_bytes(groups, 'HugetlbPages') or 0)
 
 
 def _unbound_text(groups: GuestGroups, cpusets: Mapping[str, Cpuset]) -> str:

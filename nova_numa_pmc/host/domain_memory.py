@@ -60,12 +60,12 @@ def ram_sizes_bytes(elements: Elements) -> tuple[int, int | None]:
 
 def _size_bytes(elements: Elements, path: str) -> int:
     element = elements[path][0]
-    return values.size_bytes(path, element.text, element.attributes.get('unit'))
+    return values.parse_size_bytes(path, element.text, element.attributes.get('unit'))
 
 
 def _not_ram_bytes(elements: Elements) -> int:
     return sum(
-        values.size_bytes(model, element.text, element.attributes.get('unit'))
+        values.parse_size_bytes(model, element.text, element.attributes.get('unit'))
         for model in _NOT_RAM
         for element in elements.get('%s/%s' % (MEMORY_SIZES, model), ())
     )
@@ -83,7 +83,7 @@ def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
     if not pages:
         return default_huge_page_bytes
     largest_bytes = max(
-        values.size_bytes(
+        values.parse_size_bytes(
             'hugepages', element.attributes.get('size', ''), element.attributes.get('unit')
         )
         for element in pages

@@ -33,7 +33,7 @@ _NOT_IN_NAMES = frozenset(
 )
 
 
-def uuid(text: str) -> str:
+def parse_uuid(text: str) -> str:
     """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
     digits = text.strip().lower().replace('-', '')
     if len(digits) != 32 or not set(digits) <= HEX_DIGITS or digits == '0' * 32:
@@ -41,7 +41,7 @@ def uuid(text: str) -> str:
     return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def name(text: str) -> str:
+def parse_name(text: str) -> str:
     """Return a name if libvirt accepts it and it has no control characters.
 
     libvirt refuses '/' and line feeds. Spaces of all scripts, and characters that this version of
@@ -70,7 +70,7 @@ def parse_integer(what: str, digits: str, minimum: int, maximum: int) -> int:
     return int(digits)
 
 
-def size_bytes(what: str, digits: str, unit: str | None) -> int:
+def parse_size_bytes(what: str, digits: str, unit: str | None) -> int:
     """Convert a scaled integer to bytes as virScaleInteger does; without a unit, it is in KiB."""
     value = parse_integer(what, digits, 1, MEMORY_MAX_BYTES)
     unit = unit or 'KiB'
@@ -87,7 +87,7 @@ def size_bytes(what: str, digits: str, unit: str | None) -> int:
     return value * scale
 
 
-def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
+def parse_cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
     """Return the union of sets in libvirt's syntax, such as '0-3,8' or '0-3,^2'.
 
     An exclusion applies to the items before it in its own text (virBitmapParse).
@@ -120,7 +120,7 @@ def _cpu_range(what: str, item: str) -> tuple[range, bool]:
     return range(low, high + 1), excluded
 
 
-def pci_address(attributes: Mapping[str, str]) -> str:
+def parse_pci_address(attributes: Mapping[str, str]) -> str:
     """Return an address like '0000:3b:00.1' from the attributes of libvirt's ``<address>``."""
     parts = []
     for name, maximum in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
@@ -132,7 +132,7 @@ def pci_address(attributes: Mapping[str, str]) -> str:
     return '%04x:%02x:%02x.%x' % tuple(parts)
 
 
-def label(what: str, text: str) -> str:
+def parse_label(what: str, text: str) -> str:
     """Return a text if :func:`is_label` accepts it; such texts go into logs and our own files."""
     if not is_label(text):
         raise DomainError(

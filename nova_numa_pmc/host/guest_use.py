@@ -194,7 +194,7 @@ class GuestUseReader:
         try:
             if run_id not in self._groups:
                 self._groups[run_id] = cgroups.find_memory_group(guest.pid, self._root)
-            by_node = cgroups.group_memory_by_node(*self._groups[run_id])
+            by_node = cgroups.read_group_memory_by_node(*self._groups[run_id])
         except CpusetError:
             by_node = None
         if by_node is None:

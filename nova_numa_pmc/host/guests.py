@@ -228,8 +228,8 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
         return guest
     # numad's advice at this start; the domain's XML only has placement='auto'.
     advice = elements['numad'][0].attributes
-    nodes = values.cpuset('numad nodeset', [advice.get('nodeset', '')])
-    cpus = values.cpuset('numad cpuset', [advice.get('cpuset', '')])
+    nodes = values.parse_cpuset('numad nodeset', [advice.get('nodeset', '')])
+    cpus = values.parse_cpuset('numad cpuset', [advice.get('cpuset', '')])
     return guest._replace(
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
@@ -269,8 +269,8 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
     memory_bytes, plugged_bytes = domain_memory.ram_sizes_bytes(elements)
     specs = _extra_specs(elements)
     return model.Guest(
-        uuid=values.uuid(_text(elements, 'uuid')),
-        name=values.name(_text(elements, 'name')),
+        uuid=values.parse_uuid(_text(elements, 'uuid')),
+        name=values.parse_name(_text(elements, 'name')),
         vcpus=vcpus,
         memory_bytes=memory_bytes,
         vcpus_max=vcpus_max,
@@ -313,12 +313,14 @@ def _vcpus(elements: Elements) -> tuple[int, int | None, frozenset[int] | None]:
         'vcpu current', element.attributes.get('current', element.text), 1, maximum
     )
     # For libvirt an empty set is the same as none.
-    allowed = values.cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
+    allowed = values.parse_cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
     return current, maximum if maximum != current else None, allowed
 
 
 def _pinned_cpus(elements: Elements) -> frozenset[int] | None:
-    return values.cpuset('vcpupin', attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
+    return (
+        values.parse_cpuset('vcpupin', attributes(elements, 'cputune/vcpupin', 'cpuset')) or None
+    )
 
 
 def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
@@ -326,7 +328,7 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
     pins, listed_count = [], 0
     for path, kind, number in _PINS:
         for element in elements.get(path, ()):
-            cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
+            cpus = values.parse_cpuset(path, [element.attributes.get('cpuset', '')])
             name = kind
             if number is not None:
                 text = element.attributes.get(number, '')
@@ -340,13 +342,13 @@ def _pins(elements: Elements) -> tuple[tuple[str, frozenset[int]], ...]:
 
 
 def _mem_nodes(elements: Elements) -> tuple[int, ...]:
-    nodes = values.cpuset(
+    nodes = values.parse_cpuset(
         'numatune',
         attributes(elements, 'numatune/memory', 'nodeset')
         + attributes(elements, 'numatune/memnode', 'nodeset'),
     )
     masks = [element.text for element in elements.get('devices/memory/source/nodemask', ())]
-    return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
+    return tuple(sorted(nodes | values.parse_cpuset('nodemask', masks)))
 
 
 def _is_strict(elements: Elements) -> bool:
@@ -388,7 +390,7 @@ def _pci_devices(elements: Elements) -> tuple[str, ...]:
             attributes = element.attributes
             # Addresses of USB, SCSI and mediated devices do not have these attributes.
             if 'slot' in attributes and 'function' in attributes:
-                addresses.add(values.pci_address(attributes))
+                addresses.add(values.parse_pci_address(attributes))
     return tuple(sorted(addresses))
 
 
@@ -411,13 +413,13 @@ def _iothreads(elements: Elements) -> int:
 
 def _flavor(elements: Elements) -> str | None:
     names = attributes(elements, 'metadata/instance/flavor', 'name')
-    return values.label('flavor', names[0]) if names else None
+    return values.parse_label('flavor', names[0]) if names else None
 
 
 def _extra_specs(elements: Elements) -> dict[str, str]:
     specs: dict[str, str] = {}
     for element in elements.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
-        key = values.label('extra spec', element.attributes.get('name', ''))
+        key = values.parse_label('extra spec', element.attributes.get('name', ''))
         if key in specs:
             raise DomainError('the extra spec %a occurs twice' % key)
         specs[key] = element.text.strip()

@@ -93,7 +93,7 @@ def parse(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
     for name in ('cpu_shared_set', 'cpu_dedicated_set'):
         try:
             text = conf.get(name, 'compute')
-            sets.append(domain_values.cpuset(name, [text]) if text else None)
+            sets.append(domain_values.parse_cpuset(name, [text]) if text else None)
         except DomainError as error:
             problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.first_file, error))
             sets.append(None)

@@ -274,8 +274,8 @@ def decode(line: bytes) -> HistoryEntry:
 
 def _part(data: dict[str, Any]) -> HistoryPart:
     return HistoryPart(
-        domain_values.uuid(_text(data['uuid'])),
-        domain_values.name(checked.of_type(str, data['name'])),
+        domain_values.parse_uuid(_text(data['uuid'])),
+        domain_values.parse_name(checked.of_type(str, data['name'])),
         _whole(data['since_ns']),
         _place(data['before']),
         _place(data['after']),

@@ -72,7 +72,7 @@ def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
 def _override(uuid: str, kind: str, name: str) -> Override:
     if kind not in (PIN, IGNORE):
         raise DomainError('%.40r is neither %s nor %s' % (kind, PIN, IGNORE))
-    return Override(domain_values.uuid(uuid), kind, domain_values.name(name))
+    return Override(domain_values.parse_uuid(uuid), kind, domain_values.parse_name(name))
 
 
 def with_overrides(

@@ -89,7 +89,7 @@ class PlacementEvidence(Record):
     history: model.DemandHistory = model.DemandHistory()
 
 
-def evidence(
+def read_evidence(
     directory: str,
     boot_id: str,
     now_ns: int,

@@ -155,8 +155,8 @@ def plan(host: model.Topology, withheld: _Withheld, root: str = '/') -> tuple[No
         if not node.memory_bytes or node.id in withheld_ids or reader is None:
             continue
         cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
-        cache_bytes = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
-        all_caches_bytes = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
+        cache_bytes = (caches.read_last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
+        all_caches_bytes = caches.read_total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
         plans.append(
             NodePlan(
                 node.id,

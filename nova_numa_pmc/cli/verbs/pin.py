@@ -117,7 +117,7 @@ def _is_elsewhere(command: context.CommandContext, guest: model.Guest, node_id: 
     That happens if a move was ended early, or if memory spilled.
     """
     try:
-        bytes_by_node = cgroups.memory_by_node(cgroups.find(guest.pid, command.root)) or {}
+        bytes_by_node = cgroups.read_memory_by_node(cgroups.find(guest.pid, command.root)) or {}
     except CpusetError:
         return False
     return cgroups.notable_bytes_elsewhere(bytes_by_node, (node_id,), _NEGLIGIBLE_BYTES) > 0

@@ -20,7 +20,7 @@ _CACHES = CPUS + '/cpu%d/cache'
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
 
-def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
+def read_last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
     """Return the size of a CPU's last-level cache and the CPUs that share it.
 
     :returns: (bytes, CPUs), or None if it is not reported
@@ -51,12 +51,12 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
         return None
 
 
-def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
+def read_total_bytes(cpus: Iterable[int], root: str = '/') -> int:
     """Return the total size of the distinct last-level caches of some CPUs.
 
     :returns: 0 if none is reported
     """
     size_by_cpus = {
-        shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
+        shared: size for size, shared in filter(None, (read_last_level(cpu, root) for cpu in cpus))
     }
     return sum(size_by_cpus.values())

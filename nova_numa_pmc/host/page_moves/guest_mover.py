@@ -219,7 +219,7 @@ class GuestMove:
             self._report(self.progress._replace(left_bytes=self._bytes_elsewhere(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
-            self._present = cgroups.memory_by_node(self._groups) or {}
+            self._present = cgroups.read_memory_by_node(self._groups) or {}
             self._wanted = page_choice.shares(self._mems, (), sum(self._present.values()))
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
@@ -340,7 +340,7 @@ class GuestMove:
             )
 
     def _bytes_elsewhere(self) -> int | None:
-        bytes_by_node = cgroups.memory_by_node(self._groups)
+        bytes_by_node = cgroups.read_memory_by_node(self._groups)
         return (
             None if bytes_by_node is None else cgroups.bytes_elsewhere(bytes_by_node, self._mems)
         )

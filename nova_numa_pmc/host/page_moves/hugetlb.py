@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
+def read_bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     """Return the bytes of a process's huge pages on each node, from ``/proc/PID/numa_maps``.
 
     ``memory.numa_stat`` does not include huge pages from a pool, and libvirt's control groups have
@@ -50,11 +50,11 @@ def add_huge_pages(
 ) -> dict[int, int] | None:
     """Return all memory of a guest that is backed by huge pages from a pool, with these pages.
 
-    :param by_node: the rest of its memory, as read by :func:`cgroups.memory_by_node`
+    :param by_node: the rest of its memory, as read by :func:`cgroups.read_memory_by_node`
     :returns: {node id: bytes}; None if its huge pages are unknown, since the rest is then QEMU's
         own memory and not the guest's
     """
-    huge_bytes = bytes_by_node(pid, root)
+    huge_bytes = read_bytes_by_node(pid, root)
     if not huge_bytes:
         return None
     return {

@@ -89,7 +89,7 @@ def find_row(cpuid: str) -> event_table.Row | None:
     return None
 
 
-def mediated_vpmu(root: str = '/') -> bool:
+def has_mediated_vpmu(root: str = '/') -> bool:
     """Return whether KVM hands the core counters to its guests (Linux 7.0, off by default).
 
     If it does, an open event that counts guest mode makes the first vCPU of the
@@ -145,7 +145,7 @@ def select(
         selected.extend(events)
         if not events:
             missing.append((role, reason))
-    if for_this_host and mediated_vpmu(root):
+    if for_this_host and has_mediated_vpmu(root):
         selected, missing = _without_core(selected, missing)
     return Selection(model, row, tuple(selected), tuple(missing))
 

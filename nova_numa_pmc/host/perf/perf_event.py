@@ -150,7 +150,7 @@ def _open_cgroup(path: str, target: Target) -> int:
     return fd
 
 
-def paranoid(root: str = '/') -> int | None:
+def read_paranoid(root: str = '/') -> int | None:
     """Return kernel.perf_event_paranoid; None if this kernel has no perf events."""
     try:
         with open(os.path.join(root, PARANOID), encoding='ascii') as file:
@@ -172,7 +172,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
             '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
             'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
             '-1, and in a container allow perf_event_open in its seccomp profile'
-            % (text, paranoid())
+            % (text, read_paranoid())
         )
     if number == errno.ENOSYS:
         return exceptions.CounterUnsupported(text + '; this kernel has no perf events')

@@ -77,7 +77,7 @@ def refuse_mediated(root: str) -> None:
 
     :raises SourceUnavailable: the mediated vPMU is enabled
     """
-    if events.mediated_vpmu(root):
+    if events.has_mediated_vpmu(root):
         raise SourceUnavailable(events.WHY_MEDIATED % 'cores')
 
 

@@ -189,13 +189,15 @@ class MemoryTest(GroupsTestCase):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree = self.tree(version, bytes_by_node={0: 8192, 1: 4096, 5: 0})
-                self.assertEqual({0: 8192, 1: 4096, 5: 0}, cgroups.memory_by_node(self.find(tree)))
+                self.assertEqual(
+                    {0: 8192, 1: 4096, 5: 0}, cgroups.read_memory_by_node(self.find(tree))
+                )
 
     def test_shared_pages_count_as_memory_and_the_cache_does_not(self):
         tree = self.tree(2, bytes_by_node={})
         path = os.path.join(tree.memory, 'memory.numa_stat')
         tree.put(path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n')
-        self.assertEqual({0: 11, 1: 22}, cgroups.memory_by_node(self.find(tree)))
+        self.assertEqual({0: 11, 1: 22}, cgroups.read_memory_by_node(self.find(tree)))
 
     def test_locked_pages_count_on_v1(self):
         tree = self.tree(1, bytes_by_node={})
@@ -204,18 +206,18 @@ class MemoryTest(GroupsTestCase):
             os.path.join(tree.memory, 'memory.numa_stat'),
             'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n',
         )
-        self.assertEqual({0: page, 1: 6 * page}, cgroups.memory_by_node(self.find(tree)))
+        self.assertEqual({0: page, 1: 6 * page}, cgroups.read_memory_by_node(self.find(tree)))
 
     def test_missing_or_malformed_memory_by_node_is_none(self):
         tree = self.tree(2)
-        self.assertIsNone(cgroups.memory_by_node(self.find(tree)))
+        self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
         for text in ('', 'anon\n', 'anon N0=x\n', 'anon Nx=1\n', 'anon =\n', '\n\n'):
             with self.subTest(text=text):
                 tree.put(os.path.join(tree.memory, 'memory.numa_stat'), text)
-                self.assertIsNone(cgroups.memory_by_node(self.find(tree)))
+                self.assertIsNone(cgroups.read_memory_by_node(self.find(tree)))
         groups = self.find(tree)
         shutil.rmtree(tree.scope)
-        self.assertIsNone(cgroups.memory_by_node(groups))
+        self.assertIsNone(cgroups.read_memory_by_node(groups))
 
     def test_bytes_elsewhere_count_above_what_is_negligible(self):
         for by_node, negligible_bytes, expected in (
@@ -233,12 +235,12 @@ class MemoryTest(GroupsTestCase):
     def test_resident_bytes_are_summed_or_unknown(self):
         tree = self.tree(2)
         groups = self.find(tree)
-        self.assertEqual(1 << 20, cgroups.resident_bytes(groups, 'VmRSS', 'HugetlbPages'))
-        self.assertIsNone(cgroups.resident_bytes(groups, 'VmSwap'))
+        self.assertEqual(1 << 20, cgroups.read_resident_bytes(groups, 'VmRSS', 'HugetlbPages'))
+        self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmSwap'))
         for text in ('', 'VmRSS:\n', 'VmRSS: x kB\n', 'no colon\n'):
             with self.subTest(text=text):
                 tree.put('proc/%d/status' % tree.pid, text)
-                self.assertIsNone(cgroups.resident_bytes(groups, 'VmRSS'))
+                self.assertIsNone(cgroups.read_resident_bytes(groups, 'VmRSS'))
 
 
 class ReadTextTest(GroupsTestCase):

@@ -83,12 +83,12 @@ class TestCaches(unittest.TestCase):
         for cpu, shared in ((0, '0-1'), (1, '0-1'), (2, '2')):
             self.cache(cpu, 0, '1', '32K', str(cpu))
             self.cache(cpu, 3, '3', '16384K', shared)
-        self.assertEqual((16 * MIB, frozenset((0, 1))), caches.last_level(1, self.root))
-        self.assertEqual(32 * MIB, caches.total_bytes((0, 1, 2), self.root))
+        self.assertEqual((16 * MIB, frozenset((0, 1))), caches.read_last_level(1, self.root))
+        self.assertEqual(32 * MIB, caches.read_total_bytes((0, 1, 2), self.root))
 
     def test_a_missing_or_malformed_cache_is_unknown(self):
-        self.assertIsNone(caches.last_level(0, self.root))
-        self.assertEqual(0, caches.total_bytes((0, 1), self.root))
+        self.assertIsNone(caches.read_last_level(0, self.root))
+        self.assertEqual(0, caches.read_total_bytes((0, 1), self.root))
         for cpu, values in enumerate(
             (
                 ('3', 'big', '0'),
@@ -99,9 +99,9 @@ class TestCaches(unittest.TestCase):
             )
         ):
             self.cache(cpu, 3, *values)
-            self.assertIsNone(caches.last_level(cpu, self.root))
+            self.assertIsNone(caches.read_last_level(cpu, self.root))
 
     def test_the_last_level_cache_of_this_machine_has_its_cpu(self):
-        found = caches.last_level(CPU)
+        found = caches.read_last_level(CPU)
         if found is not None:
             self.assertIn(CPU, found[1])

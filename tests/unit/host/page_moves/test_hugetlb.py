@@ -18,7 +18,7 @@ class HugetlbTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             if text is not None:
                 sysfs.write(root, 'proc/7/numa_maps', text)
-            return hugetlb.bytes_by_node(7, root)
+            return hugetlb.read_bytes_by_node(7, root)
 
     def test_bytes_of_pool_pages_are_counted_by_node(self):
         self.assertEqual({0: 4 << 20, 1: (8 << 20) + (1 << 30)}, self.read(MAPS))
@@ -26,7 +26,7 @@ class HugetlbTest(unittest.TestCase):
     def test_without_huge_pages_there_are_no_bytes(self):
         self.assertEqual({}, self.read(MAPS.splitlines()[0]))
         self.assertEqual({}, self.read(None))
-        self.assertEqual({}, hugetlb.bytes_by_node(None))
+        self.assertEqual({}, hugetlb.read_bytes_by_node(None))
 
     def test_malformed_lines_are_left_out(self):
         self.assertEqual({}, self.read('7f00 default huge N0=2'))

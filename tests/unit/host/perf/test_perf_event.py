@@ -244,7 +244,7 @@ class TestRefusals(Counting):
         self.assertIn('True True', output)
 
     def test_without_the_capability_the_remedy_is_told(self):
-        if os.geteuid() or (perf_event.paranoid() or 0) < 1:
+        if os.geteuid() or (perf_event.read_paranoid() or 0) < 1:
             self.skipTest('needs root, and a kernel that refuses others')
         if is_private(os.path.dirname(os.__file__)):
             self.skipTest("the interpreter's library is in a private home")
