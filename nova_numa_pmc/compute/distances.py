@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc.checked import integer
 from nova_numa_pmc.core.memory_domains import (
     LOCAL_DISTANCE,
     NEAR_DEFAULT,
@@ -18,6 +17,7 @@ from nova_numa_pmc.core.memory_domains import (
     domains_from_labels,
     threshold,
 )
+from nova_numa_pmc.json_values import integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

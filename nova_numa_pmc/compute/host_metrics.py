@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.checked import integer
 from nova_numa_pmc.compute.distances import AMOUNT_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.nova_metrics import (
     CURRENT,
@@ -30,6 +29,7 @@ from nova_numa_pmc.core.host_view import MB
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates, aggregate
 from nova_numa_pmc.exceptions import require_major
+from nova_numa_pmc.json_values import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample, file_names
 
@@ -82,9 +82,9 @@ def _to_plain(value: Any) -> Any:
 
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     columns_by_field = {
-        field: checked.of_type(list, columns[name])
+        field: json_values.of_type(list, columns[name])
         for field, name in file_names(kind).items()
-        if name in checked.of_type(dict, columns)
+        if name in json_values.of_type(dict, columns)
     }
     if len({len(column) for column in columns_by_field.values()}) > 1:
         raise ValueError('columns of unequal length')
@@ -97,7 +97,7 @@ def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
 
 
 def _number(value: object) -> float:
-    return checked.number(value, _NUMBER_MAX, -_NUMBER_MAX)
+    return json_values.number(value, _NUMBER_MAX, -_NUMBER_MAX)
 
 
 def _optional_number(value: object) -> float | None:
@@ -105,23 +105,25 @@ def _optional_number(value: object) -> float | None:
 
 
 def _node(value: object) -> int:
-    return checked.integer(value, _NODE_MAX)
+    return json_values.integer(value, _NODE_MAX)
 
 
 def _flag(value: object) -> bool:
-    return checked.of_type(bool, value)
+    return json_values.of_type(bool, value)
 
 
 def _text(value: object) -> str:
-    return checked.of_type(str, value)
+    return json_values.of_type(str, value)
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(_text(text) for text in checked.of_type(list, value))
+    return tuple(_text(text) for text in json_values.of_type(list, value))
 
 
 def _amounts_by_node(value: object) -> tuple[tuple[int, float], ...]:
-    return tuple((_node(node), _number(amount)) for node, amount in checked.of_type(list, value))
+    return tuple(
+        (_node(node), _number(amount)) for node, amount in json_values.of_type(list, value)
+    )
 
 
 def _devices(value: object) -> tuple[DeviceSample, ...]:
@@ -131,7 +133,7 @@ def _devices(value: object) -> tuple[DeviceSample, ...]:
             None if node is None else _node(node),
             None if local is None else _flag(local),
         )
-        for address, node, local, *_ in checked.of_type(list, value)
+        for address, node, local, *_ in json_values.of_type(list, value)
     )
 
 

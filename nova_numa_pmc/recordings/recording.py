@@ -22,7 +22,7 @@ import stat
 import zlib
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import RecordingError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.recordings import columns
@@ -127,8 +127,8 @@ def _unpack(data: bytes, position: int) -> tuple[bytes, int | None]:
 
 def _major(data: Any) -> int:
     """Return the major version in the data of a line."""
-    major, *_ = checked.of_type(list, checked.of_type(dict, data).get('v'))
-    return checked.integer(major)
+    major, *_ = json_values.of_type(list, json_values.of_type(dict, data).get('v'))
+    return json_values.integer(major)
 
 
 def existing_files(path: str) -> list[str]:

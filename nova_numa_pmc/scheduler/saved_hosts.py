@@ -11,7 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core import rates
@@ -309,7 +309,11 @@ def amount(row: Any, name: str, default: _Default) -> float | _Default:
     :raises ValueError: it is not a number, or out of range
     """
     value = row.get(name, default)
-    return default if value is None else checked.member(name, checked.number, value, _AMOUNT_MAX)
+    return (
+        default
+        if value is None
+        else json_values.member(name, json_values.number, value, _AMOUNT_MAX)
+    )
 
 
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:

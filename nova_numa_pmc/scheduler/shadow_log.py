@@ -7,7 +7,7 @@ import bisect
 import json
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.exceptions import require_major
 from nova_numa_pmc.record import Record
@@ -91,12 +91,12 @@ def _decision(data: Any) -> ShadowDecision:
     require_major(data['version'], shadow.VERSION)
     named = [data['chosen'], *data['top']]
     return ShadowDecision(
-        checked.member('at', checked.number, data['at'], _SECONDS_MAX),
+        json_values.member('at', json_values.number, data['at'], _SECONDS_MAX),
         _name(data['chosen']),
         _name(data['top'][0]),
         {
-            _name(host): checked.member(
-                'pressure', checked.number, host['pressure'], ranking.PRESSURE_MAX
+            _name(host): json_values.member(
+                'pressure', json_values.number, host['pressure'], ranking.PRESSURE_MAX
             )
             for host in named
             if host['pressure'] is not None
@@ -107,7 +107,7 @@ def _decision(data: Any) -> ShadowDecision:
 
 def _loss(data: Any) -> float | None:
     value = data.get('loss')
-    return None if value is None else checked.member('loss', checked.number, value, 1.0)
+    return None if value is None else json_values.member('loss', json_values.number, value, 1.0)
 
 
 def _name(data: Any) -> str:

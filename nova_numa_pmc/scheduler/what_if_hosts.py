@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import request, saved_hosts
 
@@ -57,7 +57,7 @@ class WhatIfHost:
     @staticmethod
     def _ratio(row: Any, name: str) -> float:
         value = row.get(name + '_allocation_ratio')
-        ratio = checked.number(value, _ALLOCATION_MAX_RATIO) if value else 0.0
+        ratio = json_values.number(value, _ALLOCATION_MAX_RATIO) if value else 0.0
         return ratio or saved_hosts.INITIAL_RATIOS[name]
 
     def has_room(self, create_request: WhatIfRequest) -> bool:
@@ -127,12 +127,12 @@ def _parse_request(row: Any) -> WhatIfRequest:
     specs = row.get('extra_specs') or {}
     return WhatIfRequest(
         saved_hosts.SavedFlavor(
-            checked.member('vcpus', checked.integer, row['vcpus'], 1 << 20),
-            checked.member('memory_mb', checked.integer, row['memory_mb'], _AMOUNT_MAX),
+            json_values.member('vcpus', json_values.integer, row['vcpus'], 1 << 20),
+            json_values.member('memory_mb', json_values.integer, row['memory_mb'], _AMOUNT_MAX),
             {str(key): str(value) for key, value in specs.items()},
         ),
         saved_hosts.amount(row, 'disk_gb', 0),
-        checked.member('count', checked.integer, row.get('count', 1), _REQUESTS_MAX),
+        json_values.member('count', json_values.integer, row.get('count', 1), _REQUESTS_MAX),
     )
 
 

@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.core.pressure import LOCAL_LATENCY_NS, slit_latencies_ns
 from nova_numa_pmc.exceptions import CalibrationError, require_major
 from nova_numa_pmc.host import files
@@ -170,28 +170,30 @@ def decode(text: str) -> Calibration:
 
 
 def _from_data(data: Any) -> Calibration:
-    nodes = tuple(checked.integer(node, 16383) for node in data['nodes'])
+    nodes = tuple(json_values.integer(node, 16383) for node in data['nodes'])
     count = len(nodes)
     if not 0 < count <= _NODES_MAX or list(nodes) != sorted(set(nodes)):
         raise ValueError('node ids are missing, too many or not in ascending order')
     bandwidths = tuple(
-        None if value is None else float(checked.number(value, 1e14, 1e6))
-        for value in checked.sequence(data['read_bytes_per_sec'], count, count)
+        None if value is None else float(json_values.number(value, 1e14, 1e6))
+        for value in json_values.sequence(data['read_bytes_per_sec'], count, count)
     )
     latencies = tuple(
-        tuple(float(checked.number(value, 1e6, 0.1)) for value in row)
+        tuple(float(json_values.number(value, 1e6, 0.1)) for value in row)
         for row in _square(data['latencies_ns'], count)
     )
     sources = tuple(
-        tuple(checked.one_of(source, _SOURCES) for source in row)
+        tuple(json_values.one_of(source, _SOURCES) for source in row)
         for row in _square(data['sources'], count)
     )
-    taken_s = float(checked.number(data['taken_s'], 1e12))
+    taken_s = float(json_values.number(data['taken_s'], 1e12))
     return Calibration(taken_s, nodes, bandwidths, latencies, sources)
 
 
 def _square(rows: Any, count: int) -> list[list[Any]]:
-    return [checked.sequence(row, count, count) for row in checked.sequence(rows, count, count)]
+    return [
+        json_values.sequence(row, count, count) for row in json_values.sequence(rows, count, count)
+    ]
 
 
 def read(path: str = PATH) -> Calibration | None:

@@ -19,7 +19,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked, model
+from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError, require_major
 from nova_numa_pmc.host import domain_values
@@ -251,7 +251,7 @@ def decode(line: bytes) -> HistoryEntry:
             raise ValueError('too long')
         data = json.loads(line)
         require_major(str(data['schema']).partition('.')[0], _MAJOR)
-        parts = tuple(map(_part, checked.of_type(list, data['parts'])))
+        parts = tuple(map(_part, json_values.of_type(list, data['parts'])))
         if not parts:
             raise ValueError('an entry without guests')
         return HistoryEntry(
@@ -259,13 +259,13 @@ def decode(line: bytes) -> HistoryEntry:
             _amount(data['taken_s']),
             _text(data['who']),
             _text(data['batch']),
-            checked.one_of(data['kind'], plan_records.KINDS),
+            json_values.one_of(data['kind'], plan_records.KINDS),
             parts,
             _amount(data['gain_cores'], -1e9),
             _amount(data['cost_core_sec']),
             _whole(data['moved_bytes']),
             _amount(data['seconds']),
-            checked.one_of(data['result'], RESULTS),
+            json_values.one_of(data['result'], RESULTS),
             _text(data['why']),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
@@ -275,7 +275,7 @@ def decode(line: bytes) -> HistoryEntry:
 def _part(data: dict[str, Any]) -> HistoryPart:
     return HistoryPart(
         domain_values.parse_uuid(_text(data['uuid'])),
-        domain_values.parse_name(checked.of_type(str, data['name'])),
+        domain_values.parse_name(json_values.of_type(str, data['name'])),
         _whole(data['since_ns']),
         _place(data['before']),
         _place(data['after']),
@@ -288,24 +288,24 @@ def _place(data: dict[str, Any]) -> PromisedPlace:
         _wholes(data['cpu_nodes']),
         _wholes(data['mem_nodes']),
         _wholes(data['mem_bytes']),
-        checked.one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)),
+        json_values.one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)),
     )
 
 
 def _text(value: object) -> str:
-    return checked.text(value, _TEXT_MAX)
+    return json_values.text(value, _TEXT_MAX)
 
 
 def _amount(value: object, minimum: float = 0) -> float:
-    return checked.number(value, _AMOUNT_MAX, minimum)
+    return json_values.number(value, _AMOUNT_MAX, minimum)
 
 
 def _whole(value: object) -> int:
-    return checked.integer(value, _AMOUNT_MAX)
+    return json_values.integer(value, _AMOUNT_MAX)
 
 
 def _wholes(value: object) -> tuple[int, ...]:
-    return tuple(map(_whole, checked.sequence(value, _NODES_MAX)))
+    return tuple(map(_whole, json_values.sequence(value, _NODES_MAX)))
 
 
 def entry(

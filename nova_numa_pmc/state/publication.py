@@ -13,7 +13,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked, model
+from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError, require_major
@@ -274,7 +274,7 @@ def read(directory: str) -> Publication:
         ) from None
 
 
-def _node(members: checked.Members) -> model.NodeView:
+def _node(members: json_values.Members) -> model.NodeView:
     values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
     values.update((name, members.integer(name)) for name in _WHOLE)
@@ -286,7 +286,7 @@ def _node(members: checked.Members) -> model.NodeView:
 
 
 def _view(
-    members: checked.Members, views: tuple[model.NodeView, ...], limits: checked.Members
+    members: json_values.Members, views: tuple[model.NodeView, ...], limits: json_values.Members
 ) -> model.HostView:
     """Return the view of the nodes, whose domains are implied by their distances before 1.3."""
     distances = _distances(members, len(views))
@@ -302,7 +302,7 @@ def _view(
     return model.HostView(views, distances, members.integer('rotation', 0), domains)
 
 
-def _limits(members: checked.Members) -> model.PlacementOptions:
+def _limits(members: json_values.Members) -> model.PlacementOptions:
     values: dict[str, Any] = {
         name: members.number(name, model.PlacementOptions._field_defaults[name])
         for name in _LIMITS
@@ -310,7 +310,7 @@ def _limits(members: checked.Members) -> model.PlacementOptions:
     return model.PlacementOptions(**values)
 
 
-def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], ...]:
+def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...], ...]:
     """Return the matrix of distances, which is empty if the firmware reports none."""
     rows = members.sequence('distances', count, ())
     if rows and len(rows) != count:
@@ -328,7 +328,7 @@ def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:
     }
 
 
-def _pool(members: checked.Members) -> model.PoolLoad:
+def _pool(members: json_values.Members) -> model.PoolLoad:
     nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
     try:
         cpus = parse_cpulist(members.text('cpus', _SIZE_MAX_BYTES, ''))
@@ -349,12 +349,12 @@ def _pool(members: checked.Members) -> model.PoolLoad:
     )
 
 
-def _history(members: checked.Members) -> model.DemandHistory:
+def _history(members: json_values.Members) -> model.DemandHistory:
     guests, total = (
         members.number(name, 0, maximum)
         for name, maximum in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
     )
-    return model.DemandHistory(checked.integer(guests), total)
+    return model.DemandHistory(json_values.integer(guests), total)
 
 
 def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -> tuple[int, ...]:
@@ -364,14 +364,15 @@ def _wholes(name: str, values: object, count: int, maximum: int = _AMOUNT_MAX) -
     """
     try:
         return tuple(
-            checked.integer(value, maximum) for value in checked.sequence(values, count, count)
+            json_values.integer(value, maximum)
+            for value in json_values.sequence(values, count, count)
         )
     except ValueError as error:
         raise ValueError('its %s: %s' % (name, error)) from None
 
 
-def _members(value: object) -> checked.Members:
-    return checked.Members(value, _AMOUNT_MAX)
+def _members(value: object) -> json_values.Members:
+    return json_values.Members(value, _AMOUNT_MAX)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.core.demand.histories import (
     BYTES_UNIT,
     CORES_UNIT,
@@ -70,20 +70,20 @@ def from_data(data: Any) -> Histories:
         major = data['schema'].partition('.')[0]
         require_major(major, str(MAJOR), shown='%.20r' % major)
         histories = Histories(_amount(data['clock_s']))
-        for uuid, fields in checked.mapping(data['guests'], GUESTS_MAX).items():
+        for uuid, fields in json_values.mapping(data['guests'], GUESTS_MAX).items():
             histories.guests[_text(uuid)] = GuestHistory(
                 None if fields['flavor'] is None else _text(fields['flavor']),
-                int(checked.number(fields['vcpus'], _VCPUS_MAX)),
+                int(json_values.number(fields['vcpus'], _VCPUS_MAX)),
                 min(histories.clock_s, _amount(fields['seen_s'])),
                 _amount(fields['measured_s']),
                 *_series_from_data(fields),
             )
-        for node, fields in checked.mapping(data['others'], _NODES_MAX).items():
+        for node, fields in json_values.mapping(data['others'], _NODES_MAX).items():
             if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
             histories.others[int(node)] = UsageHistory(*_series_from_data(fields))
-        for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):
-            if checked.number(count, FLAVOR_GUESTS_MAX) > 0:
+        for name, count, total in json_values.sequence(data['flavors'], FLAVORS_MAX):
+            if json_values.number(count, FLAVOR_GUESTS_MAX) > 0:
                 histories.flavors[None if name is None else _text(name)] = count, _amount(total)
         return histories
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -124,7 +124,9 @@ def _rounded(value: float) -> float:
 
 def _series_from_data(data: Any) -> tuple[Series, Series]:
     demand, traffic = (
-        Series(unit, *(_stream_from_data(values) for values in checked.sequence(data[name], 2, 2)))
+        Series(
+            unit, *(_stream_from_data(values) for values in json_values.sequence(data[name], 2, 2))
+        )
         for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))
     )
     return demand, traffic
@@ -132,7 +134,7 @@ def _series_from_data(data: Any) -> tuple[Series, Series]:
 
 def _stream_from_data(values: Any) -> Stream:
     """Return the :class:`Stream` of a list from :func:`_stream_data`, at a scale of 1."""
-    if not checked.sequence(values, 3 + 2 * BIN_COUNT):
+    if not json_values.sequence(values, 3 + 2 * BIN_COUNT):
         return Stream()
     weight, mean, variance = map(_amount, values[:3])
     if not weight > 0:
@@ -144,13 +146,16 @@ def _stream_from_data(values: Any) -> Stream:
         weight,
         mean,
         variance,
-        {checked.integer(index, BIN_COUNT - 1): share * weight for index, share in bins.items()},
+        {
+            json_values.integer(index, BIN_COUNT - 1): share * weight
+            for index, share in bins.items()
+        },
     )
 
 
 def _text(value: Any) -> str:
-    return checked.text(value, _NAME_MAX)
+    return json_values.text(value, _NAME_MAX)
 
 
 def _amount(value: Any) -> float:
-    return checked.number(value, _AMOUNT_MAX)
+    return json_values.number(value, _AMOUNT_MAX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
 
 if TYPE_CHECKING:
@@ -99,4 +99,4 @@ def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _number(value: Any) -> float:
-    return checked.number(value, minimum=-checked.NUMBER_MAX)
+    return json_values.number(value, minimum=-json_values.NUMBER_MAX)

@@ -4,7 +4,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import checked
+from nova_numa_pmc import json_values
 
 #: Any value that json.loads can return.
 ANYTHING = st.recursive(
@@ -23,57 +23,57 @@ class CheckedTest(unittest.TestCase):
             self.assertLess(len(str(caught.exception)), 120)
 
     def test_exact_takes_a_value_of_exactly_that_type(self):
-        self.assertIs(True, checked.of_type(bool, True))
-        self.assertEqual('a', checked.of_type(str, 'a'))
+        self.assertIs(True, json_values.of_type(bool, True))
+        self.assertEqual('a', json_values.of_type(str, 'a'))
         for kind, value in ((int, True), (int, 1.0), (float, 1), (str, None), (list, ())):
             with self.subTest(value=value), self.assertRaises(ValueError):
-                checked.of_type(kind, value)
+                json_values.of_type(kind, value)
 
     def test_number_takes_finite_numbers_from_0_on(self):
-        for value in (0, 0.5, 1, checked.NUMBER_MAX):
-            self.assertIs(value, checked.number(value))
-        self.assertIs(int, type(checked.number(1)))
+        for value in (0, 0.5, 1, json_values.NUMBER_MAX):
+            self.assertIs(value, json_values.number(value))
+        self.assertIs(int, type(json_values.number(1)))
         self.refused(
-            checked.number, (-1, math.nan, math.inf, -math.inf, 10**400, True, None, '1', [1])
+            json_values.number, (-1, math.nan, math.inf, -math.inf, 10**400, True, None, '1', [1])
         )
 
     def test_number_takes_a_number_in_bounds(self):
         for value in (-2, 3.5):
-            self.assertEqual(value, checked.number(value, 3.5, -2))
-        self.refused(checked.number, (-2.5, 3.6, math.nan, -math.inf), 3.5, -2)
+            self.assertEqual(value, json_values.number(value, 3.5, -2))
+        self.refused(json_values.number, (-2.5, 3.6, math.nan, -math.inf), 3.5, -2)
 
     def test_whole_takes_integers_in_bounds(self):
         for value in (0, 7):
-            self.assertEqual(value, checked.integer(value, 7))
-        self.refused(checked.integer, (-1, 8, 1.0, True, None, '1', math.nan), 7)
+            self.assertEqual(value, json_values.integer(value, 7))
+        self.refused(json_values.integer, (-1, 8, 1.0, True, None, '1', math.nan), 7)
 
     def test_text_takes_printable_text_in_bounds(self):
         for value in ('', 'guest-1', 'a name', 'é' * 7):
-            self.assertEqual(value, checked.text(value, 7))
-        self.refused(checked.text, ('a' * 8, 'a\n', '\0', b'a', None, 1), 7)
+            self.assertEqual(value, json_values.text(value, 7))
+        self.refused(json_values.text, ('a' * 8, 'a\n', '\0', b'a', None, 1), 7)
 
     def test_one_of_takes_one_of_the_known_texts(self):
-        self.assertEqual('done', checked.one_of('done', ('begun', 'done')))
-        self.refused(checked.one_of, ('', 'don', 1, None, ['done']), ('begun', 'done'))
+        self.assertEqual('done', json_values.one_of('done', ('begun', 'done')))
+        self.refused(json_values.one_of, ('', 'don', 1, None, ['done']), ('begun', 'done'))
 
     def test_sequence_takes_a_list_of_a_length_in_bounds(self):
-        self.assertEqual([1, None], checked.sequence([1, None], 2))
-        self.assertEqual([], checked.sequence([], 2))
-        self.refused(checked.sequence, ([1, 2, 3], (1,), {}, 'ab', None), 2)
-        self.refused(checked.sequence, ([], [1], [1, 2, 3]), 2, 2)
+        self.assertEqual([1, None], json_values.sequence([1, None], 2))
+        self.assertEqual([], json_values.sequence([], 2))
+        self.refused(json_values.sequence, ([1, 2, 3], (1,), {}, 'ab', None), 2)
+        self.refused(json_values.sequence, ([], [1], [1, 2, 3]), 2, 2)
 
     def test_mapping_takes_an_object_of_few_members(self):
-        self.assertEqual({'a': 1}, checked.mapping({'a': 1}, 1))
-        self.refused(checked.mapping, ({'a': 1, 'b': 2}, [], None), 1)
+        self.assertEqual({'a': 1}, json_values.mapping({'a': 1}, 1))
+        self.refused(json_values.mapping, ({'a': 1, 'b': 2}, [], None), 1)
 
     def test_a_reason_shows_only_the_beginning_of_a_long_value(self):
         with self.assertRaisesRegex(ValueError, "^'a{39} is not a number from 0 to 9$"):
-            checked.number('a' * 5000, 9)
+            json_values.number('a' * 5000, 9)
 
 
 class MembersTest(unittest.TestCase):
     def setUp(self):
-        self.members = checked.Members(
+        self.members = json_values.Members(
             {'cores': 1.5, 'id': 3, 'name': 'a', 'nodes': [1, 2], 'unknown': None}, 10
         )
 
@@ -110,12 +110,12 @@ class MembersTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '^cores: 1.5 is not a number from 0 to 1$'):
             self.members.number('cores', maximum=1)
         with self.assertRaisesRegex(ValueError, '^id: '):
-            checked.Members({'id': 11}, 10).integer('id')
+            json_values.Members({'id': 11}, 10).integer('id')
 
     def test_members_of_what_is_no_object_are_refused(self):
         for value in ([], None, 'a', 1):
             with self.subTest(value=value), self.assertRaisesRegex(ValueError, 'is not an object'):
-                checked.Members(value)
+                json_values.Members(value)
 
 
 class PropertyTest(unittest.TestCase):
@@ -134,25 +134,25 @@ class PropertyTest(unittest.TestCase):
         kind = type(value)
         is_number = kind in (int, float) and 0 <= value <= bound
         for function, good in (
-            (checked.number, is_number),
-            (checked.integer, is_number and kind is int),
-            (checked.text, kind is str and len(value) <= bound and value.isprintable()),
-            (checked.sequence, kind is list and len(value) <= bound),
-            (checked.mapping, kind is dict and len(value) <= bound),
+            (json_values.number, is_number),
+            (json_values.integer, is_number and kind is int),
+            (json_values.text, kind is str and len(value) <= bound and value.isprintable()),
+            (json_values.sequence, kind is list and len(value) <= bound),
+            (json_values.mapping, kind is dict and len(value) <= bound),
         ):
             taken = self.taken(function, value, bound) is not None
             self.assertEqual(good, taken, function.__name__)
 
     @given(st.dictionaries(st.sampled_from('abc'), ANYTHING), st.sampled_from('abc'), BOUND)
     def test_a_member_is_checked_as_its_value_alone(self, values, name, most):
-        members = checked.Members(values, most)
+        members = json_values.Members(values, most)
         for take, function in (
-            (members.number, lambda value: checked.number(value, most)),
-            (members.integer, lambda value: checked.integer(value, most)),
-            (lambda name: members.text(name, most), lambda value: checked.text(value, most)),
+            (members.number, lambda value: json_values.number(value, most)),
+            (members.integer, lambda value: json_values.integer(value, most)),
+            (lambda name: members.text(name, most), lambda value: json_values.text(value, most)),
             (
                 lambda name: members.sequence(name, most),
-                lambda value: checked.sequence(value, most),
+                lambda value: json_values.sequence(value, most),
             ),
         ):
             try:
