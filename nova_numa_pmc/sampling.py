@@ -169,11 +169,13 @@ class Sampler:
         ]
         return [factories[name]() for name in names]
 
-    def _select(self) -> events.Selection:
+    def _select(self) -> events.EventSelection:
         """Choose the events to count on this host."""
         if self._libpfm is None:
             self._libpfm = pfm.load()
-        return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
+        return events.select_events(
+            self._root, overrides=dict(self._options.events), libpfm=self._libpfm
+        )
 
     def _find_floating_pool(
         self,

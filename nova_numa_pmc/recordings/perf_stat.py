@@ -152,10 +152,10 @@ def _row(match: re.Match[str]) -> PerfStatLine:
 def role_names(cpu: str | None = None) -> dict[str, str]:
     """Return {event name as perf writes it: role} for a CPU.
 
-    :param cpu: as for :func:`events.select`; None for only the names that all CPUs have
+    :param cpu: as for :func:`events.select_events`; None for only the names that all CPUs have
     """
     names = dict(_NAMES)
-    for event in events.select(cpu=cpu).events if cpu else ():
+    for event in events.select_events(cpu=cpu).events if cpu else ():
         if event.config is None:
             continue
         for name in (

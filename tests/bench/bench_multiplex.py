@@ -108,7 +108,7 @@ def main(argv=None):
     if args.roles:
         chosen = tuple(
             event
-            for event in events.select(libpfm=pfm.load()).events
+            for event in events.select_events(libpfm=pfm.load()).events
             if event.role in args.roles.split(',') and event.cpus is None
         )
     if not chosen:

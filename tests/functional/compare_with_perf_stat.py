@@ -36,7 +36,7 @@ def choose(roles):
     """Return the machine's events for some roles, or software events if it has none."""
     found = [
         event
-        for event in events.select(libpfm=pfm.load()).events
+        for event in events.select_events(libpfm=pfm.load()).events
         if event.role in roles and event.cpus is None
     ]
     return tuple(found) or SOFTWARE

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the selection, which may be empty; return the exit code."""
     overrides = {} if args.cpu else dict(counters_conf.read().events)
-    selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
+    selection = events.select_events(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
     if args.json:
         print(json.dumps(to_data(selection), indent=2))
     else:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def to_data(selection: events.Selection) -> dict[str, Any]:
+def to_data(selection: events.EventSelection) -> dict[str, Any]:
     """Return the selection as plain data."""
     return {
         'cpu': selection.cpu._asdict(),
@@ -70,7 +70,7 @@ def encoding(event: events.Event) -> str:
     return text
 
 
-def to_lines(selection: events.Selection) -> list[str]:
+def to_lines(selection: events.EventSelection) -> list[str]:
     """Return the selection as lines of text."""
     title = (
         selection.row.title

@@ -64,7 +64,7 @@ class Event(Record):
     caveats: tuple[str, ...] = ()
 
 
-class Selection(Record):
+class EventSelection(Record):
     """Events that can be counted.
 
     :param row: the CPU's row of the table; None if the table does not know the CPU
@@ -108,12 +108,12 @@ def has_mediated_vpmu(root: str = '/') -> bool:
     return False
 
 
-def select(
+def select_events(
     root: str = '/',
     cpu: str | None = None,
     overrides: Mapping[str, str] | None = None,
     libpfm: Libpfm | None = None,
-) -> Selection:
+) -> EventSelection:
     """Choose the events of every role.
 
     :param cpu: cpuid or key of another CPU, to show what would be counted there (its
@@ -147,7 +147,7 @@ def select(
             missing.append((role, reason))
     if for_this_host and has_mediated_vpmu(root):
         selected, missing = _without_core(selected, missing)
-    return Selection(model, row, tuple(selected), tuple(missing))
+    return EventSelection(model, row, tuple(selected), tuple(missing))
 
 
 def _without_core(selected: list[Event], missing: Missing) -> tuple[list[Event], Missing]:

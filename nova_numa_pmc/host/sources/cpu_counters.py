@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nova_numa_pmc.core.build_sample import CpuRates
-    from nova_numa_pmc.host.perf.events import Event, Selection
+    from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology
 
@@ -30,7 +30,7 @@ class CpuCounters:
 
     name = 'CPUs'
 
-    def __init__(self, select: Callable[[], Selection], root: str = '/') -> None:
+    def __init__(self, select: Callable[[], EventSelection], root: str = '/') -> None:
         self._select = select
         self._root = root
         self._events: tuple[Event, ...] | None = None

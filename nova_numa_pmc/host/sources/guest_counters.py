@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.build_sample import CpuRates
     from nova_numa_pmc.core.evidence import RunningGuest
     from nova_numa_pmc.host.perf.counters import Wanted
-    from nova_numa_pmc.host.perf.events import Event, Selection
+    from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Guest, RunId, Topology
 
@@ -53,7 +53,7 @@ class GuestCounters:
     """
 
     def __init__(
-        self, select: Callable[[], Selection], scope: str = perf_event.THREAD, root: str = '/'
+        self, select: Callable[[], EventSelection], scope: str = perf_event.THREAD, root: str = '/'
     ) -> None:
         self.name = 'perf by %s' % scope
         self._scope = scope

@@ -13,7 +13,7 @@ from nova_numa_pmc.host.perf import counters, events
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.host.perf.events import Event, Selection
+    from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
     #: What the events of each role counted; None: unknown.
@@ -33,7 +33,7 @@ ROLES = (
 )
 
 
-def core_events(selection: Selection) -> tuple[Event, ...]:
+def core_events(selection: EventSelection) -> tuple[Event, ...]:
     """Return the events to count on cores.
 
     :raises SourceUnavailable: there are no such events; the message has the reason
@@ -50,7 +50,7 @@ def core_events(selection: Selection) -> tuple[Event, ...]:
     return selected
 
 
-def guest_events(selection: Selection) -> tuple[Event, ...]:
+def guest_events(selection: EventSelection) -> tuple[Event, ...]:
     """Return the events to count on guests in addition to :func:`core_events`."""
     return tuple(
         event
@@ -60,7 +60,7 @@ def guest_events(selection: Selection) -> tuple[Event, ...]:
     )
 
 
-def why_no_memory_events(selection: Selection) -> str | None:
+def why_no_memory_events(selection: EventSelection) -> str | None:
     """Return why local and remote accesses cannot be told apart; None if they can."""
     missing = dict(selection.missing)
     for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):

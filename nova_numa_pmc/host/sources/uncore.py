@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nova_numa_pmc.host.perf.counters import Wanted
-    from nova_numa_pmc.host.perf.events import Event, Selection
+    from nova_numa_pmc.host.perf.events import Event, EventSelection
     from nova_numa_pmc.model import Topology
 
     #: {node id: {(PMU, CPU): target and events}}
@@ -59,7 +59,7 @@ class Uncore:
     name = 'memory controllers'
 
     def __init__(
-        self, select: Callable[[], Selection], write_weight: float = 1.0, root: str = '/'
+        self, select: Callable[[], EventSelection], write_weight: float = 1.0, root: str = '/'
     ) -> None:
         self._select = select
         self._write_weight = write_weight

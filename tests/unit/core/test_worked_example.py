@@ -19,7 +19,7 @@ class TestDeck(unittest.TestCase):
         self.after = self.read('pinned')
         self.codes = {
             event.role: 'r%x' % events.register_code(event)
-            for event in events.select(cpu='westmere-dp').events
+            for event in events.select_events(cpu='westmere-dp').events
         }
 
     @staticmethod

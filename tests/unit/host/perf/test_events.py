@@ -68,14 +68,14 @@ class Machine(unittest.TestCase):
 
     def roles(self, **kwargs):
         chosen = {}
-        for event in events.select(self.root, **kwargs).events:
+        for event in events.select_events(self.root, **kwargs).events:
             chosen.setdefault(event.role, []).append(event)
         return chosen
 
 
 class TestTable(unittest.TestCase):
     def of(self, cpu, role):
-        return [event for event in events.select(cpu=cpu).events if event.role == role]
+        return [event for event in events.select_events(cpu=cpu).events if event.role == role]
 
     def test_the_register_code_of_remote_dram_is_that_of_the_deck(self):
         [remote] = self.of('GenuineIntel-6-2C-2', 'remote_dram')
@@ -145,7 +145,7 @@ class TestTable(unittest.TestCase):
 
     def test_an_unknown_cpu_has_no_events_and_says_so(self):
         for cpu in ('GenuineIntel-6-99-1', '', 'CentaurHauls-7-1-1', 'xGenuineIntel-6-2C-2'):
-            selection = events.select(cpu=cpu)
+            selection = events.select_events(cpu=cpu)
             self.assertIsNone(selection.row)
             self.assertEqual((), selection.events)
             self.assertIn('not in the table', dict(selection.missing)['remote_dram'])
@@ -168,7 +168,7 @@ class TestAgainstLibpfm(unittest.TestCase):
                     self.assertIsNotNone(code, 'libpfm4 does not know it')
                     [ours] = [
                         event
-                        for event in events.select(cpu=row.key).events
+                        for event in events.select_events(cpu=row.key).events
                         if event.role == entry.role and event.name == entry.terms
                     ]
                     self.assertEqual(code, (4, ours.config, ours.config1, ours.config2))
@@ -194,7 +194,7 @@ class TestAgainstLibpfm(unittest.TestCase):
     def test_an_event_from_libpfm_tells_its_source(self):
         [remote] = [
             event
-            for event in events.select(cpu='skylake-sp', libpfm=self.libpfm).events
+            for event in events.select_events(cpu='skylake-sp', libpfm=self.libpfm).events
             if event.role == 'remote_dram'
         ]
         self.assertEqual(
@@ -208,13 +208,13 @@ class TestAgainstLibpfm(unittest.TestCase):
 
 class TestThisMachine(Machine):
     def test_without_a_pmu_every_role_is_missing(self):
-        selection = events.select(self.root)
+        selection = events.select_events(self.root)
         self.assertEqual((), selection.events)
         self.assertEqual(set(counter_roles.ROLES), set(dict(selection.missing)))
 
     def test_a_known_cpu_without_a_pmu_says_what_is_missing(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))
-        selection = events.select(self.root)
+        selection = events.select_events(self.root)
         self.assertEqual('skylake-sp', selection.row.key)
         self.assertIn('there is no PMU cpu', dict(selection.missing)['remote_dram'])
 
@@ -307,7 +307,7 @@ class TestThisMachine(Machine):
         ):
             with self.subTest(role=role, spec=spec):
                 with self.assertRaises(exceptions.EventError):
-                    events.select(self.root, overrides={role: spec}, libpfm=pfm.load())
+                    events.select_events(self.root, overrides={role: spec}, libpfm=pfm.load())
 
     def test_mediated_vpmu_leaves_core_events_alone(self):
         self.write('proc/cpuinfo', INTEL % (0x55, 4))
@@ -319,7 +319,7 @@ class TestThisMachine(Machine):
         self.write(path, 'Y\n')
         self.assertEqual({'mem_read', 'mem_write'}, set(self.roles()))
         self.assertIn(
-            'enable_mediated_pmu=0', dict(events.select(self.root).missing)['remote_dram']
+            'enable_mediated_pmu=0', dict(events.select_events(self.root).missing)['remote_dram']
         )
 
     def test_garbage_in_sysfs_costs_only_its_events(self):
@@ -350,5 +350,5 @@ class TestThisMachine(Machine):
             self.write('proc/cpuinfo', INTEL % (0x55, 4) + cpuinfo)
             self.add_pmu('cpu', dict(CPU_PMU, **files))
             self.add_pmu('uncore_imc_0', dict(IMC, **files))
-            for event in events.select(self.root).events:
+            for event in events.select_events(self.root).events:
                 self.assertTrue(0 <= event.config < 1 << 64)

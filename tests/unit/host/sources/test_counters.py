@@ -38,7 +38,7 @@ SECOND = 10**9
 
 
 def selecting(*chosen, missing=()):
-    return lambda: events.Selection(cpu_model.CpuModel('', ''), None, chosen, missing)
+    return lambda: events.EventSelection(cpu_model.CpuModel('', ''), None, chosen, missing)
 
 
 class Counting(unittest.TestCase):
