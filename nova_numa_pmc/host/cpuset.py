@@ -137,7 +137,7 @@ def hold(
     memory, elsewhere_bytes, memory_steps = _memory_steps(
         groups, cpusets, mems, bring_over_limit_bytes, stay_bound, written_set.mems, huge_by_node
     )
-    changes = writes.run(groups.scope, steps + memory_steps, write)
+    changes = writes.write_or_undo(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and elsewhere_bytes and memory in (MOVED, BOUND):
         left_bytes = _guest_bytes_elsewhere(groups, mems, exactly=True)
@@ -155,7 +155,9 @@ def release_memory(
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    return writes.run(groups.scope, _unbinding_steps(groups, read_cpusets(groups), mems), write)
+    return writes.write_or_undo(
+        groups.scope, _unbinding_steps(groups, read_cpusets(groups), mems), write
+    )
 
 
 def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[FileChange, ...]:
@@ -180,7 +182,7 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
         if groups.version == 2
         else format_cpulist(cpusets[groups.target].cpus)
     )
-    return writes.run(
+    return writes.write_or_undo(
         groups.scope,
         handover_steps
         + [
@@ -210,7 +212,7 @@ def undo(
         except (OSError, CpuListError) as error:
             if not writes.has_vanished(groups.scope, change.path):
                 raise CpusetError('%s: %s' % (change.path, error)) from None
-    return writes.run(groups.scope, steps, write)
+    return writes.write_or_undo(groups.scope, steps, write)
 
 
 def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
@@ -242,7 +244,7 @@ def widen_early(
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    return writes.run(
+    return writes.write_or_undo(
         groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), write
     )
 
@@ -397,7 +399,7 @@ def _bring_the_rest(
             if directory in cpusets
         ] + steps
     try:
-        writes.run(groups.scope, steps, write)
+        writes.write_or_undo(groups.scope, steps, write)
     except GuestGone:
         raise
     except CpusetError:

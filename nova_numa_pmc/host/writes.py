@@ -64,7 +64,7 @@ def read_inherited(path: str) -> str:
     return read_kernel_file(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
 
 
-def run(
+def write_or_undo(
     scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
 ) -> tuple[FileChange, ...]:
     """Write files in order, verify each write, and undo all writes if one fails.
