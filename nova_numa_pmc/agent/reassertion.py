@@ -312,8 +312,10 @@ class _Room:
         """
         if promise.page_bytes:
             return ''  # its huge pages were taken from their pool at its start
-        shares = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
-        for node, promised_bytes in shares.items():
+        wanted_bytes = page_choice.wanted_bytes_by_node(
+            promise.mem_nodes, promise.mem_bytes, promise.memory_bytes
+        )
+        for node, promised_bytes in wanted_bytes.items():
             if node not in self._left_bytes:
                 self._left_bytes[node] = (
                     node_room.available_bytes(node, self._root) - self._reserve_bytes

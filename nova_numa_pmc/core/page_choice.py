@@ -69,7 +69,9 @@ def next_target(
     )
 
 
-def shares(mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int) -> dict[int, int]:
+def wanted_bytes_by_node(
+    mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int
+) -> dict[int, int]:
     """Return {node id: bytes wanted there}, divided as promised or else in equal parts.
 
     :param mems: node ids, ascending

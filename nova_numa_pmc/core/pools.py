@@ -62,20 +62,20 @@ def floating_pool(
     :param guests: the running guests
     :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``; None if not set
     """
-    usable_cpus = _cpus_in_any_set(usable(node) for node in host.nodes)
-    if shared and shared & usable_cpus:
-        return Pool(shared & usable_cpus, NOVA)
-    if dedicated and usable_cpus - dedicated:
-        return Pool(usable_cpus - dedicated, NOVA)
+    host_cpus = _cpus_in_any_set(usable_cpus(node) for node in host.nodes)
+    if shared and shared & host_cpus:
+        return Pool(shared & host_cpus, NOVA)
+    if dedicated and host_cpus - dedicated:
+        return Pool(host_cpus - dedicated, NOVA)
     allowed_sets = {guest.allowed_cpus for guest in guests if guest.flavor and not guest.placed_by}
     if len(allowed_sets) == 1:
-        common_cpus = (allowed_sets.pop() or frozenset()) & usable_cpus
+        common_cpus = (allowed_sets.pop() or frozenset()) & host_cpus
         if common_cpus:
             return Pool(common_cpus, GUESTS)
-    dedicated_to_guests = _cpus_in_one_set(dedicated_cpus(guest) for guest in guests) & usable_cpus
-    if dedicated_to_guests and usable_cpus - dedicated_to_guests:
-        return Pool(usable_cpus - dedicated_to_guests, GUESTS)
-    return Pool(usable_cpus, KERNEL)
+    dedicated_to_guests = _cpus_in_one_set(dedicated_cpus(guest) for guest in guests) & host_cpus
+    if dedicated_to_guests and host_cpus - dedicated_to_guests:
+        return Pool(host_cpus - dedicated_to_guests, GUESTS)
+    return Pool(host_cpus, KERNEL)
 
 
 def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
@@ -106,9 +106,9 @@ def with_floating_pool(host: model.Topology, pool: Pool | None) -> model.Topolog
 
     :param pool: the floating pool; None for all usable CPUs
     """
-    if pool is None or not any(usable(node) & pool.cpus for node in host.nodes):
-        return _with_cpus(host, usable)
-    return _with_cpus(host, lambda node: usable(node) & pool.cpus)
+    if pool is None or not any(usable_cpus(node) & pool.cpus for node in host.nodes):
+        return _with_cpus(host, usable_cpus)
+    return _with_cpus(host, lambda node: usable_cpus(node) & pool.cpus)
 
 
 def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
@@ -116,7 +116,7 @@ def with_guest_pool(guest: model.Guest, host: model.Topology) -> model.Topology:
     allowed_cpus = guest.allowed_cpus
     if allowed_cpus is None:
         return host
-    return _with_cpus(host, lambda node: usable(node) & allowed_cpus)
+    return _with_cpus(host, lambda node: usable_cpus(node) & allowed_cpus)
 
 
 def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
@@ -211,11 +211,11 @@ def other_pools(
     If there are more than :data:`_OTHER_POOLS_MAX`, those with the most guests are returned.
     """
     floating_cpus = cpus_of(host)
-    usable_cpus = _cpus_in_any_set(usable(node) for node in host.nodes)
+    host_cpus = _cpus_in_any_set(usable_cpus(node) for node in host.nodes)
     counts: dict[frozenset[int], int] = {}
     for guest in guests:
         if guest.allowed_cpus is not None and not guest.placed_by:
-            pool_cpus = guest.allowed_cpus & usable_cpus
+            pool_cpus = guest.allowed_cpus & host_cpus
             if pool_cpus and pool_cpus != floating_cpus:
                 counts[pool_cpus] = counts.get(pool_cpus, 0) + 1
     pools = sorted(counts, key=lambda pool_cpus: (-counts[pool_cpus], sorted(pool_cpus)))[
@@ -224,7 +224,7 @@ def other_pools(
     return tuple(sorted(pools, key=sorted))
 
 
-def usable(node: model.Node) -> frozenset[int]:
+def usable_cpus(node: model.Node) -> frozenset[int]:
     """Return a node's usable CPUs."""
     return node.usable_cpus or node.cpus
 

@@ -96,7 +96,7 @@ def kinds_of_place(
     """Yield (code, candidates) for each kind of place, the best kind first.
 
     :param costs: a function that returns the cost of each position, by which
-        :func:`node_sets.smallest` chooses if many sets of positions hold the guest
+        :func:`node_sets.smallest_sets` chooses if many sets of positions hold the guest
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
@@ -120,7 +120,7 @@ def kinds_of_place(
             'cpus_only',
             [
                 Candidate(positions, (), False)
-                for positions in node_sets.smallest(
+                for positions in node_sets.smallest_sets(
                     [(threads,) for threads in inputs.threads],
                     (vcpus,),
                     inputs.distance,
@@ -225,7 +225,7 @@ def _spans(
         need += (bandwidth_min,)
     nodes = inputs.view.nodes
     places: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
-    for positions in node_sets.smallest(room, need, inputs.distance, costs):
+    for positions in node_sets.smallest_sets(room, need, inputs.distance, costs):
         cpu_positions = tuple(position for position in positions if inputs.threads[position])
         mem_positions = tuple(
             position for position in positions if not is_memoryless(nodes[position])

@@ -31,7 +31,7 @@ _NEIGHBOURHOODS_MAX = 32
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
-def smallest(
+def smallest_sets(
     room: Sequence[tuple[float, ...]],
     need: tuple[float, ...],
     distances: Distances,

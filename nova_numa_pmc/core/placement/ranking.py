@@ -68,7 +68,7 @@ def rank_candidates(
 def costs(inputs: PlacementInput, limits: PlacementOptions) -> list[tuple[float, float]]:
     """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
     return [
-        (steps(max(pressure, limits.pressure_floor), limits), pressure)
+        (in_steps(max(pressure, limits.pressure_floor), limits), pressure)
         for pressure in pressures(inputs.view)
     ]
 
@@ -98,9 +98,9 @@ def _rank_single(
         candidate,
         pressure,
         (
-            steps(max(pressure, limits.pressure_floor), limits),
+            in_steps(max(pressure, limits.pressure_floor), limits),
             _distance(inputs, candidate),
-            steps(pressure, limits),
+            in_steps(pressure, limits),
             round((node.vcpus + request.vcpus) / cores, 9),
             _promised_ratio(inputs, mem_positions),
             round(node.guests, 9),
@@ -162,9 +162,12 @@ def _rank_set(
         candidate,
         pressures_left[0],
         (
-            [steps(max(pressure, limits.pressure_floor), limits) for pressure in pressures_left],
+            [
+                in_steps(max(pressure, limits.pressure_floor), limits)
+                for pressure in pressures_left
+            ],
             _distance(inputs, candidate),
-            [steps(pressure, limits) for pressure in pressures_left],
+            [in_steps(pressure, limits) for pressure in pressures_left],
             _vcpus_per_core(inputs, candidate),
             _promised_ratio(inputs, mem_positions),
             round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),
@@ -192,10 +195,12 @@ def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> floa
     :param cores: the guest's demand on the node's CPUs [cores]; None if it does not use them, so
         that their utilisation does not count
     """
-    return max(parts(node, cores, bytes_per_sec))
+    return max(utilisations(node, cores, bytes_per_sec))
 
 
-def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
+def utilisations(
+    node: NodeView, cores: float | None, bytes_per_sec: float
+) -> tuple[float, float, float]:
     """Return a node's utilisations with a guest's demand and traffic on it.
 
     :param node: a node as :func:`missing.fill_in` returns it, so that each part is known for all
@@ -217,7 +222,7 @@ def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[fl
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
-def steps(pressure: float, limits: PlacementOptions) -> float:
+def in_steps(pressure: float, limits: PlacementOptions) -> float:
     """Return a pressure in steps: whole steps up to 1, above it with the pressure in thousandths.
 
     Above 1, whole steps would hide too much: on 16 cores, a step is 0.8 cores of waiting, and a

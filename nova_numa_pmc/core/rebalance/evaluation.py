@@ -95,7 +95,7 @@ def regret_key(host_model: HostModel, proposal: Proposal) -> RegretKey:
     )
 
 
-def distinct(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
+def distinct_proposals(*sequences: Iterable[Proposal]) -> dict[ProposalKey, Proposal]:
     """Return {key: proposal} of all sequences, without duplicates."""
     proposals = {}
     for sequence in sequences:

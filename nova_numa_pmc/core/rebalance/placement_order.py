@@ -74,9 +74,9 @@ class NodeOrder:
         pressure = max(0.0, pressure + noise)
         row, limits = self._latencies_ns[n], self._limits
         return (
-            ranking.steps(max(pressure, limits.pressure_floor), limits),
+            ranking.in_steps(max(pressure, limits.pressure_floor), limits),
             row[memory] - row[n],
-            ranking.steps(pressure, limits),
+            ranking.in_steps(pressure, limits),
         )
 
     def _pressure(
@@ -89,7 +89,7 @@ class NodeOrder:
         cpu_share = dict(guest.cpu_shares).get(n, 0.0)
         mem_share = dict(guest.mem_shares).get(n, 0.0)
         return max(
-            ranking.parts(
+            ranking.utilisations(
                 self._nodes[n],
                 guest.demand * (1 - cpu_share) if uses_cpus else None,
                 max(0.0, traffic * (1 - mem_share)),

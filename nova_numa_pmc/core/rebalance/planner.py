@@ -13,7 +13,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.core.rebalance.evaluation import (
     MoveCandidate,
-    distinct,
+    distinct_proposals,
     gain_of,
     open_trial,
     regret_key,
@@ -121,7 +121,7 @@ def propose(
     while len(moves) < PROPOSED_MAX:
         candidates = [
             MoveCandidate(host_model, proposal, gain_of(host_model, proposal))
-            for proposal in distinct(proposals(host_model)).values()
+            for proposal in distinct_proposals(proposals(host_model)).values()
             if moved_uuids.isdisjoint(guest.load.uuid for guest, _ in proposal)
         ]
         paying_candidates = [
@@ -155,11 +155,14 @@ def _candidates_with_regrets(
     known_regrets = {}
     for proposal, core_sec in recalled_regrets:
         if proposal:
-            (proposal_key,) = distinct((proposal,))
+            (proposal_key,) = distinct_proposals((proposal,))
             known_regrets[proposal_key] = core_sec
     recalled_proposals = [proposal for proposal, _ in recalled_regrets if proposal]
     candidates = _evaluate(
-        host_model, distinct(proposals(host_model), recalled_proposals), known_regrets, elapsed_s
+        host_model,
+        distinct_proposals(proposals(host_model), recalled_proposals),
+        known_regrets,
+        elapsed_s,
     )
     candidates.sort(
         key=lambda candidate: (

@@ -85,7 +85,7 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
             # A record's check of its arguments would take as long as the rest of this branch.
             positions, used = (best,), (pressures[best],)
             return tuple.__new__(Outcome, ('one_node', used, positions, positions, positions))
-    return general_outcome(host, guest, limits)
+    return outcome_by_placement(host, guest, limits)
 
 
 def expected_guest(
@@ -157,7 +157,7 @@ def _best_position(
     step_counts = [
         int(pressures[position] / step + 1e-9)
         if pressures[position] <= 1
-        else ranking.steps(pressures[position], limits)
+        else ranking.in_steps(pressures[position], limits)
         for position in positions
     ]
     fewest = min(step_counts)
@@ -190,7 +190,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
     )
 
 
-def general_outcome(
+def outcome_by_placement(
     host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions
 ) -> Outcome:
     """Return the pressures of a host with one more guest, by :func:`placement.decide_place`.

@@ -220,7 +220,9 @@ class GuestMove:
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = cgroups.read_memory_by_node(self._groups) or {}
-            self._wanted = page_choice.shares(self._mems, (), sum(self._present.values()))
+            self._wanted = page_choice.wanted_bytes_by_node(
+                self._mems, (), sum(self._present.values())
+            )
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break

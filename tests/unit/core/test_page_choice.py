@@ -62,7 +62,7 @@ class TargetTest(unittest.TestCase):
     @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4), st.integers(0, 1 << 40))
     def test_shares_of_nodes_add_up_as_promised(self, promised, total):
         mems = tuple(range(len(promised)))
-        found = page_choice.shares(mems, tuple(promised), total)
+        found = page_choice.wanted_bytes_by_node(mems, tuple(promised), total)
         self.assertEqual(set(mems), set(found))
         self.assertLessEqual(sum(found.values()), total)
         self.assertLessEqual(total - sum(found.values()), len(mems))
@@ -70,4 +70,4 @@ class TargetTest(unittest.TestCase):
             self.assertGreaterEqual(found[0], found[1])
 
     def test_shares_are_equal_where_none_is_promised(self):
-        self.assertEqual({0: 50, 2: 50}, page_choice.shares((0, 2), (), 100))
+        self.assertEqual({0: 50, 2: 50}, page_choice.wanted_bytes_by_node((0, 2), (), 100))

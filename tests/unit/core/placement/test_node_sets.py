@@ -16,18 +16,18 @@ def apart(a, b):
 class SmallestTest(unittest.TestCase):
     def test_sets_of_the_smallest_size_are_found_nearest_first(self):
         room = [(2, 4), (2, 1), (2, 3), (2, 0)]
-        self.assertEqual([(0, 1), (0, 2)], node_sets.smallest(room, (4, 5), apart)[:2])
+        self.assertEqual([(0, 1), (0, 2)], node_sets.smallest_sets(room, (4, 5), apart)[:2])
 
     def test_no_set_is_found_where_all_nodes_do_not_suffice(self):
-        self.assertEqual([], node_sets.smallest([(1, 1)] * 3, (1, 4), apart))
-        self.assertEqual([], node_sets.smallest([], (1, 1), apart))
+        self.assertEqual([], node_sets.smallest_sets([(1, 1)] * 3, (1, 4), apart))
+        self.assertEqual([], node_sets.smallest_sets([], (1, 1), apart))
 
     @settings(max_examples=100)
     @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
     def test_growing_finds_a_set_wherever_one_exists(self, room, need):
-        exact = node_sets.smallest(room, need, apart)
+        exact = node_sets.smallest_sets(room, need, apart)
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = node_sets.smallest(room, need, apart)
+            grown = node_sets.smallest_sets(room, need, apart)
         self.assertEqual(bool(exact), bool(grown))
         for chosen in grown:
             self.assertTrue(
@@ -38,7 +38,9 @@ class SmallestTest(unittest.TestCase):
     def test_growing_keeps_near_and_starts_anywhere(self):
         room = [(1, 1)] * 32
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            grown = node_sets.smallest(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
+            grown = node_sets.smallest_sets(
+                room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20
+            )
         self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
 
     @settings(max_examples=100)
@@ -53,8 +55,8 @@ class SmallestTest(unittest.TestCase):
     def test_each_set_found_with_costs_holds_the_guest(self, drawn, need):
         room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
         with mock.patch.object(node_sets, 'ENUMERATED_MAX', 0):
-            found = node_sets.smallest(room, need, apart, costs)
-        self.assertEqual(bool(node_sets.smallest(room, need, apart)), bool(found))
+            found = node_sets.smallest_sets(room, need, apart, costs)
+        self.assertEqual(bool(node_sets.smallest_sets(room, need, apart)), bool(found))
         for chosen in found:
             self.assertEqual(sorted(set(chosen)), list(chosen))
             for kind in (0, 1):
@@ -63,11 +65,11 @@ class SmallestTest(unittest.TestCase):
     def test_among_equal_nodes_the_cheapest_are_found(self):
         room, costs = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
         cheapest = tuple(sorted(sorted(range(24), key=costs.__getitem__)[:4]))
-        self.assertIn(cheapest, node_sets.smallest(room, (8, 8), apart, costs))
+        self.assertIn(cheapest, node_sets.smallest_sets(room, (8, 8), apart, costs))
 
     def test_the_cheapest_nodes_are_found_in_each_socket(self):
         room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
-        found = node_sets.smallest(
+        found = node_sets.smallest_sets(
             room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
@@ -75,14 +77,14 @@ class SmallestTest(unittest.TestCase):
     def test_some_of_many_neighbourhoods_and_the_whole_host_are_searched(self):
         # On a line, each node has its own neighbourhoods, unlike those of the next node.
         room = [(1, 1)] * 60
-        found = node_sets.smallest(room, (4, 4), lambda a, b: 10 + abs(a - b))
+        found = node_sets.smallest_sets(room, (4, 4), lambda a, b: 10 + abs(a - b))
         self.assertTrue(found)
         for chosen in found:
             self.assertEqual(4, len(chosen))
 
     def test_the_cheapest_and_nearest_of_many_sets_are_returned(self):
         room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
-        found = node_sets.smallest(
+        found = node_sets.smallest_sets(
             room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
         )
         self.assertEqual(node_sets.RETURNED_MAX, len(found))

@@ -17,7 +17,7 @@ STEPS = st.sampled_from((0.0, 0.01, 0.05, 0.1))
 
 
 def steps(pressure, step=0.05):
-    return ranking.steps(pressure, model.PlacementOptions(pressure_step=step))
+    return ranking.in_steps(pressure, model.PlacementOptions(pressure_step=step))
 
 
 class StepsTest(unittest.TestCase):
@@ -55,13 +55,15 @@ class PartsTest(unittest.TestCase):
             bandwidth_max_bytes_per_sec=8.0,
             link_ratio=0.25,
         )
-        self.assertEqual((0.75, 0.5, 0.25), ranking.parts(one, 2.0, 2.0))
-        self.assertEqual((0.0, 0.5, 0.25), ranking.parts(one, None, 2.0))
+        self.assertEqual((0.75, 0.5, 0.25), ranking.utilisations(one, 2.0, 2.0))
+        self.assertEqual((0.0, 0.5, 0.25), ranking.utilisations(one, None, 2.0))
 
     def test_promised_vcpus_stand_for_unknown_demand(self):
-        cpu, bandwidth, link = ranking.parts(node(0, cores=4, vcpus=4), 1.0, 5.0)
+        cpu, bandwidth, link = ranking.utilisations(node(0, cores=4, vcpus=4), 1.0, 5.0)
         self.assertEqual((1.0 + 4 * PRIOR_CORES_PER_VCPU) / 4, cpu)
         self.assertEqual((0.0, 0.0), (bandwidth, link))
 
     def test_memory_without_cpus_has_no_pressure_on_them(self):
-        self.assertEqual((0.0, 0.0, 0.0), ranking.parts(node(0, cores=0, threads=0), 1.0, 1.0))
+        self.assertEqual(
+            (0.0, 0.0, 0.0), ranking.utilisations(node(0, cores=0, threads=0), 1.0, 1.0)
+        )

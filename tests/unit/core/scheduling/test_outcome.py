@@ -65,7 +65,7 @@ class OutcomeTest(unittest.TestCase):
     def test_the_outcome_by_the_short_way_is_that_of_the_general_one(self, view, wanted):
         columns = aggregate(view)
         short = outcome.outcome(columns, wanted, LIMITS)
-        long = outcome.general_outcome(columns, wanted, LIMITS)
+        long = outcome.outcome_by_placement(columns, wanted, LIMITS)
         self.assertEqual(long.code, short.code)
         self.assertEqual(long.positions, short.positions)
         self.assertEqual(long.used, tuple(short.used))
