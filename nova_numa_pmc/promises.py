@@ -169,7 +169,7 @@ def _view_and_request(
 
     view = host_view.view(host, others, limits, dict(evidence.loads), rotation)
     request = host_view.request(
-        guest, limits, device_nodes, placement.with_traffic_rate(evidence.history, view)
+        guest, limits, device_nodes, placement.with_traffic_per_core(evidence.history, view)
     )
     return host_view.with_later_guests(view, dict(evidence.vcpus), evidence.history), request
 

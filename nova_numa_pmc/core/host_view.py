@@ -179,13 +179,13 @@ def with_later_guests(
     }
     if not any(changes.values()):
         return host_view
-    rate = bytes_per_core_sec(host_view.nodes) or 0.0
+    bytes_per_core_sec = node_traffic_per_core(host_view.nodes) or 0.0
     return host_view._replace(
         nodes=tuple(
             node._replace(
                 demand_cores=_add_change(node.demand_cores, changes.get(node.id, 0)),
                 bandwidth_bytes_per_sec=_add_change(
-                    node.bandwidth_bytes_per_sec, rate * changes.get(node.id, 0)
+                    node.bandwidth_bytes_per_sec, bytes_per_core_sec * changes.get(node.id, 0)
                 ),
             )
             for node in host_view.nodes
@@ -197,18 +197,18 @@ def _add_change(amount: float | None, change: float) -> float | None:
     return None if amount is None else max(0, amount + change)
 
 
-def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
+def node_traffic_per_core(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core of demand [bytes/core-second].
 
     :returns: None if demand or traffic is unknown for a node, or if there is too little demand
     """
-    return traffic_rate(
+    return traffic_per_core(
         [node.demand_cores for node in nodes if node.cores],
         [node.bandwidth_bytes_per_sec for node in nodes if has_memory(node)],
     )
 
 
-def traffic_rate(
+def traffic_per_core(
     demands: Sequence[float | None], bandwidths: Sequence[float | None]
 ) -> float | None:
     """Return Σ bandwidth / Σ demand [bytes/core-second].
@@ -233,13 +233,15 @@ def traffic_rate(
     return 100 * sum(known_bandwidths) / hundredths
 
 
-def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
-    """Return a guest's expected traffic [bytes/s]; None if the rate is unknown.
+def expected_traffic(
+    demand_cores: float, intensity: float, bytes_per_core_sec: float | None
+) -> float | None:
+    """Return a guest's expected traffic [bytes/s]; None if the traffic per core is unknown.
 
     :param intensity: the guest's traffic per core relative to the host's mean
-    :param rate: the result of :func:`bytes_per_core_sec`
+    :param bytes_per_core_sec: the result of :func:`node_traffic_per_core`
     """
-    return None if rate is None else demand_cores * rate * intensity
+    return None if bytes_per_core_sec is None else demand_cores * bytes_per_core_sec * intensity
 
 
 def request(

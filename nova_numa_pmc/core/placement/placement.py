@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import bytes_per_core_sec, split_bytes
+from nova_numa_pmc.core.host_view import node_traffic_per_core, split_bytes
 from nova_numa_pmc.core.placement import candidates
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.placement.ranking import Rank
 
 
-def with_traffic_rate(
+def with_traffic_per_core(
     history: model.DemandHistory | None, host_view: model.HostView
 ) -> model.DemandHistory:
-    """Return a demand history with the traffic rate of its host.
+    """Return a demand history with the traffic per core of its host.
 
     :param history: the demand history of the host's guests; None if there is none
     """
     merged, _ = memory_domains.merge(host_view)
     return (history or model.DemandHistory())._replace(
-        bytes_per_core_sec=bytes_per_core_sec(merged.nodes)
+        bytes_per_core_sec=node_traffic_per_core(merged.nodes)
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.host_view import bytes_per_core_sec
+from nova_numa_pmc.core.host_view import node_traffic_per_core
 from nova_numa_pmc.core.placement import ranking
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class NodeOrder:
     ) -> None:
         self._nodes, _ = missing.fill_in(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
-        self._limits, self._rate = limits, bytes_per_core_sec(nodes)
+        self._limits, self._bytes_per_core_sec = limits, node_traffic_per_core(nodes)
 
     def prefers(self, guest: GuestModel, n: int) -> bool:
         """Return whether a placement would prefer position ``n`` to the guest's present place."""
         traffic = guest.load.bandwidth_bytes_per_sec
         if traffic is None:
-            traffic = guest.demand * (self._rate or 0.0)
+            traffic = guest.demand * (self._bytes_per_core_sec or 0.0)
         if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
             return False
         if len(guest.cpu_positions) > 1:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import MIB, TRAFFIC_DEMAND_MIN_HUNDREDTHS, traffic_rate
+from nova_numa_pmc.core.host_view import MIB, TRAFFIC_DEMAND_MIN_HUNDREDTHS, traffic_per_core
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard  # novm: 3.10, and for types only
@@ -46,7 +46,7 @@ class Aggregates:
     :ivar link: utilisation of the busiest socket link
     :ivar members: ids of the nodes of each domain
     :ivar bytes_per_core_sec: measured DRAM traffic per core of demand, which later charges do not
-        change; None if it is unknown, see :func:`host_view.traffic_rate`
+        change; None if it is unknown, see :func:`host_view.traffic_per_core`
     :ivar rotation: number of placements made before, modulo the number of domains; breaks ties
     :ivar uniform: whether each part of pressure is known for all domains or for none, and each
         domain has CPUs and memory, so that the fast path of :func:`outcome.outcome` applies
@@ -114,7 +114,7 @@ class Aggregates:
         self.bytes_per_core_sec = None
         if not demand or not bandwidth:
             return
-        if uniform:  # traffic_rate() inlined, because a call takes longer than this
+        if uniform:  # traffic_per_core() inlined, because a call takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # uniform: no None in it
             if hundredths >= TRAFFIC_DEMAND_MIN_HUNDREDTHS:
                 self.bytes_per_core_sec = (
@@ -123,7 +123,7 @@ class Aggregates:
                     / hundredths
                 )
         else:  # a resource that a domain lacks is not unknown
-            self.bytes_per_core_sec = traffic_rate(
+            self.bytes_per_core_sec = traffic_per_core(
                 [value for value, domain_cores in zip(demand, cores) if domain_cores],
                 [value for value, mib in zip(bandwidth, capacity_mib) if mib or value is not None],
             )

@@ -59,7 +59,7 @@ def placed(view, new, *, just_placed=False):
 
     Return None if the guest spans nodes because it wants more bandwidth than a node has.
     """
-    request = host_view.request(new, LIMITS, (), placement.with_traffic_rate(None, view))
+    request = host_view.request(new, LIMITS, (), placement.with_traffic_per_core(None, view))
     nodes = placement.place(view, request, LIMITS).nodes
     if len(nodes) > 1:
         return None
