@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 #: The basis of a guest's figures: its own accesses were counted; counts of CPUs were divided among
 #: the guests; or the figures were inferred from where pages lie and vCPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
-#: Names that fields have in JSON and in recordings, if they differ.
-_FILE_NAMES = {'basis': 'sure'}
 
 
 class NodeSample(Record):
@@ -101,7 +99,7 @@ class GuestSample(Record):
     uuid: str
     name: str
     source: str
-    basis: str
+    basis: str = ''
     cores: float | None = None
     waiting_cores: float | None = None
     cores_by_node: tuple[tuple[int, float], ...] = ()
@@ -162,19 +160,13 @@ class Sample(Record):
     pool_source: str = ''
 
 
-def file_names(kind: type[NodeSample] | type[GuestSample]) -> dict[str, str]:
-    """Return {field: its name in JSON and recordings} for a kind of sample."""
-    return {field: _FILE_NAMES.get(field, field) for field in kind._fields}
-
-
 def to_data(sample: Sample) -> dict[str, Any]:
     """Return a sample as plain dicts and lists, ready for JSON."""
     data = sample._asdict()
     data['nodes'] = [node._asdict() for node in sample.nodes]
     data['pools'] = [pool._asdict() for pool in sample.pools]
-    names = file_names(GuestSample).values()
     data['guests'] = [
-        dict(zip(names, guest), devices=[device._asdict() for device in guest.devices])
+        dict(guest._asdict(), devices=[device._asdict() for device in guest.devices])
         for guest in sample.guests
     ]
     return data

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.core.scheduling.outcome import Outcome
     from nova_numa_pmc.scheduler import nova_weighers
 
 #: Number of hosts in the text; the JSON has all of them.
@@ -216,24 +215,16 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
     return {
         'host': decision.host,
         'passes': decision.passes,
-        'why': decision.why_refused,
+        'why_refused': decision.why_refused,
         'pressure': decision.pressure,
         'loss': decision.loss,
         'penalty': decision.penalty if decision.passes else None,
         'share': decision.share,
-        'told': host_estimate.describe(estimate),
-        'outcome': estimate.outcome and _outcome_to_data(estimate.outcome),
+        'text': host_estimate.describe(estimate),
+        'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
         'nodes': saved_hosts.node_metrics(host),
     }
-
-
-def _outcome_to_data(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as plain data, with the names that scripts know."""
-    data = outcome._asdict()
-    for field, key in (('cpu_positions', 'cpus'), ('mem_positions', 'mems'), ('positions', 'at')):
-        data[key] = data.pop(field)
-    return data
 
 
 def to_lines(

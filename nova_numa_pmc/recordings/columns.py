@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.exceptions import RecordingError
-from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample, file_names
+from nova_numa_pmc.sample_records import DeviceSample, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +28,9 @@ SIGNIFICANT_DIGITS = 6
 
 #: Inclusive bounds: the highest node id, and a number beyond any real rate.
 _NODE_MAX, _NUMBER_MAX = 16383, 1e30
+
+#: {field: the name of its column}, if they differ. Columns are never renamed.
+_COLUMN_NAMES = {'basis': 'sure'}
 
 
 def to_columns(sample: Sample) -> dict[str, Any]:
@@ -63,10 +66,15 @@ def from_columns(data: Any) -> Sample:
         raise RecordingError('not a sample: %s' % error) from None
 
 
+def column_names(kind: type[NodeSample] | type[GuestSample]) -> dict[str, str]:
+    """Return {field: the name of its column} for a kind of sample."""
+    return {field: _COLUMN_NAMES.get(field, field) for field in kind._fields}
+
+
 def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
     return {
         name: [_to_plain(value) for value in column]
-        for name, column in zip(file_names(kind).values(), zip(*records))
+        for name, column in zip(column_names(kind).values(), zip(*records))
     }
 
 
@@ -83,7 +91,7 @@ def _to_plain(value: Any) -> Any:
 def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     columns_by_field = {
         field: json_values.of_type(list, columns[name])
-        for field, name in file_names(kind).items()
+        for field, name in column_names(kind).items()
         if name in json_values.of_type(dict, columns)
     }
     if len({len(column) for column in columns_by_field.values()}) > 1:

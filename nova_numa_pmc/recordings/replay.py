@@ -25,7 +25,7 @@ from nova_numa_pmc.recordings.perf_stat import (
     Interval,
     PerfStatLine,
 )
-from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample, file_names
+from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,11 +133,12 @@ def from_data(data: Any) -> Sample:
 
 
 def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
-    """Return a list of dicts as a dict of lists, without the fields that the dicts lack."""
-    names = file_names(kind).values()
-    if not rows:
-        return {name: [] for name in names}
-    return {name: [row[name] for row in rows] for name in names if name in rows[0]}
+    """Return a list of dicts as a recording's columns, without the fields that the dicts lack."""
+    return {
+        name: [row[field] for row in rows]
+        for field, name in columns.column_names(kind).items()
+        if not rows or field in rows[0]
+    }
 
 
 def _read_table(file: TextIO) -> Interval | None:

@@ -77,8 +77,7 @@ def to_data(
         'moves': [
             {
                 'kind': move.kind,
-                # Named before the parts of a move were called parts; kept for existing readers.
-                'steps': [part._asdict() for part in move.parts],
+                'parts': [part._asdict() for part in move.parts],
                 'gain_cores': move.gain_cores,
                 'cost_core_sec': move.cost_core_sec,
                 'regret_core_sec': move.regret_core_sec,

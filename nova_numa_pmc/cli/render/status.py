@@ -264,7 +264,7 @@ def to_data(host: HostStatus) -> dict[str, Any]:
                 'bytes_by_node': status.bytes_by_node,
                 'home_ratio': status.home_ratio,
                 'override': status.guest.override,
-                'fixed': status.why_fixed,
+                'why_fixed': status.why_fixed,
                 'demand_cores': status.demand_history.demand.figures()
                 if status.demand_history
                 else {},

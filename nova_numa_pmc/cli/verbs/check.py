@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(
             json.dumps(
-                {'roles': list(roles), 'findings': [_to_data(finding) for finding in findings]},
+                {'roles': list(roles), 'findings': [finding._asdict() for finding in findings]},
                 indent=2,
                 sort_keys=True,
             )
@@ -134,13 +134,6 @@ def collect(
         for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, query):
             findings += _run_check(check)
     return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def _to_data(finding: Finding) -> dict[str, str]:
-    """Return the members of a finding in JSON, where scripts know its message as ``what``."""
-    data = finding._asdict()
-    data['what'] = data.pop('message')
-    return data
 
 
 def to_lines(roles: Sequence[str], findings: Sequence[Finding]) -> list[str]:

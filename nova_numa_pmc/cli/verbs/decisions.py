@@ -73,13 +73,13 @@ def _lines(paths: list[str]) -> Iterator[str]:
 
 
 def to_data(summary: shadow_log.ShadowSummary) -> dict[str, object]:
-    """Return the summary as plain data, where scripts know its pressure as ``then``."""
+    """Return the summary as plain data."""
     return {
         'decisions': summary.decisions,
         'changed': summary.changed,
         'first_s': summary.first_s,
         'last_s': summary.last_s,
-        'then': summary.pressure and summary.pressure._asdict(),
+        'pressure': summary.pressure and summary.pressure._asdict(),
         'loss': summary.loss and summary.loss._asdict(),
         'later': {str(seconds): means._asdict() for seconds, means in summary.later.items()},
         'broken': summary.broken,

@@ -96,15 +96,8 @@ def to_data(
         'pressure_without': _mean(choice.pressure_without for choice in choices),
         'loss': _mean(choice.loss for choice in choices),
         'loss_without': _mean(choice.loss_without for choice in choices),
-        'choices': [_choice_to_data(choice) for choice in choices],
+        'choices': [{**choice._asdict(), 'changed': choice.changed} for choice in choices],
     }
-
-
-def _choice_to_data(choice: what_if_hosts.WhatIfChoice) -> dict[str, object]:
-    """Return a choice as plain data, where scripts know its host_without as ``without``."""
-    data = {**choice._asdict(), 'changed': choice.changed}
-    data['without'] = data.pop('host_without')
-    return data
 
 
 def to_lines(choices: list[what_if_hosts.WhatIfChoice]) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Codes that other code refers to.
 UNKNOWN = 'unknown'
-PLACED_BY_OTHERS = 'pinned'  # this code is older than its text, and so is 'kept' below
+PLACED_BY_OTHERS = 'placed_by_others'
 #: Code for a guest that the command did not name, which says nothing about the guest itself.
 NOT_NAMED = 'not_named'
 
@@ -46,7 +46,11 @@ class Rule(Record):
 #: Rules that apply even to a planned or requested move: there is an override for the guest, or
 #: libvirt is working on it, or it does not run.
 RULES_ALWAYS = (
-    Rule('kept', lambda case: case.guest.override == model.PIN, 'pinned by the operator'),
+    Rule(
+        'pinned_by_operator',
+        lambda case: case.guest.override == model.PIN,
+        'pinned by the operator',
+    ),
     Rule('ignored', lambda case: case.guest.override == model.IGNORE, 'ignored by the operator'),
     Rule('active_job', lambda case: case.guest.job, 'a libvirt job is running'),
     Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),

@@ -46,8 +46,8 @@ class GuestLoad(Record):
         pages are
     :param bandwidth_bytes_per_sec: DRAM traffic; None if unknown
     :param allowed_nodes: ids of the nodes with CPUs that it may use; None if it may use any
-    :param why_fixed: code of the reason why it must not be touched, such as 'pinned'; empty if it
-        may be
+    :param why_fixed: code of the reason why it must not be touched, such as 'placed_by_others';
+        empty if it may be
     :param just_placed: whether it was just placed, so that it stays where it is unless a placement
         would prefer another node (:mod:`placement_order`)
     """

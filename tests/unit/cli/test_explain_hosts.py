@@ -44,8 +44,10 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertEqual(['idle', 'busy'], [host['host'] for host in said['hosts']])
         self.assertEqual(2, len(said['hosts'][0]['nodes']))
         outcome = said['hosts'][0]['outcome']
-        self.assertEqual(('one_node', [0]), (outcome['code'], outcome['at']))
-        self.assertEqual({'code', 'used', 'at', 'cpus', 'mems'}, outcome.keys())
+        self.assertEqual(('one_node', [0]), (outcome['code'], outcome['positions']))
+        self.assertEqual(
+            {'code', 'used', 'positions', 'cpu_positions', 'mem_positions'}, outcome.keys()
+        )
         self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
         self.assertEqual(1.0, said['options']['max_pressure'])
 

@@ -59,7 +59,7 @@ class WhyTest(unittest.TestCase):
     def test_why_says_what_keeps_a_guest_there(self):
         self.assertEqual('placed 5 min ago; bound to its nodes', why(why_fixed='bound'))
         # It is already said, or there is nothing to say.
-        for why_fixed in ('pinned', 'unknown'):
+        for why_fixed in ('placed_by_others', 'unknown'):
             self.assertEqual('placed 5 min ago', why(why_fixed=why_fixed))
 
     def test_why_says_that_a_guest_may_grow_beyond_its_promise(self):

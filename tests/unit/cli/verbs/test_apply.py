@@ -46,12 +46,12 @@ class PlanTest(OperatingCase):
     def test_plan_moves_only_guests_that_are_named(self):
         _, said = self.json('plan', host.name_of(3))
         self.assertEqual(
-            [host.name_of(3)], [part['name'] for move in said['moves'] for part in move['steps']]
+            [host.name_of(3)], [part['name'] for move in said['moves'] for part in move['parts']]
         )
         self.assertEqual(
             [
                 'kind',
-                'steps',
+                'parts',
                 'gain_cores',
                 'cost_core_sec',
                 'regret_core_sec',

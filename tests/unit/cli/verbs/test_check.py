@@ -80,7 +80,7 @@ class CheckCommandTest(unittest.TestCase):
             {
                 'code': 'hook-not-installed',
                 'severity': 'error',
-                'what': 'the hook is not installed',
+                'message': 'the hook is not installed',
                 'remedy': 'nova-numa-rebalance hook install',
                 'file': self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'),
             },

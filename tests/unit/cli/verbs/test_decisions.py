@@ -43,7 +43,7 @@ class DecisionsTest(unittest.TestCase):
             code, out, err = self.call('--json', '-')
         told = json.loads(out)
         self.assertEqual((0, 2, 1, 1), (code, told['decisions'], told['changed'], told['broken']))
-        self.assertEqual(0.9, told['then']['chosen'])
+        self.assertEqual(0.9, told['pressure']['chosen'])
         self.assertIn('1 lines cannot be read', err)
 
     def test_a_log_that_cannot_be_used_is_refused(self):

@@ -78,7 +78,7 @@ class WhatIfTest(unittest.TestCase):
                 (
                     each['request'],
                     rounded(each['host'], each['pressure'], each['loss']),
-                    rounded(each['without'], each['pressure_without'], each['loss_without']),
+                    rounded(each['host_without'], each['pressure_without'], each['loss_without']),
                 )
                 for each in told['choices']
             ],

@@ -447,12 +447,12 @@ class PropertyTest(unittest.TestCase):
                     next(iter(shares)),
                     cores,
                     GIB,
-                    why_fixed='' if name == 'new' else 'kept',
+                    why_fixed='' if name == 'new' else 'pinned_by_operator',
                 )
                 for name, (cores, shares, _) in here.guests.items()
             ]
             + [
-                load('others-%d' % at, 1, at, cores, GIB, why_fixed='kept')
+                load('others-%d' % at, 1, at, cores, GIB, why_fixed='pinned_by_operator')
                 for at, cores in enumerate(here.others)
             ],
         )

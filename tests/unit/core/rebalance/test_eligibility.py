@@ -22,14 +22,14 @@ HOST = model.Topology(
 )
 #: (code, the guest, its promise) for each rule, in the table's order.
 CASES = (
-    ('kept', guest('g', override=model.PIN), PROMISE),
+    ('pinned_by_operator', guest('g', override=model.PIN), PROMISE),
     ('ignored', guest('g', override=model.IGNORE), PROMISE),
     ('active_job', guest('g', job='migration out', state='running'), PROMISE),
     ('paused', guest('g', state='paused'), PROMISE),
     ('other_pool', guest('g', allowed_cpus=frozenset({1, 3})), PROMISE),
     ('unknown', guest('g'), None),
     ('starting', guest('g'), PROMISE._replace(started=False)),
-    ('pinned', guest('g', placed_by=('numatune',)), PROMISE),
+    ('placed_by_others', guest('g', placed_by=('numatune',)), PROMISE),
     ('opted_out', guest('g', extra_specs=(('numa_pmc:policy', 'none'),)), PROMISE),
     ('spread', guest('g', extra_specs=(('numa_pmc:policy', 'spread'),)), PROMISE),
     ('locked', guest('g', locked=True), PROMISE),
@@ -39,12 +39,12 @@ CASES = (
 
 #: {code: (fields of a guest, fields of its promise)} for reasons that occur together.
 REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    'kept': ({'override': model.PIN}, {}),
+    'pinned_by_operator': ({'override': model.PIN}, {}),
     'active_job': ({'job': 'save'}, {}),
     'paused': ({'state': 'paused'}, {}),
     'other_pool': ({'allowed_cpus': frozenset({3})}, {}),
     'starting': ({}, {'started': False}),
-    'pinned': ({'placed_by': ('vcpupin',)}, {}),
+    'placed_by_others': ({'placed_by': ('vcpupin',)}, {}),
     'opted_out': ({'extra_specs': (('numa_pmc:policy', 'none'),)}, {}),
     'locked': ({'locked': True}, {}),
     'huge_pages': ({}, {'page_bytes': 2 << 20}),
@@ -63,7 +63,7 @@ class WhyNotTest(unittest.TestCase):
         for code, one, promise in (
             ('unknown', None, PROMISE),
             ('unknown', None, None),
-            ('pinned', guest('g'), PROMISE._replace(origin=model.PINNED)),
+            ('placed_by_others', guest('g'), PROMISE._replace(origin=model.PINNED)),
             ('locked', guest('g', pci_devices=('0000:3b:00.1',)), PROMISE),
             ('huge_pages', guest('g'), PROMISE._replace(page_bytes=1 << 30)),
         ):
@@ -81,7 +81,7 @@ class WhyNotTest(unittest.TestCase):
 
     def test_the_first_rule_is_told(self):
         one = guest('g', override='pin', job='save', state='paused', locked=True)
-        self.assertEqual('kept', eligibility.why_not(one, None, HOST))
+        self.assertEqual('pinned_by_operator', eligibility.why_not(one, None, HOST))
         self.assertEqual('active_job', eligibility.why_not(one._replace(override=''), None, HOST))
         one = guest('g', locked=True, allowed_cpus=frozenset({3}))
         self.assertEqual('other_pool', eligibility.why_not(one, None, HOST))
@@ -103,7 +103,7 @@ class WhyNotTest(unittest.TestCase):
     def test_a_guest_pinned_by_others_is_not_told_as_of_another_pool(self):
         one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
         self.assertTrue(eligibility.is_in_pool(one, HOST))
-        self.assertEqual('pinned', eligibility.why_not(one, PROMISE, HOST))
+        self.assertEqual('placed_by_others', eligibility.why_not(one, PROMISE, HOST))
 
     @given(st.sets(st.sampled_from(sorted(REASONS))), st.booleans())
     def test_the_first_of_several_rules_in_the_table_is_told(self, reasons, known):
@@ -112,7 +112,7 @@ class WhyNotTest(unittest.TestCase):
             of_guest, of_promise = REASONS[code]
             one, promise = one._replace(**of_guest), promise._replace(**of_promise)
         expected = reasons | ({'unknown'} if not known else set())
-        if 'pinned' in reasons:
+        if 'placed_by_others' in reasons:
             expected = expected - {'other_pool'}
         told = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
         self.assertEqual(told, eligibility.why_not(one, promise if known else None, HOST))

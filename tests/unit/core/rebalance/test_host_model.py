@@ -38,7 +38,7 @@ class MayTest(unittest.TestCase):
 
     def test_a_guest_that_must_not_be_touched_may_go_nowhere(self):
         for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
-            self.assertFalse(self.may_have(place, why_fixed='pinned'))
+            self.assertFalse(self.may_have(place, why_fixed='placed_by_others'))
 
     def test_memory_whose_place_is_unknown_stays(self):
         self.assertFalse(self.may_have(Place((1,), 1), lies=()))

@@ -215,7 +215,14 @@ class WidenTest(unittest.TestCase):
 
 class LeftAloneTest(unittest.TestCase):
     def test_a_fixed_guest_is_never_touched(self):
-        for why in ('pinned', 'opted_out', 'locked', 'huge_pages', 'active_job', 'bound'):
+        for why in (
+            'placed_by_others',
+            'opted_out',
+            'locked',
+            'huge_pages',
+            'active_job',
+            'bound',
+        ):
             with self.subTest(why):
                 plans, _ = skewed(why_fixed=why).run(TERMS, 20)
                 self.assertEqual([], kinds(plans))
@@ -226,7 +233,7 @@ class LeftAloneTest(unittest.TestCase):
             load('a', 4, 0, 4.0, 4 * GIB),
             load('b', 4, 0, 3.0, 4 * GIB),
             load('c', 4, 1, 0.5, 4 * GIB, why_fixed='locked'),
-            load('d', 4, 1, 0.5, 4 * GIB, why_fixed='pinned'),
+            load('d', 4, 1, 0.5, 4 * GIB, why_fixed='placed_by_others'),
         ]
         plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
         self.assertEqual([], kinds(plans))
@@ -398,7 +405,7 @@ class RegretsTest(unittest.TestCase):
             for guest in host.guests
         ]
         _, memory = host.run(TERMS, 2)
-        host.guests = [guest._replace(why_fixed='pinned') for guest in host.guests]
+        host.guests = [guest._replace(why_fixed='placed_by_others') for guest in host.guests]
         plans, memory = host.run(TERMS, 1, memory=memory)
         self.assertEqual(((), []), (memory.regrets, kinds(plans)))
 

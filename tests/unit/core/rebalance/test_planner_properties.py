@@ -66,7 +66,7 @@ ODD_GUEST = st.builds(
     st.none() | st.floats(0, 1),
     UNKNOWN,
     st.none() | NODE_IDS,
-    st.sampled_from(('', '', 'pinned')),
+    st.sampled_from(('', '', 'placed_by_others')),
 )
 
 
