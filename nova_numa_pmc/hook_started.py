@@ -182,9 +182,9 @@ def _memory_text(
     homes = promise.mem_nodes or promise.cpu_nodes
     elsewhere_bytes = cgroups.bytes_elsewhere(by_node, homes)
     outcome = applied.memory
-    if outcome == cpuset.NOT_REQUESTED:
-        outcome = 'unbound' if elsewhere_bytes else cpuset.LOCAL
-    text = ' (%s' % outcome
+    if outcome == cpuset.NOT_REQUESTED and not elsewhere_bytes:
+        outcome = cpuset.LOCAL
+    text = ' (%s' % cpuset.TEXTS[outcome]
     if elsewhere_bytes:
         text += ', %d of %d KiB lay elsewhere' % (
             elsewhere_bytes + 1023 >> 10,

@@ -48,11 +48,21 @@ if TYPE_CHECKING:
 #: What became of a guest's memory.
 NOT_REQUESTED = 'not_requested'  # only CPUs were requested
 LOCAL = 'local'  # no memory is on other nodes
-MOVED = 'brought'  # memory was moved, and is unbound again
+MOVED = 'moved'  # memory was moved, and is unbound again
 BOUND = 'bound'  # memory was moved if necessary, and stays bound
 TOO_MUCH = 'too_much'  # not moved: more is on other nodes than one write may move
 PINNED = 'pinned'  # not moved: a group has another set, which is not ours
 UNKNOWN = 'unknown'  # not moved: how much is on other nodes is not known
+#: {what became of the memory: the same as text}
+TEXTS = {
+    NOT_REQUESTED: 'unbound',
+    LOCAL: 'local',
+    MOVED: 'moved',
+    BOUND: 'bound',
+    TOO_MUCH: 'too much to move at once',
+    PINNED: 'its nodes are set by others',
+    UNKNOWN: 'where it lies is unknown',
+}
 
 #: A second pass is made if more than this share of the memory to be moved was left behind.
 _LEFT_RATIO = 0.01

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host.held import common_cpuset
-from nova_numa_pmc.host.page_moves import guest_mover
+from nova_numa_pmc.host.page_moves import guest_mover, page_mover
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -135,5 +135,12 @@ def progress_text(progress: guest_mover.Progress) -> str:
         if progress.left_bytes is None
         else ('%d MiB' % (progress.left_bytes >> 20))
     )
-    refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
-    return '%s, %s left%s' % (progress.state, left_text, '; ' + refused if refused else '')
+    refused = ', '.join(
+        '%d %s (%s)' % (count, page_mover.TEXTS.get(name, 'refused'), name)
+        for name, count in progress.refused
+    )
+    return '%s, %s left%s' % (
+        guest_mover.TEXTS[progress.state],
+        left_text,
+        '; pages: ' + refused if refused else '',
+    )

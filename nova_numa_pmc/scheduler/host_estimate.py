@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 
 #: Demand above this multiple of the sum of a host's CPUs and its guests' vCPUs is implausible.
 PLAUSIBLE_MAX_RATIO = 2.0
+#: {code of an outcome: the same as text}; with any other code, the guest would be left floating.
+TEXTS = {
+    'one_node': 'on one node',
+    'span': 'on several nodes',
+    'spread': 'spread over all nodes',
+    'cpus_only': 'its memory fits nowhere',
+}
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.
 _CACHE_ATTRIBUTE = '_numa_pmc_estimate'
@@ -341,7 +348,7 @@ def describe(estimate: HostEstimate) -> str:
         name_nodes(nodes),
         _join_pressures(host_outcome.used),
         _join_pressures(pressures_elsewhere(host, host_outcome)) or 'none',
-        host_outcome.code,
+        TEXTS.get(host_outcome.code, 'left floating'),
         arrivals,
     )
 

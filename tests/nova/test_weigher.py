@@ -224,7 +224,7 @@ class WeigherTest(SchedulerTest):
         said = [record.getMessage() for record in log.records]
         self.assertEqual(2, sum('NUMA pressure of' in line for line in said))
         self.assertIn('node 0: pressure ', said[0])
-        self.assertIn('(one_node)', said[0])
+        self.assertIn('(on one node)', said[0])
         self.assertIn('unknown: no metrics from nova-numa-pmc', said[1])
 
     def test_nothing_is_raised(self):

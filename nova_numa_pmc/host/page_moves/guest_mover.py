@@ -37,6 +37,15 @@ PARTLY = 'partly'  # some pages did not move; ``refused`` says why
 FULL = 'full'  # the target nodes have no room for more
 CANCELLED = 'cancelled'
 FAILED = 'failed'  # an error was raised
+#: {state: the same as text}
+TEXTS = {
+    MOVING: 'in progress',
+    DONE: 'done',
+    PARTLY: 'some pages did not move',
+    FULL: 'the nodes have no room for more',
+    CANCELLED: 'cancelled',
+    FAILED: 'failed',
+}
 
 _WALKS_MAX = 3  # passes over a guest's memory; a pass that moves nothing is the last
 _FEW_RATIO = 0.01  # refused share that is ignored: QEMU shares a page or two with libvirt

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.page_moves.mappings import Mapping, Presence
 
+#: {errno's name in :class:`MovedPages`: the reason as text}
+TEXTS = {
+    'EAGAIN': 'in use',
+    'EBUSY': 'busy',
+    'EACCES': 'shared with another process',
+    'ENOMEM': 'without room on the node',
+    'EFAULT': 'not movable',
+}
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
 _PROBE_EVERY = 16  # ranges before the next attempt, after a range without huge pages
 _CAP_SYS_NICE = 23

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promise of a moved guest, and whether its memory has followed its CPUs."""
+"""The promise of a moved guest, and whether and how far its memory has followed its CPUs."""
 
 import unittest
 
@@ -44,3 +44,18 @@ class WithinL3Test(unittest.TestCase):
                     promise._replace(cpus=after),
                     parts.narrow_to_l3(promise, own, host, (), LIMITS),
                 )
+
+
+class ProgressTextTest(unittest.TestCase):
+    def test_progress_is_told_in_words(self):
+        progress = guest_mover.Progress(
+            guest_mover.PARTLY, left_bytes=3 * MIB, refused=(('EBUSY', 3), ('EPERM', 1))
+        )
+        self.assertEqual(
+            'some pages did not move, 3 MiB left; pages: 3 busy (EBUSY), 1 refused (EPERM)',
+            parts.progress_text(progress),
+        )
+        self.assertEqual(
+            'cancelled, an unknown amount left',
+            parts.progress_text(guest_mover.Progress(guest_mover.CANCELLED)),
+        )

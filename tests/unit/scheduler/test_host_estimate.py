@@ -106,7 +106,7 @@ class EstimateTest(unittest.TestCase):
         ):
             self.assertNotIn('\n', subject.describe(estimate))
         self.assertEqual(
-            'node 1: pressure 0.35 there, 0.50 elsewhere (one_node)',
+            'node 1: pressure 0.35 there, 0.50 elsewhere (on one node)',
             subject.describe(ask(host(0.5, 0.25))),
         )
 

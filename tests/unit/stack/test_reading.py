@@ -9,7 +9,7 @@ from tests.stack import reading
 SCHEDULER = """\
 2026-01-01 10:00:00.000 7 DEBUG nova.filters [None req-1] Filter ComputeFilter returned 2 hosts
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
-(cmp1, cmp1): penalty 0.25: node 1: pressure 0.35 there, 0.15 elsewhere (one_node) _weigh
+(cmp1, cmp1): penalty 0.25: node 1: pressure 0.35 there, 0.15 elsewhere (on one node) _weigh
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
 (cmp2, cmp2): penalty 0.25: unknown: no metrics from nova-numa-pmc _weigh
 """
