@@ -251,7 +251,7 @@ class Agent:
             LOG.info(
                 'floating pool: CPUs %s, %s',
                 format_cpulist(pool.cpus),
-                pools.IN_WORDS[pool.source],
+                pools.TEXTS[pool.source],
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:

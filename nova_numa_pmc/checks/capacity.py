@@ -112,7 +112,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
 def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> str:
     texts = [
         'the memory of node %d (%d MiB) is %s (%s)'
-        % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
+        % (node.id, node.memory_bytes >> 20, node_memory.TEXTS[memory.kind], memory.source)
         for node, memory in withheld
     ]
     return '%s: no guest is placed there' % '; '.join(texts)

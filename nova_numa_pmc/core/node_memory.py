@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 
-#: {kind of memory: its name in messages}
-IN_WORDS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
+#: {kind of memory: the same as text}
+TEXTS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
 #: Source of the kind of a node's memory: the operator's option of this name.
 BY_OPTION = 'device_memory_nodes'
 

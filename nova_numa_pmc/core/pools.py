@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: Sources of the floating pool's CPUs: Nova's configuration, the guests' XML, only the kernel (all
 #: usable CPUs), and the agent's last publication.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
-IN_WORDS = {
+#: {source of the floating pool: the same as text}
+TEXTS = {
     NOVA: 'from nova.conf',
     GUESTS: "from the guests' XML",
     AGENT: 'as published by the agent',

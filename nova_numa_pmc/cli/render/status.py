@@ -50,7 +50,7 @@ def to_lines(host: HostStatus) -> list[str]:
     lines = [
         *_agent_lines(host.agent, host.measured),
         'floating pool: CPUs %s, %s'
-        % (format_cpulist(host.pool.cpus), pools.IN_WORDS.get(host.pool.source, host.pool.source)),
+        % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
         *_memory_lines(host.nodes),
         '',
         *tables.to_lines(node_table(host.nodes)),
@@ -111,7 +111,7 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
     return 'node %d: its memory (%s) is %s (%s) and not for guests' % (
         node_id,
         short_number(size_bytes, 1024),
-        node_memory.IN_WORDS[memory.kind],
+        node_memory.TEXTS[memory.kind],
         tables.printable(memory.source),
     )
 

@@ -210,7 +210,7 @@ def intentions(plans: tuple[NodePlan, ...], path: str, withheld: _Withheld = ())
     for node, memory in withheld:
         yield '  node %d: not read: its memory is %s (%s)' % (
             node.id,
-            node_memory.IN_WORDS[memory.kind],
+            node_memory.TEXTS[memory.kind],
             memory.source,
         )
     yield '  the result replaces %s' % path

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Placement, Reason
 
-_WORDS = {
+#: {code of a reason: the same as text, with the names of the reason's values}
+TEXTS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
     'spread': 'spread over all nodes, as its policy requires',
@@ -54,7 +55,7 @@ def explain(placement: Placement) -> str:
 
 
 def _reason_text(reason: Reason) -> str:
-    text = _WORDS.get(reason.code, reason.code)
+    text = TEXTS.get(reason.code, reason.code)
     for name, value in reason.values:
         text = text.replace('{%s}' % name, _value(name, value))
     return text

@@ -92,7 +92,7 @@ RULES = (
     Rule('bound', lambda case: case.promise.bound, 'bound to its nodes'),
 )
 
-#: {code: text}
+#: {code: the same as text}
 TEXTS = {**{rule.code: rule.text for rule in RULES}, NOT_NAMED: ''}
 
 

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Reason
 
-_CAUSES = {
+#: {code of a reason, or a budget: the same as text}
+TEXTS = {
     'waiting': 'waiting for CPUs',
     'distance': 'distance to memory',
     'bandwidth': 'saturated memory',
     'crowding': 'unevenly crowded nodes',
     'bursts': 'bursts absorbed by idle CPUs elsewhere',
-}
-_BUDGET = {
     'bytes_per_tick': 'the bytes allowed per plan',
     'moves_per_hour': 'the moves allowed per hour',
     'changes_per_hour': 'the CPU changes allowed per hour',
@@ -57,7 +56,7 @@ def explain_why(move: plan_records.Move) -> str:
 
 
 def _cause(reason: Reason) -> str:
-    cause = _CAUSES.get(reason.code, reason.code)
+    cause = TEXTS.get(reason.code, reason.code)
     if dict(reason.values).get('rate') == plan_records.ASSUMED:
         cause += ', at an assumed rate of accesses,'
     return cause
@@ -67,7 +66,7 @@ def explain_remark(reason: Reason) -> str:
     """Return a remark on a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
     if reason.code == 'budget':
-        return 'held back: %s are used up' % _BUDGET.get(values['of'], values['of'])
+        return 'held back: %s are used up' % TEXTS.get(values['of'], values['of'])
     if reason.code == 'demand_unknown':
         return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
     if reason.code == 'bandwidth_dropped':
