@@ -323,6 +323,7 @@ class Request(Record):
     :param demand_cores: expected demand [cores]; None: derived from its vCPUs
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown
     :param placed_by: how others have already placed it, as in :class:`Guest`
+    :param ignored: whether the operator has told the package to ignore it
     """
 
     vcpus: int
@@ -334,6 +335,12 @@ class Request(Record):
     demand_cores: float | None = None
     bandwidth_bytes_per_sec: float | None = None
     placed_by: tuple[str, ...] = ()
+    ignored: bool = False
+
+    @property
+    def excluded(self) -> bool:
+        """Return whether its flavor or the operator excludes it from placement."""
+        return self.ignored or self.policy == NONE
 
 
 class Reason(Record):

@@ -140,14 +140,14 @@ def decide_promise(
             placed.cpus,
             explain.explain(placed),
             problems=(),
-            failed=promise.origin == model.FLOATING and request.policy != model.NONE,
+            failed=promise.origin == model.FLOATING and not request.excluded,
         )
         if by_node and placed.nodes:
             followable = _followable_bytes(by_node, host, options.limits)
             decision = _follow(request, decision, own_host, followable)
         host_promises.put(decision.promise)
         host_promises.rotation += 1
-    if promise.origin != model.PINNED and request.policy != model.NONE:
+    if promise.origin != model.PINNED and not request.excluded:
         decision = decision._replace(why='%s; by %s' % (decision.why, evidence.summary))
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence

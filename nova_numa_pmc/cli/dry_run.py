@@ -71,7 +71,7 @@ def possible_places(
     :param decision: a decision with its view and request, which a recalled one does not have
     """
     assert decision.request is not None and decision.view is not None
-    if decision.request.placed_by or decision.request.policy == model.NONE:
+    if decision.request.placed_by or decision.request.excluded:
         return []
     merged, members = memory_domains.merge(decision.view)
     nodes = decision.view.nodes

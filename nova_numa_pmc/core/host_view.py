@@ -267,10 +267,11 @@ def request(
         guest.page_bytes,
         guest.allowed_cpus,
         tuple(device_nodes),
-        model.NONE if guest.override == model.IGNORE else policy_of(guest),
+        policy_of(guest),
         demand_cores,
         expected_traffic(demand_cores, intensity_of(guest), history.bytes_per_core_sec),
         guest.placed_by,
+        guest.override == model.IGNORE,
     )
 
 

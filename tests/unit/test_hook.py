@@ -125,7 +125,7 @@ class StartTest(HookTest):
                 self.assertEqual(0, self.call(operation, number))
             self.assertEqual(number == 1, not self.cpus(tree))
         self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).started))
-        self.assertIn('as its policy or the operator requires', ' '.join(self.host.logged()))
+        self.assertIn('left alone: ignored by the operator', ' '.join(self.host.logged()))
 
     def test_a_damaged_list_of_the_operators_costs_a_warning(self):
         self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % hosts.uuid_of(1))
@@ -514,7 +514,7 @@ class MemoryLiesTest(HookTest):
         self.assertEqual(
             ('floating', True, False), (promise.origin, promise.started, promise.missed)
         )
-        self.assertIn('as its policy or the operator requires', self.host.logged()[-1])
+        self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
         self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))

@@ -24,7 +24,8 @@ TEXTS = {
     'spread': 'spread over all nodes, as its policy requires',
     'cpus_only': 'memory fits nowhere: only CPUs are placed, memory stays unbound',
     'placed_by_others': 'left alone: placed by others ({by})',
-    'policy_none': 'left alone, as its policy or the operator requires',
+    'ignored': 'left alone: ignored by the operator',
+    'policy_none': 'left alone, as its policy requires',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, but only {threads} CPUs allowed',
     'no_single_node': 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {threads} CPUs of the largest',

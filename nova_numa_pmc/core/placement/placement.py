@@ -74,6 +74,8 @@ def place(
     """
     if request.placed_by:
         return _leave_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
+    if request.ignored:
+        return _leave_alone(model.Reason('ignored'))
     if request.policy == model.NONE:
         return _leave_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merge(host_view)

@@ -279,6 +279,9 @@ class PolicyTest(unittest.TestCase):
     def test_policy_none_leaves_a_guest_alone(self):
         self.assertEqual('policy_none', code(place(self.VIEW, policy=model.NONE)))
 
+    def test_a_guest_that_the_operator_ignores_is_left_alone(self):
+        self.assertEqual('ignored', code(place(self.VIEW, policy=model.SPREAD, ignored=True)))
+
     def test_a_guest_that_others_placed_is_left_alone(self):
         placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
