@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
-
     from nova_numa_pmc.cli.context import CommandContext
 
 
@@ -18,23 +16,15 @@ def can_ask(args: argparse.Namespace, command: CommandContext) -> bool:
     if args.yes or (command.terminal and not args.json):
         return True
     print(
-        'nova-numa-rebalance: no terminal to ask for confirmation: use --yes to move anyway',
+        'nova-numa-rebalance: no terminal to ask for confirmation: use --yes to proceed',
         file=sys.stderr,
     )
     return False
 
 
-def ask_yes_no(ask: Callable[[str], str], text: str) -> bool:
-    """Ask a yes-or-no question and return whether the answer is yes.
-
-    :raises EOFError: the input has ended
-    """
-    return ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
-
-
 def ask_operator(command: CommandContext, text: str) -> bool:
     """Ask a yes-or-no question and return whether the answer is yes; end of input means no."""
     try:
-        return ask_yes_no(command.ask, text)
+        return command.ask(text + ' [y/N] ').strip().lower() in ('y', 'yes')
     except EOFError:
         return False

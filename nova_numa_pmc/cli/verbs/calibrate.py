@@ -13,7 +13,8 @@ examples:
   nova-numa-rebalance calibrate --dry-run
   nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
 
-exit codes: 0 measured, or a dry run; 1 refused or failed; 64 usage error
+exit codes: 0 measured, or a dry run; 1 refused or failed; 2 the question was answered with no;
+64 usage error, such as no --yes without a terminal
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, exits, options
+from nova_numa_pmc.cli import confirm, context, exits, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -97,10 +98,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(
     args: argparse.Namespace,
-    ask: Callable[[str], str] = input,
+    command: context.CommandContext | None = None,
     read_host: Callable[[], model.Topology] = topology.read,
 ) -> int:
-    """Measure and save the result; return the exit code, PROBLEM if the operator declines."""
+    """Measure and save the result; return the exit code."""
+    command = command or context.CommandContext()
+    if not args.dry_run and not confirm.can_ask(args, command):
+        return exits.USAGE
     host = read_host()
     withheld = node_memory.list_withheld(host.nodes, host_options.read_below('/').limits)
     plans = plan(host, withheld)
@@ -112,9 +116,9 @@ def run(
     if not args.force:
         refuse_if_busy(busy_ratio())
     try:
-        if not args.yes and not _ask_operator(ask):
+        if not args.yes and not confirm.ask_operator(command, 'measure now?'):
             _print_line('not measured: nothing was changed')
-            return exits.PROBLEM
+            return exits.NOT_MADE
         measured, problems = measure(host, plans, _print_line)
     except KeyboardInterrupt:
         _print_line('interrupted by the operator: nothing was saved')
@@ -127,13 +131,6 @@ def run(
     else:
         print('\n'.join(to_lines(measured, args.out)))
     return exits.OK
-
-
-def _ask_operator(ask: Callable[[str], str]) -> bool:
-    try:
-        return confirm.ask_yes_no(ask, 'measure now?')
-    except EOFError:
-        raise CalibrationError('not a terminal: use --yes to measure without asking') from None
 
 
 def _print_line(line: str) -> None:

@@ -9,6 +9,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cli import context
 from nova_numa_pmc.cli.verbs import calibrate
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -166,11 +167,15 @@ class TestCommand(unittest.TestCase):
         self.path = os.path.join(directory.name, 'calibration.json')
 
     def run_it(self, *arguments, ask=None):
+        """Run the command, on a terminal if ``ask`` is given."""
+        command = context.CommandContext(os.path.dirname(self.path))
+        command.ask, command.terminal = ask, bool(ask)
         parser = argparse.ArgumentParser()
         calibrate.configure(parser)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), Probe().in_place():
-            code = calibrate.run(parser.parse_args(['--out', self.path, *arguments]), ask, host)
+            args = parser.parse_args(['--out', self.path, *arguments])
+            code = calibrate.run(args, command, host)
         return code, out.getvalue(), err.getvalue()
 
     def test_a_dry_run_of_calibrate_measures_nothing(self):
@@ -180,7 +185,7 @@ class TestCommand(unittest.TestCase):
 
     def test_calibrate_measures_only_after_a_yes(self):
         code, out, err = self.run_it('--force', ask=lambda _question: '')
-        self.assertEqual((1, '', False), (code, out, os.path.exists(self.path)))
+        self.assertEqual((2, '', False), (code, out, os.path.exists(self.path)))
         self.assertIn('not measured: nothing was changed', err)
         code, out, _err = self.run_it('--force', ask=lambda _question: 'y')
         self.assertEqual(0, code)
@@ -195,12 +200,10 @@ class TestCommand(unittest.TestCase):
         self.assertEqual((1, False), (code, os.path.exists(self.path)))
         self.assertIn('nothing was saved', err)
 
-    def test_calibrate_without_an_answer_demands_yes(self):
-        def ask(_question):
-            raise EOFError
-
-        with self.assertRaisesRegex(CalibrationError, '--yes'):
-            self.run_it('--force', ask=ask)
+    def test_calibrate_without_a_terminal_demands_yes(self):
+        code, out, err = self.run_it('--force')
+        self.assertEqual((64, '', False), (code, out, os.path.exists(self.path)))
+        self.assertIn('use --yes', err)
 
     def test_calibrate_prints_json(self):
         _code, out, _err = self.run_it('--yes', '--force', '--json')
