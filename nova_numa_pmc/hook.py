@@ -111,7 +111,7 @@ def run(
         call.log(journal.WARNING, 'not finished in time: libvirt continues without it')
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
-    reason = answer.decode() if answer else 'not placed: no answer; see the journal'
+    reason = answer.decode() if answer else 'not placed: no answer: see the journal'
     os.write(2, ('nova-numa-pmc: %s; [hook] strict is set\n' % reason).encode())
     return STRICT_STATUS
 

@@ -84,7 +84,7 @@ def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_l
             lock.take(wait_s)
         except StateLocked as second_error:
             raise StateLocked(
-                '%s: nothing was done; try again later, wait longer (--wait), or stop the '
+                '%s: nothing was done: try again later, wait longer (--wait), or stop the '
                 'agent\'s moves with "nova-numa-rebalance pause"' % second_error
             ) from None
     return lock

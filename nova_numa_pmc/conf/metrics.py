@@ -72,7 +72,7 @@ def parse(text: str, remote: bool) -> Address | None:
         ) from None
     if not (address.is_loopback or remote):
         raise OptionsError(
-            '[agent] metrics: %s: other hosts can reach that; set metrics_remote = true if they '
+            '[agent] metrics: %s: other hosts can reach that: set metrics_remote = true if they '
             'are meant to' % text
         )
     return Address('', str(address), int(port))

@@ -161,7 +161,7 @@ def read(path: str, on_damage: Callable[[str], object] | None = None) -> Iterato
     names = existing_files(path)
     if not names:
         raise RecordingError(
-            '%s: no such file; nova-numa-rebalance record --out FILE makes one' % path
+            '%s: no such file: nova-numa-rebalance record --out FILE makes one' % path
         )
     for name in names:
         any_sample = False
@@ -198,7 +198,7 @@ def _why_unreadable(name: str, data: bytes) -> str:
         require_major(version, _MAJOR)
     except ValueError as error:
         return '%s: %s: read it with the release that wrote it' % (name, error)
-    return '%s: not a recording, or contains no complete sample; name another FILE' % name
+    return '%s: not a recording, or contains no complete sample: name another FILE' % name
 
 
 def _has_foreign_end(data: bytes, end: int) -> bool:
@@ -219,7 +219,7 @@ def _load(name: str) -> bytes:
     # O_NONBLOCK, because opening a FIFO would otherwise wait for its writer.
     with open(name, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RecordingError('%s: not a regular file; name a recording' % name)
+            raise RecordingError('%s: not a regular file: name a recording' % name)
         data = file.read(FILE_MAX_BYTES + 1)
     if len(data) > FILE_MAX_BYTES:
         raise RecordingError(
@@ -266,7 +266,7 @@ class RecordingWriter:
         except OSError as error:
             os.ftruncate(self._fd, self._size)
             raise RecordingError(
-                '%s: %s; make room, or record to another file system' % (self.path, error.strerror)
+                '%s: %s: make room, or record to another file system' % (self.path, error.strerror)
             ) from None
         self._size += written
         return written
@@ -281,12 +281,12 @@ class RecordingWriter:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise RecordingError('%s: not a regular file; record to one' % self.path)
+                raise RecordingError('%s: not a regular file: record to one' % self.path)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             raise RecordingError(
-                '%s: another recorder is writing to it; stop that one, or record to another file'
+                '%s: another recorder is writing to it: stop that one, or record to another file'
                 % self.path
             ) from None
         except BaseException:

@@ -209,7 +209,7 @@ def read(path: str = PATH) -> Calibration | None:
         return None
     except (OSError, UnicodeDecodeError, CalibrationError) as error:
         raise CalibrationError(
-            '%s: %s; create it again with nova-numa-rebalance calibrate, or remove it'
+            '%s: %s: create it again with nova-numa-rebalance calibrate, or remove it'
             % (path, error)
         ) from None
 

@@ -115,7 +115,7 @@ def _change(uuid: str, override: Override | None, root: str) -> Override | None:
         try:
             overrides, problems = read(root)
             if problems:
-                raise StateError('%s; correct the file first' % problems[0])
+                raise StateError('%s: correct the file first' % problems[0])
             before = overrides.pop(uuid, None)
             if override:
                 overrides[uuid] = override

@@ -45,7 +45,7 @@ def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise CalibrationError('%s: %s; run as root' % (path, error.strerror)) from None
+        raise CalibrationError('%s: %s: run as root' % (path, error.strerror)) from None
     try:
         return parse(data)
     except ValueError as error:

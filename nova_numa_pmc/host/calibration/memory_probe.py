@@ -356,5 +356,5 @@ def _check_tree() -> None:
             return
     raise CalibrationError(
         "this C library's tree (tsearch) is laid out in an unknown way: "
-        'latencies cannot be measured with it; set latency_ns by hand'
+        'latencies cannot be measured with it: set latency_ns by hand'
     )

@@ -28,7 +28,7 @@ OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
 #: Core PMUs of x86, whose counters KVM's mediated vPMU hands to guests.
 _X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
 WHY_MEDIATED = (
-    "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
+    "KVM's mediated vPMU is enabled: an open core event would stop guests from starting: "
     'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count %s'
 )
 _RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
@@ -135,7 +135,7 @@ def select_events(
     unknown = sorted(set(overrides) - set(counter_roles.ROLES))
     if unknown:
         raise exceptions.EventError(
-            'no such event role: %s; choose from %s'
+            'no such event role: %s: choose from %s'
             % (', '.join(unknown), ', '.join(counter_roles.ROLES))
         )
     selected: list[Event] = []
@@ -224,7 +224,7 @@ def _from_override(
     if code:
         return (Event(role, spec, 'cpu', *code, source=OVERRIDE, document='libpfm4'),)
     raise exceptions.EventError(
-        '%s: %.80r is not an event; write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
+        '%s: %.80r is not an event: write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
         'installed, PMU::EVENT:UMASK' % (role, spec)
     )
 

@@ -178,7 +178,7 @@ def _explain(error: OSError, event: Event | None, target: Target) -> exceptions.
         return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return exceptions.CountersExhausted(
-            '%s; raise LimitNOFILE of the service or count fewer guests' % text
+            '%s: raise LimitNOFILE of the service or count fewer guests' % text
         )
     if (
         number == errno.ESRCH
