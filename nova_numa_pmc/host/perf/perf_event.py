@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open, read and close hardware counters: a thin binding of perf_event_open(2).
 
-This is a binding of our own, because PyPI has no maintained one that reads
-groups and counts control groups: performance-features (2023) counts whole
-processes only, perfmon is unmaintained and counts threads, and python3-libpfm
-is not packaged for Debian.
+This is a binding of our own, because PyPI has no maintained one that reads groups and counts
+control groups: performance-features (2023) counts whole processes only, perfmon is unmaintained
+and counts threads, and python3-libpfm is not packaged for Debian.
 
 Structures: include/uapi/linux/perf_event.h.
 """
