@@ -17,26 +17,19 @@ if TYPE_CHECKING:
 #: Version of the format, incremented when the meaning of a field changes. Readers ignore fields
 #: that they do not know.
 VERSION = 1
-#: Key of the parts of a trial. It is older than their name, and is kept for existing files.
-_PARTS = 'steps'
 
 
 def to_data(memory: RebalanceMemory) -> dict[str, Any]:
     """Return a rebalancer's memory as dicts, lists, strings and numbers, as JSON has them."""
     return dict(
         regrets=[regret._asdict() for regret in memory.regrets],
-        trials=[_trial_data(trial) for trial in memory.trials],
+        trials=[trial._asdict() for trial in memory.trials],
         cautions=[caution._asdict() for caution in memory.cautions],
         version=VERSION,
         moved_s=list(memory.moved_s),
         changed_s=list(memory.changed_s),
         owed_bytes=memory.owed_bytes,
     )
-
-
-def _trial_data(trial: Trial) -> dict[str, Any]:
-    data = trial._asdict()
-    return {_PARTS: data.pop('parts'), **data}
 
 
 def from_data(data: Any) -> RebalanceMemory:
@@ -56,7 +49,7 @@ def from_data(data: Any) -> RebalanceMemory:
             ),
             tuple(
                 Trial(
-                    tuple(_part(*part) for part in trial[_PARTS]),
+                    tuple(_part(*part) for part in trial['parts']),
                     _number(trial['cost_core_sec']),
                     _number(trial['credit_core_sec']),
                     _number(trial['since_s']),

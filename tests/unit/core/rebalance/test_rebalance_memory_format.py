@@ -26,10 +26,6 @@ class RegretsFormatTest(unittest.TestCase):
             data = json.loads(json.dumps(rebalance_memory_format.to_data(memory)))
             self.assertEqual(memory, rebalance_memory_format.from_data(data))
 
-    def test_the_parts_of_a_trial_keep_the_name_that_older_releases_read(self):
-        [kept] = rebalance_memory_format.to_data(FULL)['trials']
-        self.assertEqual(['steps', 'cost_core_sec', 'credit_core_sec', 'since_s'], list(kept))
-
     def test_a_newer_writer_may_add_fields(self):
         data = dict(rebalance_memory_format.to_data(FULL), more='?')
         data['regrets'] = [dict(each, why='?') for each in data['regrets']]
