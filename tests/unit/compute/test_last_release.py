@@ -2,7 +2,8 @@
 """Compute hosts and controllers of this release and of the last one understand each other.
 
 ``tests/fixtures/last_release`` has what the last one writes for :data:`PUBLISHED`, and which
-options it knows; after a new release, both are written anew by that release's own code.
+options it knows; after a new release, both are written anew by that release's own code. Before
+the first release, they are those of main on 24 November 2026, which hosts may still run.
 """
 
 import json
