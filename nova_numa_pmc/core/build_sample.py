@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.evidence import Evidence
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample_records import COUNTED, DeviceSample, GuestSample, NodeSample
 
@@ -222,9 +223,9 @@ def _traffic(
     nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
 ) -> Sequence[Sequence[float]] | None:
     """Return each node's accesses by target node; None if they are not counted on every node."""
-    local_rates = [use.local_per_sec for use in uses if use.local_per_sec is not None]
-    remote_rates = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
-    if len(local_rates) < len(uses) or len(remote_rates) < len(uses):
+    local_rates = all_known([use.local_per_sec for use in uses])
+    remote_rates = all_known([use.remote_per_sec for use in uses])
+    if local_rates is None or remote_rates is None:
         return None
     position_of = {node.id: position for position, node in enumerate(nodes)}
     guest_accesses = []
@@ -240,9 +241,8 @@ def _traffic(
             if node in position_of:
                 bytes_by_position[position_of[node]] = size
         guest_accesses.append((remote_by_position, bytes_by_position))
-    incoming = [use.incoming_per_sec for use in uses]
     return pressure.attribute(
-        local_rates, remote_rates, guest_accesses, None if None in incoming else incoming
+        local_rates, remote_rates, guest_accesses, [use.incoming_per_sec for use in uses]
     )
 
 

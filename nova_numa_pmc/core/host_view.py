@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy
-from nova_numa_pmc.core.missing import has_memory
+from nova_numa_pmc.core.missing import all_known, has_memory
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -218,13 +218,8 @@ def traffic_per_core(
     :returns: None if a value is unknown, or if the demand is below
         :data:`TRAFFIC_DEMAND_MIN_HUNDREDTHS`
     """
-    known_demands = [value for value in demands if value is not None]
-    known_bandwidths = [value for value in bandwidths if value is not None]
-    if (
-        not known_demands
-        or not known_bandwidths
-        or (len(known_demands) < len(demands) or len(known_bandwidths) < len(bandwidths))
-    ):
+    known_demands, known_bandwidths = all_known(demands), all_known(bandwidths)
+    if not known_demands or not known_bandwidths:
         return None
     # In whole hundredths, so that the sum does not depend on how nodes are merged into domains.
     hundredths = round(100 * sum(known_demands))

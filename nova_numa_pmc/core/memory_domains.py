@@ -128,8 +128,8 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
         for page_bytes, free_bytes in node.huge_free_bytes:
             huge_free_bytes[page_bytes] = huge_free_bytes.get(page_bytes, 0) + free_bytes
     memory_nodes = [node for node in nodes if missing.has_memory(node)] or nodes
-    link_ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
-    cpu_sets = [node.cpus for node in nodes if node.cpus is not None]
+    link_ratios = missing.all_known([node.link_ratio for node in nodes])
+    cpu_sets = missing.all_known([node.cpus for node in nodes])
     return model.NodeView(
         nodes[0].id,
         sum([node.cores for node in nodes]),
@@ -141,15 +141,15 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
         _total([node.demand_cores for node in nodes if node.cores]),
         _total([node.bandwidth_bytes_per_sec for node in memory_nodes]),
         _total([node.bandwidth_max_bytes_per_sec for node in memory_nodes]),
-        None if len(link_ratios) < len(nodes) else max(link_ratios),
+        None if link_ratios is None else max(link_ratios),
         tuple(sorted(huge_free_bytes.items())),
         None
-        if len(cpu_sets) < len(nodes)
+        if cpu_sets is None
         else frozenset(cpu for node_cpus in cpu_sets for cpu in node_cpus),
     )
 
 
 def _total(values: list[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
+    known_values = missing.all_known(values)
     # Rounded, so that the sum does not depend on the order: values are in hundredths of cores.
-    return None if len(known_values) < len(values) else round(sum(known_values), 6)
+    return None if known_values is None else round(sum(known_values), 6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill in parts of pressure that only some nodes or hosts report.
+"""Handle values that are missing: find out whether all are known, and fill in parts of pressure.
 
 A node or host must not look better because it reports less. A missing part is therefore assumed
 to be the upper quartile of the values that are reported. A node whose true value is at or below
@@ -14,12 +14,21 @@ from __future__ import annotations
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from typing import TypeVar
 
     from nova_numa_pmc.model import NodeView
 
+    _T = TypeVar('_T')
+
 #: The parts of a node's pressure.
 CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
+
+
+def all_known(values: Collection[_T | None]) -> list[_T] | None:
+    """Return the values, or None if one of them is unknown (None)."""
+    known_values = [value for value in values if value is not None]
+    return known_values if len(known_values) == len(values) else None
 
 
 def upper_quartile(values: Sequence[float]) -> float:

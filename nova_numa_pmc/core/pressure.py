@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -150,8 +151,8 @@ def _distance_cores(
     row = traffic[n] if traffic else None
     if row is None or latencies_ns is None:
         return None
-    known_lines = [lines for lines in row if lines is not None]
-    if len(known_lines) < len(row):
+    known_lines = all_known(row)
+    if known_lines is None:
         return None
     extra_ns = (
         loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
@@ -186,9 +187,9 @@ def attribute(
     """
     nodes = range(len(remote))
     rows = [_scale(row, total) for row, total in zip(_seed(guests, remote), remote)]
-    known_incoming = [max(0.0, reads) for reads in incoming or () if reads is not None]
-    if incoming is not None and len(known_incoming) == len(incoming):
-        rows = _fit(rows, remote, known_incoming)
+    known_incoming = None if incoming is None else all_known(incoming)
+    if known_incoming is not None:
+        rows = _fit(rows, remote, [max(0.0, reads) for reads in known_incoming])
     return tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)
 
 

@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, TypeVar
 
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -280,8 +281,8 @@ def _mean(values: Iterable[float], weights: Iterable[float]) -> float | None:
 
 def _sum_if_known(values: list[float | None]) -> float | None:
     """Return the sum of the values, or None if one is unknown or there are none."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if values and len(known) == len(values) else None
+    known = all_known(values)
+    return math.fsum(known) if known else None
 
 
 def _weighted_total(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.core.traffic import traffic_by_guest
 
 if TYPE_CHECKING:
@@ -351,8 +352,8 @@ def loads_of_others(
 
 
 def _minimum(values: list[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
-    return None if len(known_values) < len(values) else min(known_values)
+    known_values = all_known(values)
+    return None if known_values is None else min(known_values)
 
 
 def _remainder(

@@ -7,7 +7,7 @@ The libvirt hook imports this module at every guest start, so it imports only li
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core import memory_domains, missing
 from nova_numa_pmc.core.placement import node_sets
 from nova_numa_pmc.record import Record
 
@@ -164,8 +164,8 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     guest_bandwidth = inputs.request.bandwidth_bytes_per_sec
     if guest_bandwidth is None:
         return None
-    maxima = [maximum for maximum in _bandwidth_maxima(inputs) if maximum is not None]
-    return None if len(maxima) < len(inputs.view.nodes) else min(guest_bandwidth, sum(maxima))
+    maxima = missing.all_known(_bandwidth_maxima(inputs))
+    return None if maxima is None else min(guest_bandwidth, sum(maxima))
 
 
 def _single_nodes(inputs: PlacementInput, bandwidth_min: float | None) -> list[Candidate]:

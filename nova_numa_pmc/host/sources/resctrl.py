@@ -18,6 +18,7 @@ from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.build_sample import CpuRates
 from nova_numa_pmc.core.evidence import Evidence
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import cpu_topology
@@ -119,10 +120,8 @@ class Resctrl:
         members = frozenset[int]().union(*(groups[group] for group in own))
         if tids and tids == members:
             total = _sum([moved[group] for group in own])
-            known_bytes = [
-                moved_bytes for moved_bytes in total.values() if moved_bytes is not None
-            ]
-            if not total or len(known_bytes) < len(total):
+            known_bytes = all_known(total.values())
+            if not known_bytes:
                 return None
             return self._evidence(
                 sum(moved_bytes.total for moved_bytes in known_bytes) * 1e9 / tick.elapsed_ns,
@@ -270,11 +269,10 @@ def _sum(parts: Iterable[Domains]) -> Domains:
     domains = {domain for part in parts for domain in part}
     total: Domains = {}
     for domain in domains:
-        amounts = [part.get(domain) for part in parts]
-        known_amounts = [amount for amount in amounts if amount is not None]
+        known_amounts = all_known([part.get(domain) for part in parts])
         total[domain] = (
             None
-            if len(known_amounts) < len(amounts)
+            if known_amounts is None
             else MonitoredBytes(
                 sum(amount.total for amount in known_amounts),
                 sum(amount.local for amount in known_amounts),

@@ -19,6 +19,13 @@ HIDDEN = {
 }
 
 
+class AllKnownTest(unittest.TestCase):
+    def test_values_are_returned_unless_one_of_them_is_unknown(self):
+        self.assertEqual([0, 2.5], missing.all_known((0, 2.5)))
+        self.assertEqual([], missing.all_known(()))
+        self.assertIsNone(missing.all_known((0, None)))
+
+
 class QuartileTest(unittest.TestCase):
     def test_three_quarters_of_the_values_do_not_exceed_the_quartile(self):
         for values, wanted in (
