@@ -61,6 +61,25 @@ class GuestGroups(Record):
     proc: str
 
 
+class MachineGroup(Record):
+    """A guest's machine group in the hierarchy of a controller.
+
+    :param pid: id of QEMU's main process
+    :param version: version of the hierarchy, 1 or 2
+    :param scope: the group's directory
+    :param tail: the components below it of the path of QEMU's main thread
+    :param paths: {controller: path of QEMU's main thread}; '' is the key of the unified hierarchy
+    :param mounts: text of ``mountinfo``
+    """
+
+    pid: int
+    version: int
+    scope: str
+    tail: list[str]
+    paths: dict[str, str]
+    mounts: str
+
+
 def find(pid: int | None, root: str = '/') -> GuestGroups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
@@ -69,7 +88,8 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     :raises CpusetError: the process's group is not a libvirt guest's, or has no cpuset
     :raises GuestGone: the process no longer exists
     """
-    pid, version, hierarchies, mounts, (scope, tail) = _find_machine(pid, 'cpuset', root)
+    machine = find_machine_group(pid, 'cpuset', root)
+    scope, tail = machine.scope, machine.tail
     if not tail:
         raise CpusetError(
             "%s: QEMU is not in any of libvirt's control groups there: it has not started yet, or "
@@ -81,7 +101,9 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
     thread_groups = find_thread_groups(target)
     # The group of the whole guest is only written if no other can be: libvirt's own commands
     # write the threads' groups, and fail if a group above them is narrower.
-    writes_target = version == 2 and (not thread_groups or (nested and main not in thread_groups))
+    writes_target = machine.version == 2 and (
+        not thread_groups or (nested and main not in thread_groups)
+    )
     if writes_target and not _has_cpuset(target):
         target = scope
     if not _has_cpuset(target) or not (writes_target or main in thread_groups):
@@ -90,17 +112,16 @@ def find(pid: int | None, root: str = '/') -> GuestGroups:
             'cgroup.controllers (v2), or libvirt is configured not to use it '
             '(cgroup_controllers in qemu.conf)' % main
         )
-    memory = _memory_directory(version, (scope, target), hierarchies, mounts, root)
     return GuestGroups(
-        version,
-        pid,
+        machine.version,
+        machine.pid,
         scope,
         target,
         thread_groups,
         main if _has_cpuset(main) else target,
         writes_target,
-        memory,
-        os.path.join(root, 'proc', '%d' % pid),
+        _memory_directory(machine, target, root),
+        os.path.join(root, 'proc', '%d' % machine.pid),
     )
 
 
@@ -110,22 +131,20 @@ def find_memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     :raises CpusetError: as :func:`find_machine_group`, or no group has that file
     :raises GuestGone: the process no longer exists
     """
-    version, scope, tail = find_machine_group(pid, 'memory', root)
-    # On v1 the scope's totals may not include the groups below it (use_hierarchy).
+    machine = find_machine_group(pid, 'memory', root)
     directory = _find_counting_group(
-        (scope,) if version == 2 else (os.path.join(scope, *tail), scope)
+        (machine.scope,) if machine.version == 2 else _memory_groups(machine.scope, machine.tail)
     )
     if directory is None:
         raise CpusetError(
-            '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
+            '%s: no memory.numa_stat: enable the memory controller for machine.slice'
+            % machine.scope
         )
-    return version, directory
+    return machine.version, directory
 
 
-def find_machine_group(
-    pid: int | None, controller: str, root: str = '/'
-) -> tuple[int, str, list[str]]:
-    """Return (version, machine's directory, path components below it) in a controller's hierarchy.
+def find_machine_group(pid: int | None, controller: str, root: str = '/') -> MachineGroup:
+    """Find a guest's machine group in a controller's hierarchy.
 
     The unified hierarchy is used if the controller has none of its own.
 
@@ -133,31 +152,19 @@ def find_machine_group(
         mounted
     :raises GuestGone: the process no longer exists
     """
-    _, version, _, _, (scope, tail) = _find_machine(pid, controller, root)
-    return version, scope, tail
-
-
-def _find_machine(
-    pid: int | None, controller: str, root: str
-) -> tuple[int, int, dict[str, str], str, tuple[str, list[str]]]:
-    """Find a guest's machine group in a controller's hierarchy.
-
-    :returns: (pid, version, the process's paths by controller, the text of ``mountinfo``, the
-        result of :func:`_locate`)
-    """
     if pid is None:
         raise GuestGone("the guest's process is not known")
     proc = os.path.join(root, 'proc', '%d' % pid)
-    hierarchies = _hierarchies(proc)
-    version = 1 if controller in hierarchies else 2
+    paths = _hierarchies(proc)
+    version = 1 if controller in paths else 2
     key = controller if version == 1 else ''
-    if key not in hierarchies:
+    if key not in paths:
         raise CpusetError(
             '%s/cgroup: no %s controller and no unified hierarchy: enable the %s controller'
             % (proc, controller, controller)
         )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
-    return pid, version, hierarchies, mounts, _locate(hierarchies[key], key, mounts, root)
+    return MachineGroup(pid, version, *_locate(paths[key], key, mounts, root), paths, mounts)
 
 
 def read_memory_by_node(groups: GuestGroups) -> dict[int, int] | None:
@@ -350,24 +357,29 @@ def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
 
 
-def _memory_directory(
-    version: int,
-    directories: tuple[str, str],
-    hierarchies: Mapping[str, str],
-    mounts: str,
-    root: str,
-) -> str | None:
+def _memory_directory(machine: MachineGroup, target: str, root: str) -> str | None:
     """Return the guest's group that counts its memory per node, or None if there is none.
 
-    :param directories: the guest's groups to consider on v2
+    :param machine: the machine's group in the hierarchy with the cpuset controller
+    :param target: as in :class:`GuestGroups`
     """
-    if version == 1:
+    directories: Iterable[str] = (machine.scope, target)
+    if machine.version == 1:
         try:
-            scope, tail = _locate(hierarchies.get('memory', '/'), 'memory', mounts, root)
+            directories = _memory_groups(
+                *_locate(machine.paths.get('memory', '/'), 'memory', machine.mounts, root)
+            )
         except CpusetError:
             return None
-        directories = (os.path.join(scope, *tail), scope)
     return _find_counting_group(directories)
+
+
+def _memory_groups(scope: str, tail: list[str]) -> tuple[str, str]:
+    """Return the groups that may count a guest's memory on v1, with the preferred one first.
+
+    The scope's totals may not include the groups below it (use_hierarchy).
+    """
+    return os.path.join(scope, *tail), scope
 
 
 def _find_counting_group(directories: Iterable[str]) -> str | None:

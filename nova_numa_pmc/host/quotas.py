@@ -47,10 +47,11 @@ class GuestQuotas(Record):
 def find(pid: int | None, root: str = '/') -> GuestQuotas:
     """Find the quotas of a guest's groups; a group that cannot be read counts as having none."""
     try:
-        version, scope, tail = cgroups.find_machine_group(pid, 'cpu', root)
+        machine = cgroups.find_machine_group(pid, 'cpu', root)
     except CpusetError:
         return GuestQuotas()
-    base = os.path.join(scope, 'libvirt') if tail[:1] == ['libvirt'] else scope
+    version, scope = machine.version, machine.scope
+    base = os.path.join(scope, 'libvirt') if machine.tail[:1] == ['libvirt'] else scope
     try:
         names = [
             name for name in os.listdir(base) if name.startswith(('vcpu', 'emulator', 'iothread'))

@@ -201,7 +201,7 @@ class GuestCounters:
         group = perf_event.cgroup(self._paths[run_id], 0) if run_id in self._paths else None
         if group is None:
             try:
-                _, path, _ = cgroups.find_machine_group(guest.pid, 'perf_event', self._root)
+                path = cgroups.find_machine_group(guest.pid, 'perf_event', self._root).scope
             except CpusetError:
                 return None
             self._paths[run_id] = path
