@@ -2,8 +2,8 @@
 """Check the types and bounds of values from JSON that another program may have written.
 
 Each function returns the value, or raises ValueError with a message that quotes at most 40
-characters of it. Types must match exactly: JSON's true is not a number, although Python's bool
-is a subclass of int.
+characters of it; only :func:`printable` accepts any text. Types must match exactly: JSON's true is
+not a number, although Python's bool is a subclass of int.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 #: The largest finite number: NaN and infinities are never in bounds.
 NUMBER_MAX = 1.7976931348623157e308
 _REQUIRED = object()
+
+
+def printable(text: str) -> str:
+    """Return the text with each unprintable character, which could control a terminal, as '?'."""
+    return ''.join(char if char.isprintable() else '?' for char in text)
 
 
 def of_type(kind: type[_T], value: object) -> _T:

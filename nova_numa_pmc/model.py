@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     #: A guest's uuid and pid, which identify one run of the guest, from its start to its end.
     RunId = tuple[str, int | None]
 
+MIB, MB = 1 << 20, 10**6
+
 #: Namespace prefix of this package's extra specs.
 EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: Values of ``hw:cpu_policy`` with which Nova itself pins vCPUs.

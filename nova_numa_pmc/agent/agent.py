@@ -249,9 +249,7 @@ class Agent:
         """Log a change of the floating pool's CPUs, to which guests are held."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info(
-                'floating pool: CPUs %s, %s',
-                format_cpulist(pool.cpus),
-                pools.TEXTS[pool.source],
+                'floating pool: CPUs %s, %s', format_cpulist(pool.cpus), pools.TEXTS[pool.source]
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
+
     from nova_numa_pmc.cli.context import CommandContext
 
 

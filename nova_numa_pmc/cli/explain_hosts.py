@@ -13,6 +13,7 @@ from oslo_config import cfg
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.host import nova_conf
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ def weights_to_lines(weights: nova_weighers.NovaWeights, passing_hosts: list[str
     columns = [name for name, shares in weights.shares.items() if len(set(shares)) > 1]
     others = [name for name in weights.shares if name not in columns]
     order = _positions_by_weight(weights, passing_hosts)
-    headings = ('host', 'weight', *(tables.printable(name) for name in columns))
+    headings = ('host', 'weight', *(printable(name) for name in columns))
     rows = [
         (
-            tables.printable(passing_hosts[position]),
+            printable(passing_hosts[position]),
             tables.number(weights.weight(position), 3),
             *(tables.number(weights.shares[name][position], 3) for name in columns),
         )
@@ -142,11 +143,9 @@ def weights_to_lines(weights: nova_weighers.NovaWeights, passing_hosts: list[str
     if len(order) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
     if others:
-        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, others)))
-    lines += [
-        'left out: %s' % tables.printable('%s: %s' % pair) for pair in weights.failed.items()
-    ]
-    return [*lines, '', 'chosen by all weighers: ' + tables.printable(passing_hosts[order[0]])]
+        lines.append('the same for all hosts: ' + ', '.join(map(printable, others)))
+    lines += ['left out: %s' % printable('%s: %s' % pair) for pair in weights.failed.items()]
+    return [*lines, '', 'chosen by all weighers: ' + printable(passing_hosts[order[0]])]
 
 
 def _positions_by_weight(
@@ -235,7 +234,7 @@ def to_lines(
     rows: list[tuple[str, ...]] = [
         (
             '%d.' % number,
-            tables.printable(decision.host),
+            printable(decision.host),
             tables.number(decision.share, 3),
             decision.why_refused or 'passes',
             host_estimate.describe(decision.estimate),
@@ -250,7 +249,7 @@ def to_lines(
         for node in saved_hosts.node_metrics(by_name[decision.host]):
             rows.append(
                 (
-                    tables.printable(decision.host),
+                    printable(decision.host),
                     str(node['node']),
                     *(
                         tables.number(node[name])
@@ -276,7 +275,7 @@ def _chosen_text(rounds: list[list[saved_hosts.HostDecision]]) -> str:
     names = [chosen_host(decisions) for decisions in rounds]
     counts = {name: names.count(name) for name in names if name}
     chosen_texts = [
-        tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
+        printable(name) + (' %d' % count if len(rounds) > 1 else '')
         for name, count in sorted(counts.items())
     ]
     if names[-1] is None:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def print_once(
     for problem in problems:
         if problem not in printed:
             printed.add(problem)
-            print_line('problem: ' + tables.printable(problem))
+            print_line('problem: ' + printable(problem))
 
 
 def print_each(frames: Iterator[Frame], as_json: bool) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ def print_lines(lines: Iterable[str], problems: Iterable[str]) -> None:
     """Print lines of text, and problems to stderr."""
     print('\n'.join(lines), flush=True)
     for problem in problems:
-        print('problem: ' + tables.printable(problem), file=sys.stderr)
+        print('problem: ' + printable(problem), file=sys.stderr)
 
 
 def print_override(

@@ -14,6 +14,7 @@ from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import progress, tables
 from nova_numa_pmc.exceptions import NumaPmcError, StateLocked
 from nova_numa_pmc.host import guests
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history, move_lock
@@ -65,7 +66,7 @@ class _MessagePrinter(logging.Handler):
         """Print the message, without characters that could control a terminal."""
         # Even without a terminal, the move in progress has to be completed and recorded.
         with contextlib.suppress(OSError, ValueError):
-            self._print_line(tables.printable(record.getMessage()))
+            self._print_line(printable(record.getMessage()))
 
 
 def hold_move_lock(command: CommandContext, mover: str, wait_s: float) -> move_lock.MoveLock:

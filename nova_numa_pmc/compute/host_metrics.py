@@ -25,11 +25,11 @@ from nova_numa_pmc.compute.nova_metrics import (
     UUID_DIGITS,
     UUIDS,
 )
-from nova_numa_pmc.core.host_view import MB
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates, aggregate
 from nova_numa_pmc.exceptions import require_major
 from nova_numa_pmc.json_values import integer
+from nova_numa_pmc.model import MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

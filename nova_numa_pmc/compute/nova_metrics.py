@@ -64,9 +64,9 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import distances
-from nova_numa_pmc.core.host_view import MB, MIB
 from nova_numa_pmc.core.memory_domains import merge
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.model import MB, MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

@@ -36,8 +36,6 @@ NOT_YET_MEASURED_NS = 120 * 10**9
 #: [0.01 cores].
 TRAFFIC_DEMAND_MIN_HUNDREDTHS = 50
 
-MIB, MB = 1 << 20, 10**6
-
 _UNMEASURED = model.NodeLoad()
 #: The smallest share of its capacity that stolen time leaves to a node. Without any cores left, it
 #: would count as a node without CPUs.
@@ -132,8 +130,8 @@ def quantise(host_view: model.HostView) -> model.HostView:
         nodes=tuple(
             node._replace(
                 cores=_hundredths(node.cores),
-                capacity_bytes=node.capacity_bytes // MIB * MIB,
-                promised_bytes=-(-node.promised_bytes // MIB) * MIB,
+                capacity_bytes=node.capacity_bytes // model.MIB * model.MIB,
+                promised_bytes=-(-node.promised_bytes // model.MIB) * model.MIB,
                 guests=_hundredths(node.guests),
                 vcpus=_hundredths(node.vcpus),
                 demand_cores=None if node.demand_cores is None else _hundredths(node.demand_cores),
@@ -153,7 +151,7 @@ def _hundredths(value: float) -> float:
 
 
 def _megabytes(value: float | None) -> float | None:
-    return None if value is None else round(value / MB) * MB
+    return None if value is None else round(value / model.MB) * model.MB
 
 
 def with_later_guests(

@@ -12,6 +12,7 @@ know a utilisation, the upper quartile of the request's hosts that know it is as
 from __future__ import annotations
 
 import math
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
@@ -104,7 +105,7 @@ def _expected_lines(guest: ExpectedGuest, known_places: Sequence[_Place | None])
         for place in known_places
         if place and place[0].bytes_per_core_sec
     ]
-    return guest.intensity * (_median(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
+    return guest.intensity * (median_low(rates) / LINE_BYTES if rates else LINES_PER_CORE_SEC)
 
 
 def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
@@ -116,12 +117,7 @@ def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
         total / guests if guests else PRIOR_CORES_PER_VCPU for guests, total in histories
     ]
     guests = sum(guests for guests, _ in histories)
-    return expected_per_vcpu(guests, guests * _median(host_means))
-
-
-def _median(values: list[float]) -> float:
-    """Return the lower median, which is always one of the values."""
-    return sorted(values)[(len(values) - 1) // 2]
+    return expected_per_vcpu(guests, guests * median_low(host_means))
 
 
 def _assumed_place(

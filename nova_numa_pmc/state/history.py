@@ -348,5 +348,5 @@ def entry(
         moved_bytes=sum(part.moved_bytes for part in parts),
         seconds=round(max(0.0, seconds), 3),
         result=result,
-        why=''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
+        why=json_values.printable(why[:_TEXT_MAX]),
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
@@ -52,10 +53,7 @@ def read(directory: str) -> Paused | None:
 
 def _parse(text: str) -> Paused:
     since, _, reason = text.rstrip('\n').partition(' ')
-    return Paused(
-        int(since) if is_number(since) else None,
-        ''.join(char if char.isprintable() else '?' for char in reason[:REASON_MAX]),
-    )
+    return Paused(int(since) if is_number(since) else None, printable(reason[:REASON_MAX]))
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = 'pools'
-MB = 10**6  # as in host_view, which takes the hook longer to import
 #: A publication is stale after this many intervals, each of which counts as at most
 #: :data:`_INTERVAL_MAX_S`, but not before :data:`STALE_MIN_S`.
 _STALE_INTERVALS = 3
@@ -147,8 +146,8 @@ def encode(loads: PoolLoads) -> bytes:
                 % (
                     node,
                     _amount(load.demand_cores, 100),
-                    _amount(load.bandwidth_bytes_per_sec, 1 / MB),
-                    _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
+                    _amount(load.bandwidth_bytes_per_sec, 1 / model.MB),
+                    _amount(load.bandwidth_max_bytes_per_sec, 1 / model.MB),
                     _amount(load.link_ratio, 1000),
                     round(100 * vcpus.get(node, 0)),
                     _amount(load.stolen_cores, 100),
@@ -242,8 +241,8 @@ def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
         node,
         model.NodeLoad(
             None if demand is None else demand / 100,
-            None if bandwidth is None else bandwidth * MB,
-            None if maximum is None else maximum * MB,
+            None if bandwidth is None else bandwidth * model.MB,
+            None if maximum is None else maximum * model.MB,
             None if link is None else link / 1000,
             None if stolen is None else stolen / 100,
         ),

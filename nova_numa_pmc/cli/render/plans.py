@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import ObservedHost
@@ -34,13 +35,13 @@ def to_lines(
         'over %.3g s, source: %s: %s cores are lost%s'
         % (
             observed.sample.elapsed_s,
-            tables.printable(observed.sample.source) or 'none',
+            printable(observed.sample.source) or 'none',
             tables.number(plan.loss_cores),
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )
     ]
     plan_lines += [
-        '%3d. %s' % (number, tables.printable(explain_move(move)))
+        '%3d. %s' % (number, printable(explain_move(move)))
         for number, move in enumerate(plan.moves, 1)
     ]
     if not plan.moves:
@@ -55,7 +56,7 @@ def to_lines(
         'left alone (%s): %s%s'
         % (
             why,
-            tables.printable(', '.join(names[:_NAMES_SHOWN])),
+            printable(', '.join(names[:_NAMES_SHOWN])),
             ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '',
         )
         for why, names in sorted(names_by_reason.items())

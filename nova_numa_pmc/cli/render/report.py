@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def to_lines(
             % recorded.repeated
         )
     lines += [
-        'problem (in %d samples): %s' % (count, tables.printable(problem))
+        'problem (in %d samples): %s' % (count, printable(problem))
         for problem, count in recorded.problems.items()
     ]
     lines += ['', 'median / 95th percentile', '']
@@ -241,7 +242,7 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
     ]
     rows = [
         (
-            tables.printable(guest.name),
+            printable(guest.name),
             *(
                 ' → '.join(
                     _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
@@ -257,7 +258,7 @@ def _guests_table(guests: Sequence[WindowComparison]) -> tables.Table:
 
 def _sources(recorded: summary.RecordedSeries) -> str:
     return ', '.join(
-        '%s (%d)' % (tables.printable(source) or 'no source', count)
+        '%s (%d)' % (printable(source) or 'no source', count)
         for source, count in recorded.sources.items()
     )
 
@@ -276,10 +277,7 @@ def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tab
         metric for metric in spreads[0] if any(spread[metric].samples for spread in spreads)
     ]
     rows = [
-        (
-            tables.printable(series.name),
-            *(_spread_text(metric, spread[metric]) for metric in metrics),
-        )
+        (printable(series.name), *(_spread_text(metric, spread[metric]) for metric in metrics))
         for series, spread in zip(all_series, spreads)
     ]
     headings = (title, *(_SPREAD_COLUMNS[metric][0] for metric in metrics))
@@ -311,7 +309,7 @@ def comparison_table(
         )
         for metric, (before, after) in rows.items()
     ]
-    headings = (tables.printable(title), 'before', 'after', 'change', 'ratio')
+    headings = (printable(title), 'before', 'after', 'change', 'ratio')
     return tables.text_table(headings, texts, (0,), title)
 
 

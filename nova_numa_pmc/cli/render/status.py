@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.render.tables import number, percent, short_number
+from nova_numa_pmc.cli.render.tables import memory_text, number, percent, short_number
 from nova_numa_pmc.core import node_memory, pools
 from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,12 +87,12 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
         lines.append(
             'agent: %s%s: "nova-numa-rebalance resume" ends the pause'
             % (
-                tables.printable(str(agent.paused)),
+                printable(str(agent.paused)),
                 '' if since is None else ', since ' + intervals.clock_time(since, with_date=True),
             )
         )
     if agent.guests_by:
-        lines.append('agent: learns of guests from ' + tables.printable(agent.guests_by))
+        lines.append('agent: learns of guests from ' + printable(agent.guests_by))
     if measured:
         return lines
     if agent.published_age_s is None:
@@ -112,7 +113,7 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
         node_id,
         short_number(size_bytes, 1024),
         node_memory.TEXTS[memory.kind],
-        tables.printable(memory.source),
+        printable(memory.source),
     )
 
 
@@ -150,13 +151,15 @@ def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) 
     headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
     rows = [
         (
-            tables.printable(status.guest.name),
+            printable(status.guest.name),
             tables.UNKNOWN if status.guest.id is None else str(status.guest.id),
             _held_text(status.held_nodes),
-            _memory_text(status.bytes_by_node),
+            tables.UNKNOWN
+            if status.bytes_by_node is None
+            else memory_text(sorted(status.bytes_by_node.items())) or '0',
             percent(status.home_ratio),
             _demand_text(status.demand_history),
-            tables.printable(why(status, now_s, boottime_s)),
+            printable(why(status, now_s, boottime_s)),
         )
         for status in guests
     ]
@@ -233,19 +236,6 @@ def _demand_text(history: GuestHistory | None) -> str:
     if history is None or history.demand.day.mean is None:
         return tables.UNKNOWN
     return '%s/%s' % (number(history.demand.day.mean, 1), number(history.demand.p95()[1], 1))
-
-
-def _memory_text(by_node: dict[int, int] | None) -> str:
-    if by_node is None:
-        return tables.UNKNOWN
-    return (
-        ' '.join(
-            '%d:%s' % (node, short_number(size, 1024))
-            for node, size in sorted(by_node.items())
-            if size
-        )
-        or '0'
-    )
 
 
 def to_data(host: HostStatus) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -73,11 +74,6 @@ def short_number(value: float | None, base: int = 1000) -> str:
         value /= base
     digits = 0 if abs(value) >= 9.95 or (not suffix and value == int(value)) else 1
     return '%.*f%s' % (digits, value, suffix)
-
-
-def printable(text: str) -> str:
-    """Return the text with each unprintable character, which could control a terminal, as '?'."""
-    return ''.join(char if char.isprintable() else '?' for char in text)
 
 
 def cpi(value: float | None, reliable: bool) -> str:
@@ -154,7 +150,7 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
         lambda guest: Cell(number(guest.waiting_cores), _level(guest.waiting_cores, 0.1, 1.0)),
     ),
     ('runs on', lambda guest: Cell(runs_on(guest))),
-    ('memory', lambda guest: Cell(memory_text(guest))),
+    ('memory', lambda guest: Cell(memory_text(guest.bytes_by_node) or UNKNOWN)),
     ('rem%', lambda guest: _remote_cell(guest.remote_ratio)),
     (
         'MB/s',
@@ -232,15 +228,10 @@ def runs_on(guest: GuestSample) -> str:
     return ' '.join('%d:%.0f%%' % (node, 100 * share) for node, share in shares if share >= 0.005)
 
 
-def memory_text(guest: GuestSample) -> str:
-    """Return the nodes that hold a guest's memory and how much, such as '0:3.0G 1:512M'."""
-    return (
-        ' '.join(
-            '%d:%s' % (node, short_number(size, 1024))
-            for node, size in guest.bytes_by_node
-            if size
-        )
-        or UNKNOWN
+def memory_text(bytes_by_node: Iterable[tuple[int, int]]) -> str:
+    """Return the nodes that hold memory and how much, such as '0:3.0G 1:512M'; '' if none does."""
+    return ' '.join(
+        '%d:%s' % (node, short_number(size, 1024)) for node, size in bytes_by_node if size
     )
 
 

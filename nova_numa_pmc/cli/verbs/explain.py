@@ -34,6 +34,7 @@ from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_values, files
+from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -256,7 +257,7 @@ def to_lines(
     lines = [
         '%s, %d vCPUs, %s: %s'
         % (
-            tables.printable(guest.name),
+            printable(guest.name),
             guest.vcpus,
             tables.short_number(guest.memory_bytes, 1024),
             decision.why,
@@ -272,7 +273,7 @@ def to_lines(
                 (files.boottime_ns() - recorded.since_ns) / 1e9,
             )
         )
-    lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
+    lines += ['problem: ' + printable(problem) for problem in decision.problems]
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
     return [
         *lines,

@@ -25,6 +25,7 @@ from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     ]
     return tables.text_table(
         'id when who guest from to moved took result why',
-        (map(tables.printable, row) for row in rows),
+        (map(printable, row) for row in rows),
         (0, 1, 2, 3, 4, 5, 8, 9),
         'history',
     )

@@ -28,6 +28,7 @@ from nova_numa_pmc import sample_records
 from nova_numa_pmc.cli import exits, intervals, live, options
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
@@ -157,13 +158,13 @@ def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[table
 
     :param height: number of the screen's lines; None: all guests are shown
     """
-    problems = ['problem: ' + tables.printable(problem) for problem in sample.problems]
+    problems = ['problem: ' + printable(problem) for problem in sample.problems]
     header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
             intervals.clock_time(sample.taken_s, with_date=True),
             sample.elapsed_s,
-            tables.printable(sample.source) or 'none',
+            printable(sample.source) or 'none',
             len(sample.guests),
             sort,
         )

@@ -22,8 +22,8 @@ import json
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import confirm, context, exits, options, run_moves, undo_plan
-from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 def _show(undo: undo_plan.UndoPlan) -> None:
     for move in undo.plan.moves:
-        print(tables.printable(explain_move(move)))
+        print(printable(explain_move(move)))
     for name, why in undo.left_alone:
-        print(tables.printable('%s: left alone: %s' % (name, why)))
+        print(printable('%s: left alone: %s' % (name, why)))
 
 
 def _exit_code(

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import exits, explain_hosts, options
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.scheduler import saved_hosts, what_if_hosts
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ def _changed_lines(changed: list[what_if_hosts.WhatIfChoice]) -> list[str]:
     rows = [
         (
             str(choice.request),
-            tables.printable(choice.host_without or '-'),
+            printable(choice.host_without or '-'),
             tables.number(choice.pressure_without),
-            tables.printable(choice.host or '-'),
+            printable(choice.host or '-'),
             tables.number(choice.pressure),
         )
         for choice in changed[:_CHOICES_SHOWN]

@@ -6,8 +6,8 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
-from nova_numa_pmc.core.host_view import MIB
 from nova_numa_pmc.cpulist import name_nodes
+from nova_numa_pmc.model import MIB
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 

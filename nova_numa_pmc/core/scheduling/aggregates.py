@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.host_view import MIB, TRAFFIC_DEMAND_MIN_HUNDREDTHS, traffic_per_core
+from nova_numa_pmc.core.host_view import TRAFFIC_DEMAND_MIN_HUNDREDTHS, traffic_per_core
+from nova_numa_pmc.model import MIB
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard  # novm: 3.10, and for types only

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.core.host_view import MIB, PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, ranking
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.aggregates import is_uniform
+from nova_numa_pmc.model import MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
