@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises, sampling, usable_cpus
 from nova_numa_pmc.agent import options as agent_options
-from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
+from nova_numa_pmc.cli import dry_run, guest_lookup, sampling_loop
 from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
@@ -196,7 +196,7 @@ class CommandContext:
         :param wait: waits for the given number of seconds
         """
         with sampling.Sampler(self.options.counting, self.root) as sampler:
-            for sample in intervals.sample_every(
+            for sample in sampling_loop.sample_every(
                 lambda: sampler.sample(self._clock_ns()),
                 interval_s,
                 wait,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import intervals
+from nova_numa_pmc.cli import parse
 
 if TYPE_CHECKING:
     import argparse
@@ -56,14 +56,14 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument(
         '--interval',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=5.0,
         metavar='SECONDS',
         help='how long to measure (default: 5)',
     )
     parser.add_argument(
         '--horizon',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=planner.PAYBACK_S,
         metavar='SECONDS',
         help='how long to assume that the load stays as it is (default: 10m)',
@@ -83,7 +83,7 @@ def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
     """
     parser.add_argument(
         '--wait',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=30.0,
         metavar='SECONDS',
         help=when + 'how long to wait for another process that moves guests (default: 30)',

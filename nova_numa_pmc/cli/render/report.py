@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -80,7 +79,7 @@ def compare(
                 'the window %s to %s contains no samples; the recording spans '
                 '%s to %s'
                 % tuple(
-                    '…' if time_s is None else intervals.clock_time(time_s, True)
+                    '…' if time_s is None else tables.clock_time(time_s, True)
                     for time_s in (*window, recorded.first_s, recorded.last_s)
                 )
             )
@@ -190,8 +189,8 @@ def to_lines(
     lines = [
         '%s to %s, %d samples, source: %s'
         % (
-            intervals.clock_time(recorded.first_s, True),
-            intervals.clock_time(recorded.last_s, True),
+            tables.clock_time(recorded.first_s, True),
+            tables.clock_time(recorded.last_s, True),
             recorded.samples,
             _sources(recorded),
         )

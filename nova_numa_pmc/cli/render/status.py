@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cli.render.tables import memory_text, number, percent, short_number
 from nova_numa_pmc.core import node_memory, pools
@@ -88,7 +87,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
             'agent: %s%s: "nova-numa-rebalance resume" ends the pause'
             % (
                 printable(str(agent.paused)),
-                '' if since is None else ', since ' + intervals.clock_time(since, with_date=True),
+                '' if since is None else ', since ' + tables.clock_time(since, with_date=True),
             )
         )
     if agent.guests_by:

@@ -7,6 +7,7 @@ colours shows it, but no information is conveyed by colour alone.
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.core import rates
@@ -59,6 +60,15 @@ def number(value: float | None, digits: int = 2) -> str:
 def percent(ratio: float | None) -> str:
     """Return a ratio as a percentage such as '12.3', or '-' for None."""
     return UNKNOWN if ratio is None else '%.1f' % (100 * ratio)
+
+
+def clock_time(taken_s: float, with_date: bool = False) -> str:
+    """Return a time as local time, such as '14:03:59', or with the date before it.
+
+    :param taken_s: the time [s since the epoch]
+    """
+    moment = datetime.datetime.fromtimestamp(taken_s)
+    return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')
 
 
 def short_number(value: float | None, base: int = 1000) -> str:

@@ -21,7 +21,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, intervals, options
+from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.scheduler import shadow_log
 
@@ -92,8 +92,8 @@ def to_lines(summary: shadow_log.ShadowSummary) -> list[str]:
         '%d decisions from %s to %s'
         % (
             summary.decisions,
-            intervals.clock_time(summary.first_s, with_date=True),
-            intervals.clock_time(summary.last_s, with_date=True),
+            tables.clock_time(summary.first_s, with_date=True),
+            tables.clock_time(summary.last_s, with_date=True),
         ),
         'another host would have been chosen in %d (%.1f %%)'
         % (summary.changed, 100 * summary.changed / summary.decisions),

@@ -27,7 +27,7 @@ import json
 from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model, usable_cpus
-from nova_numa_pmc.cli import dry_run, exits, numbers, options
+from nova_numa_pmc.cli import dry_run, exits, options, parse
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -104,7 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--count',
-        type=numbers.whole_number(1, _COUNT_MAX),
+        type=parse.whole_number(1, _COUNT_MAX),
         default=1,
         metavar='N',
         help='with --hosts: place this many such guests, one after another',

@@ -20,7 +20,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, guest_lookup, intervals, options
+from nova_numa_pmc.cli import exits, guest_lookup, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import UnknownGuest
@@ -88,7 +88,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     rows = [
         (
             entry.id,
-            intervals.clock_time(entry.taken_s, with_date=True),
+            tables.clock_time(entry.taken_s, with_date=True),
             entry.who,
             part.name,
             _place_text(part.before),

@@ -24,7 +24,7 @@ import time
 from array import array
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, intervals, live, numbers
+from nova_numa_pmc.cli import exits, live, parse, sampling_loop
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.recordings import recording
 
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', required=True, metavar='FILE', help='file to record to')
     parser.add_argument(
         '--interval',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=10.0,
         metavar='SECONDS',
         help='length of a sample (default: 10)',
@@ -55,14 +55,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--max-size',
-        type=numbers.whole_number(1, _FILE_MAX_MIB),
+        type=parse.whole_number(1, _FILE_MAX_MIB),
         default=64,
         metavar='MIB',
         help='size at which the file is renamed and a new one started (default: 64)',
     )
     parser.add_argument(
         '--keep',
-        type=numbers.whole_number(1, recording.FILES_MAX),
+        type=parse.whole_number(1, recording.FILES_MAX),
         default=8,
         metavar='N',
         help='number of files to keep, including the current one (default: 8)',
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _duration(text: str) -> float:
     try:
-        return intervals.parse_duration_s(text)
+        return parse.duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
 
@@ -103,7 +103,7 @@ def run(
             printed_problems: set[str] = set()
             for sample in _take_until(
                 args.duration,
-                intervals.sample_every(sampler.sample, args.interval, wait, clock),
+                sampling_loop.sample_every(sampler.sample, args.interval, wait, clock),
                 clock,
             ):
                 sizes.append(writer.append(sample))

@@ -20,8 +20,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import exits, intervals, live, options
-from nova_numa_pmc.cli.render import report, summary
+from nova_numa_pmc.cli import exits, live, options, parse
+from nova_numa_pmc.cli.render import report, summary, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import replay
 
@@ -90,10 +90,8 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
     windows = []
     if args.from_ or args.to or args.before:
         span = _span(args.file)
-        from_s, to_s = (intervals.parse_time_s(text, *span) for text in (args.from_, args.to))
-        windows = [
-            intervals.parse_window_s(text, *span) for text in (args.before, args.after) if text
-        ]
+        from_s, to_s = (parse.time_s(text, *span) for text in (args.from_, args.to))
+        windows = [parse.window_s(text, *span) for text in (args.before, args.after) if text]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
     recorded = summary.gather(
         (live.select_guests(sample, args.guest) for sample in samples), from_s, to_s
@@ -103,7 +101,7 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
         raise NumaPmcError(
             '%s: nothing was recorded at that time; the recording spans %s to %s'
-            % (args.file, *(intervals.clock_time(time_s, with_date=True) for time_s in span))
+            % (args.file, *(tables.clock_time(time_s, with_date=True) for time_s in span))
         )
     return recorded, windows
 

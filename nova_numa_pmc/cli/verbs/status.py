@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, host_status, intervals, options, output
+from nova_numa_pmc.cli import context, exits, host_status, options, output, parse
 from nova_numa_pmc.cli.render import status
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=None,
         metavar='SECONDS',
         help='measure for this long (default: show the published load)',

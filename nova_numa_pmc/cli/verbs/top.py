@@ -25,7 +25,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
-from nova_numa_pmc.cli import exits, intervals, live, options
+from nova_numa_pmc.cli import exits, live, options, parse, sampling_loop
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=intervals.parse_interval_s,
+        type=parse.interval_s,
         default=5.0,
         metavar='SECONDS',
         help='length of a sample; with --replay, time between two samples (default: 5)',
@@ -125,11 +125,11 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterato
         )
         if args.once:
             samples = iter(_last_sample(samples, args.replay))
-        yield from intervals.replay_every(samples, args.interval, wait)
+        yield from sampling_loop.replay_every(samples, args.interval, wait)
         return
     with live.open_sampler() as sampler:
         yield from itertools.islice(
-            intervals.sample_every(sampler.sample, args.interval, wait, time.monotonic),
+            sampling_loop.sample_every(sampler.sample, args.interval, wait, time.monotonic),
             1 if args.once else None,
         )
 
@@ -162,7 +162,7 @@ def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[table
     header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
-            intervals.clock_time(sample.taken_s, with_date=True),
+            tables.clock_time(sample.taken_s, with_date=True),
             sample.elapsed_s,
             printable(sample.source) or 'none',
             len(sample.guests),

@@ -13,8 +13,8 @@ import tempfile
 import unittest
 import unittest.mock
 
-from nova_numa_pmc.cli import intervals, live, render
-from nova_numa_pmc.cli.render import report as rendered
+from nova_numa_pmc.cli import live, parse, render
+from nova_numa_pmc.cli.render import report as rendered, tables
 from nova_numa_pmc.cli.verbs import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
@@ -118,10 +118,10 @@ class TestTop(Viewing):
             self.top('--once')
 
     def test_intervals_are_above_0_and_at_most_a_day(self):
-        self.assertEqual(120.0, intervals.parse_interval_s('2m'))
+        self.assertEqual(120.0, parse.interval_s('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
-                intervals.parse_interval_s(text)
+                parse.interval_s(text)
 
     def test_top_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
@@ -306,7 +306,7 @@ class TestReport(Viewing):
         with self.assertRaisesRegex(NumaPmcError, 'the window .* contains no samples'):
             self.report('--before', '@0..@5', '--after', '..')
         with self.assertRaisesRegex(
-            NumaPmcError, 'the recording spans %s' % intervals.clock_time(BASE_S, True)
+            NumaPmcError, 'the recording spans %s' % tables.clock_time(BASE_S, True)
         ):
             self.report('--to', '@5')
         with self.assertRaisesRegex(NumaPmcError, 'go together'):

@@ -1,62 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take samples at intervals, and parse durations and times as an operator writes them."""
+"""Parse durations, times and whole numbers as an operator writes them."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-_T = TypeVar('_T')
+    from collections.abc import Callable
 
 _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 
 
-def sample_every(
-    take: Callable[[], _T],
-    interval_s: float,
-    wait: Callable[[float], None],
-    clock: Callable[[], float],
-) -> Iterator[_T]:
-    """Yield a sample at the end of each interval.
-
-    The time that sampling takes does not shift the schedule, except that a sample that took longer
-    than an interval is followed by a whole interval.
-
-    :param take: returns a sample of the time since the previous call
-    :param wait: waits for the given number of seconds
-    :param clock: returns the time of a monotonic clock [s]
-    """
-    take()  # the first sample has no rates
-    due_s = clock() + interval_s
-    while True:
-        wait(max(0.0, due_s - clock()))
-        yield take()
-        due_s += interval_s
-        if due_s <= clock():
-            due_s = clock() + interval_s
-
-
-def replay_every(
-    samples: Iterator[_T], interval_s: float, wait: Callable[[float], None]
-) -> Iterator[_T]:
-    """Yield recorded samples, waiting for ``interval_s`` between them.
-
-    :param wait: waits for the given number of seconds
-    """
-    for index, sample in enumerate(samples):
-        if index:
-            wait(interval_s)
-        yield sample
-
-
-def parse_duration_s(text: str) -> float:
+def duration_s(text: str) -> float:
     """Parse a duration such as '90', '90s', '15m', '2h', '7d' or '1w'; return seconds.
 
     :raises ValueError: it is not a duration, or not positive
@@ -68,13 +29,13 @@ def parse_duration_s(text: str) -> float:
     return value
 
 
-def parse_interval_s(text: str) -> float:
+def interval_s(text: str) -> float:
     """Parse an interval in seconds, 0.1 to 86400.
 
     :raises argparse.ArgumentTypeError: it is not such an interval
     """
     try:
-        value = parse_duration_s(text)
+        value = duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
     if not 0.1 <= value <= 86400:
@@ -82,7 +43,7 @@ def parse_interval_s(text: str) -> float:
     return value
 
 
-def parse_time_s(text: str, first_s: float, last_s: float) -> float | None:
+def time_s(text: str, first_s: float, last_s: float) -> float | None:
     """Parse a time that an operator gave; return seconds since the epoch, None if it is empty.
 
     :param text: '2026-11-21T14:00' (local time unless it has an offset), '+2h' (after the
@@ -94,9 +55,9 @@ def parse_time_s(text: str, first_s: float, last_s: float) -> float | None:
         if not text:
             return None
         if text[0] == '+':
-            return first_s + parse_duration_s(text[1:])
+            return first_s + duration_s(text[1:])
         if text[0] == '-':
-            return last_s - parse_duration_s(text[1:])
+            return last_s - duration_s(text[1:])
         if text[0] == '@':
             return _finite(float(text[1:]))
         return datetime.datetime.fromisoformat(text).timestamp()
@@ -113,10 +74,10 @@ def _finite(value: float) -> float:
     return value
 
 
-def parse_window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
+def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
     """Parse a window 'A..B'; return (from, to) [s since the epoch], None for a side left out.
 
-    :param first_s, last_s: as for :func:`parse_time_s`
+    :param first_s, last_s: as for :func:`time_s`
     :raises NumaPmcError: it is not a window
     """
     begin, dots, end = text.partition('..')
@@ -125,13 +86,15 @@ def parse_window_s(text: str, first_s: float, last_s: float) -> tuple[float | No
             '%.60r is not a window: write A..B, as in ..+1h; a side that is left out is the '
             "recording's beginning or end" % text
         )
-    return parse_time_s(begin, first_s, last_s), parse_time_s(end, first_s, last_s)
+    return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
 
 
-def clock_time(taken_s: float, with_date: bool = False) -> str:
-    """Return a time as local time, such as '14:03:59', or with the date before it.
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from ``low`` to ``high``, for an option's ``type``."""
 
-    :param taken_s: the time [s since the epoch]
-    """
-    moment = datetime.datetime.fromtimestamp(taken_s)
-    return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')
+    def parse(text: str) -> int:
+        if not (is_number(text) and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
+        return int(text)
+
+    return parse
