@@ -101,16 +101,15 @@ class PageMoveRefused(PageMoveError):
     """Missing capabilities, seccomp or a cpuset keep this process from moving guest memory."""
 
 
-def require_major(major: object, ours: object, shown: str | None = None) -> None:
+def require_major(version: object, ours: int) -> None:
     """Refuse a format whose major version is not the one that this release reads.
 
-    :param major: the major version found
+    :param version: the version found: ``major.minor``, or the major version as a number
     :param ours: the major version that this release reads
-    :param shown: the version found, as the message shows it; None: ``major.x``
     :raises ValueError: the versions differ
     """
-    if major != ours:
+    major = str(version).partition('.')[0]
+    if major != str(ours):
         raise ValueError(
-            'format %s is not supported by this release, which reads %s.x'
-            % ('%s.x' % (major,) if shown is None else shown, ours)
+            'format %.20s.x is not supported by this release, which reads %d.x' % (major, ours)
         )

@@ -162,8 +162,7 @@ def decode(text: str) -> Calibration:
         data = json.loads(text)
         if data['format'] != _FORMAT:
             raise ValueError('not a calibration file')
-        major = data['version'][0]
-        require_major(major, _MAJOR, shown='%.20r.x' % (major,))
+        require_major(data['version'][0], _MAJOR)
         return _from_data(data)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise CalibrationError('%.200s' % (error,)) from None

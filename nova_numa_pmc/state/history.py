@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DIRECTORY, FILE = state_files.PERSISTENT, 'history'
 ROTATE_BYTES = 1 << 20
-_MAJOR, _MINOR = '1', '0'
+_MAJOR, _MINOR = 1, 0
 _SIZE_MAX_BYTES = 4 << 20
 _LINE_MAX_BYTES = 1 << 16
 _TEXT_MAX = 1000
@@ -226,7 +226,7 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
 
 def encode(entry: HistoryEntry) -> bytes:
     """Return an entry as a line of the file."""
-    data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
+    data = dict(to_data(entry), schema='%d.%d' % (_MAJOR, _MINOR))
     return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
 
 
@@ -250,7 +250,7 @@ def decode(line: bytes) -> HistoryEntry:
         if len(line) > _LINE_MAX_BYTES:
             raise ValueError('too long')
         data = json.loads(line)
-        require_major(str(data['schema']).partition('.')[0], _MAJOR)
+        require_major(data['schema'], _MAJOR)
         parts = tuple(map(_part, json_values.of_type(list, data['parts'])))
         if not parts:
             raise ValueError('an entry without guests')

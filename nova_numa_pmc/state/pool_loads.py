@@ -203,7 +203,7 @@ def _decode(lines: Sequence[str]) -> PoolLoads:
     if header[0] != _MAGIC or len(header) < 5:
         raise ValueError('not a file of nova-numa-pmc: unexpected first line')
     _, version, boot_id, taken_ns, interval_ms = header[:5]
-    require_major(version.partition('.')[0], '%d' % _MAJOR, shown=version[:9])
+    require_major(version, _MAJOR)
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('truncated')
     history = model.DemandHistory()

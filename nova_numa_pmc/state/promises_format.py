@@ -116,10 +116,9 @@ def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
 def _boot_id(line: str) -> tuple[str, str]:
     """Return (boot id, rotation as text) of the first line."""
     magic, version, boot_id, rotation = line.split('\t')[:4]
-    major, _, minor = version.partition('.')
-    if magic != _MAGIC or not minor.isdigit():
+    if magic != _MAGIC:
         raise ValueError('not a file of nova-numa-pmc: unexpected first line')
-    require_major(_to_int(major), _MAJOR)
+    require_major(version, _MAJOR)
     return _unescape(boot_id), rotation
 
 

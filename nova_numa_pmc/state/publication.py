@@ -223,7 +223,7 @@ def decode(data: bytes) -> Publication:
     """
     try:
         members = _members(json.loads(data, parse_constant=_refuse))
-        require_major(members.text('schema', _NAME_MAX).partition('.')[0], str(_MAJOR))
+        require_major(members.text('schema', _NAME_MAX), _MAJOR)
         nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
         views = tuple(map(_node, nodes))
         ids = [view.id for view in views]

@@ -67,8 +67,7 @@ def from_data(data: Any) -> Histories:
     :raises ValueError: the data is damaged, or was written by a later major version
     """
     try:
-        major = data['schema'].partition('.')[0]
-        require_major(major, str(MAJOR), shown='%.20r' % major)
+        require_major(_text(data['schema']), MAJOR)
         histories = Histories(_amount(data['clock_s']))
         for uuid, fields in json_values.mapping(data['guests'], GUESTS_MAX).items():
             histories.guests[_text(uuid)] = GuestHistory(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values
 from nova_numa_pmc.core.rebalance.rebalance_memory import Caution, RebalanceMemory, Regret, Trial
+from nova_numa_pmc.exceptions import require_major
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +41,7 @@ def from_data(data: Any) -> RebalanceMemory:
         used instead: regrets then accumulate from zero
     """
     try:
-        if data['version'] != VERSION:
-            raise ValueError('format version %r, expected %d' % (data['version'], VERSION))
+        require_major(data['version'], VERSION)
         return RebalanceMemory(
             tuple(
                 Regret(tuple(_key(*part) for part in regret['key']), _number(regret['core_sec']))
