@@ -36,6 +36,7 @@ class CommitMessageTest(unittest.TestCase):
             'Seed the trace\n# a comment: ignored.\n\nRuns differed.\n',
             'Count\n\nWhy.\n# ------------------------ >8 ------------------------\ndiff --git\n',
             'A' * 72 + '\n\nWhy.',
+            'Count\n\n' + 'a word ' * 10 + 'of\n\nhttps://example.org/' + 'a' * 72,
             'fixup! Count guests\n',
         ):
             with self.subTest(text=text):
@@ -51,6 +52,10 @@ class CommitMessageTest(unittest.TestCase):
             ('Adding a column' + BODY, '"Adding" is not an imperative'),
             ('Add a column.' + BODY, 'the subject ends with a full stop'),
             ('Add a column\nof guests', 'the second line is not blank'),
+            (
+                'Count\n\nWhy.\n' + 'a word ' * 10 + 'one',
+                'a line of the body has 73 characters, above 72',
+            ),
         ):
             with self.subTest(text=text):
                 self.assertEqual((1, [fault]), check(text))
