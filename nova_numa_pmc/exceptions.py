@@ -2,8 +2,8 @@
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
 An error that only one module raises is defined in that module and derives from one of these.
-It also has the check of a format's version, which the readers of files and of metrics share.
-This module imports nothing, because the libvirt hook loads it at every guest start.
+The module also has the check of a format's version, which the readers of files and of metrics
+share. It imports nothing, because the libvirt hook loads it at every guest start.
 """
 
 from __future__ import annotations

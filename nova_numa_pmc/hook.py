@@ -156,7 +156,7 @@ class HookCall:
             self._log_problems()
 
     def report(self, error: BaseException) -> None:
-        """Log why the guest is left unchanged."""
+        """Log why the guest is left as it is."""
         self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
 
     def report_early(self, error: BaseException) -> None:

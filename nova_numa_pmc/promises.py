@@ -271,7 +271,7 @@ def reconcile(
     """Drop the promises of guests that are gone, and add those of guests that have none.
 
     A guest runs without a promise if it was started while the hook was not installed, was disabled
-    or failed. If the promises were lost, all guests do.
+    or failed. If the promises were lost, no guest has one.
 
     :param host_promises: the promises to change; those of the host must be locked
     :param starting: the guest that is being decided on, for which no promise is added

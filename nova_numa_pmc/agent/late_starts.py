@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 #: pages that QEMU and libvirt share stay there anyway. The amount is so small that even guests of
 #: little more than 25 MiB have at least 99 % of their memory at home.
 _NEGLIGIBLE_BYTES = 256 << 10
-#: Time given to the hook, its default timeout: the second tick that sees a start finishes it [ns].
+#: Time given to the hook, its default timeout [ns]. At the default interval, the second tick that
+#: sees a start finishes it.
 PATIENCE_NS = 2 * 10**9
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import FileChange
 
-#: A guest whose sets were reset this many times within this time [s] is left to the program or the
-#: operator that resets them.
+#: Once a guest's sets have been written again this many times within this time [s], they are left
+#: to the program or the operator that resets them.
 _RESETS_MAX, _RESETS_WINDOW_S = 6, 600.0
 _STAGE = 'holding guest %s'
 

@@ -89,10 +89,10 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
         host_options.PATH,
     )
     if reserved_mib >= withheld_mib:
-        yield Finding('memory-kept', finding.NOTE, message, remedy, path)
+        yield Finding('memory-withheld', finding.NOTE, message, remedy, path)
         return
     yield Finding(
-        'memory-kept',
+        'memory-withheld',
         finding.WARNING,
         "%s, but Nova offers this memory: Nova's %s is %d" % (message, name, reserved_mib),
         'set %s = %d or more in nova.conf; systemctl set-property machine.slice '
@@ -119,7 +119,7 @@ def _withheld_text(withheld: Iterable[tuple[model.Node, model.NodeMemory]]) -> s
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
-    """Check that ``cpu_shared_set`` leaves guests CPUs on more than one node."""
+    """Check that ``cpu_shared_set`` has CPUs of each node, and none that are isolated."""
     text, file = conf.get('cpu_shared_set', 'compute'), conf.file_of('cpu_shared_set', 'compute')
     if not text:
         return

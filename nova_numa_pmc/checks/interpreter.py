@@ -47,7 +47,7 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 
 
 class InterpreterModules(Record):
-    """The modules and versions that an interpreter sees.
+    """The modules and entry points that an interpreter finds.
 
     :param python: path of the interpreter
     :param nova: directories of the package ``nova``; empty: it cannot be imported

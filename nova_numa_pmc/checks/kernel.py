@@ -113,7 +113,7 @@ def check_huge_pages(root: str) -> Iterator[Finding]:
 
 
 def check_governor(root: str) -> Iterator[Finding]:
-    """Check that no frequency governor slows a CPU that guests may use."""
+    """Check that each CPU with a frequency governor has the performance governor."""
     slow: dict[str, list[int]] = {}
     for name in files.list_names(os.path.join(root, files.CPUS)):
         governor = files.read_optional(

@@ -129,7 +129,7 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-dotted-name',
             finding.ERROR,
-            'enabled_filters contains a dotted path, but takes class names: nova-scheduler will '
+            'enabled_filters contains a dotted path, but takes class names: nova-scheduler does '
             'not start',
             'in enabled_filters write %s' % name,
             file,

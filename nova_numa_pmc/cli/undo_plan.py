@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 #: Why a move that did not change a guest's place is not undone.
-_CHANGED = 'the move did not change its place'
+_UNCHANGED = 'the move did not change its place'
 
 
 class UndoError(NumaPmcError):
@@ -106,7 +106,7 @@ def _why_left(
     if history.place_of(promise) != part.after:
         return 'it has been promised another place since'
     if part.before == part.after:
-        return _CHANGED
+        return _UNCHANGED
     if guest.override:
         return '%s: unpin it first' % eligibility.TEXTS[eligibility.why_not_now(guest)]
     return ''

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run nova-numa-rebalance: dispatch to its subcommands, each a module of ``cli.verbs``."""
+"""Run nova-numa-rebalance: dispatch to its verbs, each a module of ``cli.verbs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_numa_pmc.cli import exits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: {subcommand: one line of help}. The module ``nova_numa_pmc.cli.verbs.NAME`` provides
+#: {verb: one line of help}. The module ``nova_numa_pmc.cli.verbs.NAME`` provides
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
@@ -39,18 +39,18 @@ COMMANDS = {
     'watch': 'show the plan repeatedly',
     'whatif': 'replay requests on saved hosts, with the weigher and without',
 }
-#: The subcommand that runs if none is given.
+#: The verb that runs if none is given.
 NO_COMMAND = 'overview'
 
 
 class _Command(exits.Parser):
-    """A subcommand's parser, which imports the subcommand's module when it is used.
+    """A verb's parser, which imports the verb's module when it is used.
 
-    A subcommand does not wait for the imports of the others, and works where their dependencies
+    A verb does not wait for the imports of the others, and works where their dependencies
     are not installed (``check`` without oslo.config).
     """
 
-    module: str | None = None  # None for the parsers of a subcommand's own subcommands
+    module: str | None = None  # None for the parsers of a verb's own subcommands
 
     def parse_known_args(  # type: ignore[override]  # only one of its overloads is used
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -64,13 +64,14 @@ class _Command(exits.Parser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all subcommands."""
+    """Return the parser of all verbs."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
         '(--interval, --horizon, --wait and --json as for "apply").',
-        epilog='Guests are given by name, uuid or libvirt id. ' + exits.EXIT_CODES_HELP,
+        epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
+        + exits.EXIT_CODES_HELP,
     )
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_Command
@@ -89,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; return its exit code."""
+    """Run one verb; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)

@@ -227,8 +227,8 @@ OPTIONS = (
         1 << 30,
         "If more than this amount, and the larger part, of a guest's memory lies on other nodes "
         'when it starts, as after a restore or a migration, the CPUs of the guest are placed '
-        'there [MiB]. A smaller amount is fetched by the agent. CPUs always follow memory that '
-        'cannot be moved (huge pages, locked, preallocated), however small the amount.',
+        'there [MiB]. A smaller amount is fetched by the agent. CPUs follow the larger part of '
+        'memory that cannot be moved (huge pages, locked, preallocated), however small it is.',
     ),
     Option(
         'hook',

@@ -4,7 +4,7 @@
 These are the nodes that have memory. Nodes whose memory belongs to a device or to a slower tier
 are only included if they were requested or if an operator has granted them.
 
-The libvirt hook imports this module at ``started``, so it only imports light modules.
+The libvirt hook imports this module at ``started``, so it imports only light modules.
 """
 
 from __future__ import annotations

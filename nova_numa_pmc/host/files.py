@@ -3,7 +3,7 @@
 
 This module also reads the id of the host's boot and the time since then.
 
-The libvirt hook imports this module at every guest start, so it only imports light modules.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A kernel without NUMA reports huge pages only in ``/sys/kernel/mm/hugepages``. Format: the kernel's
 Documentation/ABI/testing/sysfs-kernel-mm-hugepages and sysfs-devices-node.
 
-The libvirt hook imports this module if the host has huge pages, so it only imports light modules.
+The libvirt hook imports this module if the host has huge pages, so it imports only light modules.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The first of these sources that knows a node decides:
 A file that is missing or is not understood is no evidence. Without evidence, the memory is the
 host's own.
 
-The libvirt hook imports this module if a node has memory but no CPUs, so it only imports light
+The libvirt hook imports this module if a node has memory but no CPUs, so it imports only light
 modules.
 """
 

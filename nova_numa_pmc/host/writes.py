@@ -69,7 +69,7 @@ def write_or_undo(
 ) -> tuple[FileChange, ...]:
     """Write files in order, verify each write, and undo all writes if one fails.
 
-    A value that is already in force is not written.
+    A value that a file already has is not written again; one that is only inherited is written.
 
     :param scope: the guest's outermost group, which exists for as long as the guest does
     :param steps: (path, text) of each write; an empty text means what the group would inherit

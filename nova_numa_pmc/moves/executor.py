@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import usable_cpus
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
-from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
+from nova_numa_pmc.core.rebalance.explain_move import explain_why
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.page_moves import guest_mover
@@ -232,7 +232,7 @@ class MoveExecutor:
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
                 '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
-                explain_move(self._move),
+                explain_why(self._move),
             )
         self._count(MADE, self._parts)
         parts, self._parts = self._parts, ()

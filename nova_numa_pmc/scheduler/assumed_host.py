@@ -14,13 +14,13 @@ from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
 
-#: Assumed demand for each vCPU that Nova has promised on the host. It is more than most guests
+#: Assumed demand for each vCPU that Nova has allocated on the host. It is more than most guests
 #: want, because the host may have less room than its counts show: with the demand that is measured
 #: on the other hosts, guests lose 0.8 % more in ``make arena``.
 CORES_PER_VCPU = 0.3
 #: Assumed cores for each CPU, which is taken to be one of the two threads of a core: 1.25 ÷ 2.
 CORES_PER_CPU = 0.625
-#: Assumed number of vCPUs promised per CPU if the number of the host's CPUs is not known.
+#: Assumed number of vCPUs allocated per CPU if the number of the host's CPUs is not known.
 _VCPUS_PER_CPU = 0.625
 _DISTANCES = (10.0, 21.0), (21.0, 10.0)  # as most firmware of two-socket hosts reports them
 _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
@@ -33,7 +33,7 @@ def aggregates(host_state: HostStateLike) -> Aggregates:
     if not cpus > 0:
         cpus = max(2.0, vcpus / _VCPUS_PER_CPU)
     used_mib = max(0.0, host_state.total_usable_ram_mb - host_state.free_ram_mb)
-    # Nova promises RAM multiplied by this ratio. Hosts from saved rows do not have it.
+    # Nova allocates up to the RAM multiplied by this ratio. Hosts from saved rows do not have it.
     ratio = getattr(host_state, 'ram_allocation_ratio', None) or 1.0
     ram_mib = max(0.0, host_state.total_usable_ram_mb * ratio)
 

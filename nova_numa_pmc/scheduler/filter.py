@@ -30,7 +30,7 @@ _WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
-    """Passes hosts where the guest stays below ``max_pressure``, and on one node if required.
+    """Passes hosts that the guest would not load above ``max_pressure``, on one node if required.
 
     A rebuild passes, because its guest stays on its host and changes nothing that counts here.
     """

@@ -33,7 +33,7 @@ class WhatIfHost:
     """A host that is filled by replayed requests.
 
     :ivar saved: the host as the weigher reads it
-    :ivar vcpus, memory_mb, disk_gb: amounts that may be promised, by Nova's allocation ratios
+    :ivar vcpus, memory_mb, disk_gb: amounts that may be allocated, by Nova's allocation ratios
     """
 
     def __init__(self, row: Any) -> None:

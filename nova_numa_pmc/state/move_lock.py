@@ -90,8 +90,8 @@ class AgentMoveLock:
     def take(self, directory: str) -> bool:
         """Take the lock, and return whether guests may be held and moved in this tick.
 
-        They may also be if the state directory cannot be used, because no command can hold the
-        lock then either. The reader of the promises reports the problem with the directory.
+        They may also be held and moved if the state directory cannot be used, because no command
+        can hold the lock then either. The reader of the promises reports that problem.
 
         :param directory: path of the state directory
         """

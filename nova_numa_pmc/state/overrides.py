@@ -3,7 +3,7 @@
 
 The file is text with one line for each guest: ``UUID pin|ignore NAME``. The name is for human
 readers, and is '-' if it is not known. The libvirt hook imports this module at every guest start,
-so it only imports light modules.
+so it imports only light modules.
 """
 
 from __future__ import annotations

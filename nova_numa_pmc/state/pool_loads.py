@@ -17,7 +17,7 @@ its own major version, and ignores rows of other kinds and additional columns. T
 node was added in 1.1, and ``guests`` in 1.2. The file is replaced by rename(2), and any user may
 read it.
 
-The libvirt hook imports this module at every guest start, so it only imports light modules.
+The libvirt hook imports this module at every guest start, so it imports only light modules.
 """
 
 from __future__ import annotations

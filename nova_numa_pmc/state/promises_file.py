@@ -5,8 +5,8 @@ Writers take ``lock`` and replace the file by rename(2). Readers therefore need 
 writer that is killed at any point leaves either the old file or the new one. There is no fsync(2),
 because the directory is a tmpfs, and a file from another boot is not used. ``lock`` is a separate
 file, because the promises file is replaced. Only its owner may open ``lock``, because flock(2)
-would let any reader hold it. All other files may be read by nova-compute, which does not run as
-root.
+would let any reader hold it; the same holds for the other lock files. All files but these may be
+read by nova-compute, which does not run as root.
 """
 
 from __future__ import annotations

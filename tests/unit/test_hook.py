@@ -203,7 +203,7 @@ class StartTest(HookTest):
         self.assertIn('CPUs 2-3 are also on another node', warning)
         self.assertIn('instance-00000001', decision)
 
-    def test_settings_problems_are_logged(self):
+    def test_problems_with_options_are_logged(self):
         self.host.configure('[hook]\ntimeout_s = soon\n')
         self.call('start', 1)
         self.assertIn('timeout_s', self.host.logged()[1])

@@ -112,13 +112,13 @@ _VIEW: tuple[_Row, ...] = (
     ('vcpus', 'vCPUs of the guests placed on the node', None, ((None, 'vcpus'),)),
     (
         'lasting_demand_cores',
-        'CPU demand over the longer horizon, by which new guests are placed',
+        'CPU demand over the longer horizon, used to place new guests',
         None,
         ((None, 'demand_cores'),),
     ),
     (
         'lasting_bandwidth_bytes_per_second',
-        'DRAM traffic over the longer horizon, by which new guests are placed',
+        'DRAM traffic over the longer horizon, used to place new guests',
         None,
         ((None, 'bandwidth_bytes_per_sec'),),
     ),

@@ -221,7 +221,7 @@ def to_data(
             'evidence': decision.evidence and decision.evidence.summary,
         },
         'problems': list(decision.problems),
-        'memory_kept': [
+        'memory_withheld': [
             dict(memory._asdict(), node=node.id, bytes=node.memory_bytes)
             for node, memory in withheld
         ],

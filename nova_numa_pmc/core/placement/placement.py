@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide on which nodes of a host a guest's CPUs and memory are placed.
 
-The hook, the agent (for the guest starts that it completes) and ``explain`` call :func:`place`.
+The hook, the agent (for the guest starts that it finishes) and ``explain`` call :func:`place`.
 For the weigher and the filter, :mod:`outcome` arrives at the same places, either through
 :func:`decide_place` or on a fast path. The rebalancer decides from what guests lose
 (:mod:`planner`).

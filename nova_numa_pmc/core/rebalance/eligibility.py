@@ -71,7 +71,7 @@ RULES = (
         'placed by others',
     ),
     Rule(
-        'opted_out',
+        'policy_none',
         lambda case: policy_of(case.guest) == model.NONE,
         'its flavor excludes it from placement',
     ),

@@ -47,7 +47,8 @@ class MoveCandidate:
         self.cost = sum([host_model.cost(guest, place) for guest, place in proposal])
         self.bytes = sum([host_model.bytes_to_move(guest, place) for guest, place in proposal])
         self.regret, self.fresh = 0.0, True
-        # Of equal candidates, the one with the emptiest target comes first; uuids decide last.
+        # Of equal candidates, the one that moves the fewest bytes comes first, then the one with
+        # the emptiest target; uuids decide last.
         self._tie_breakers = (
             self.bytes,
             round(

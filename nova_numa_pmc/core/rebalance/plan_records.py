@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 #: use the CPUs of more nodes; or of fewer; only its memory moves, to where its CPUs are.
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of the :class:`model.Reason` of a move that was requested, which has ('why', text). The
-#: code is older than its name, and is kept because it is in the output of --json.
-REQUESTED = 'asked'
+#: Code of the :class:`model.Reason` of a move that was requested, which has ('why', text).
+REQUESTED = 'requested'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
 
@@ -96,7 +95,7 @@ class Situation(Record):
 
 
 class RebalanceOptions(Record):
-    """The operator's options for the rebalancer: the cost and the number of moves.
+    """What moves cost and how many may be made: the operator's options, and what is assumed.
 
     :param bytes_per_tick: memory that one plan may move. A larger guest is moved alone, and the
         next plans move no memory until their bytes have covered the excess

@@ -157,7 +157,7 @@ def with_move_recorded(
 
 
 def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
-    """Return the memory without regrets and trials of guests whose move failed or was undone."""
+    """Return the memory without regrets and trials of guests whose moves were not made or kept."""
     uuids = frozenset(uuids)
     return memory._replace(
         regrets=tuple(

@@ -61,7 +61,7 @@ class CapacityTest(unittest.TestCase):
         self.assertEqual([], codes(capacity.check_withheld_memory(self.root, self.conf())))
         sysfs.device_memory(self.root, [2])
         (found,) = capacity.check_withheld_memory(self.root, self.conf())
-        self.assertEqual(('memory-kept', 'warning'), (found.code, found.severity))
+        self.assertEqual(('memory-withheld', 'warning'), (found.code, found.severity))
         self.assertIn(
             "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.message
         )

@@ -119,12 +119,12 @@ class ExplainTest(unittest.TestCase):
         _, said = self.call('--vcpus', '2', '--memory', '20G')
         self.assertEqual(
             [{'node': 2, 'bytes': 96 * GIB, 'kind': 'device', 'source': 'GPU 0000:01:00.0'}],
-            said['memory_kept'],
+            said['memory_withheld'],
         )
         self.assertEqual([0, 1], said['decision']['mem_nodes'])
         self.host.configure('[placement]\nguest_memory_nodes = 2\n')
         _, said = self.call('--vcpus', '2', '--memory', '20G')
-        self.assertEqual(([], [0, 2]), (said['memory_kept'], said['decision']['mem_nodes']))
+        self.assertEqual(([], [0, 2]), (said['memory_withheld'], said['decision']['mem_nodes']))
 
     def test_explain_refuses_no_size_and_wrong_sizes(self):
         self.assertEqual(1, self.text()[0])

@@ -217,7 +217,7 @@ class LeftAloneTest(unittest.TestCase):
     def test_a_fixed_guest_is_never_touched(self):
         for why in (
             'placed_by_others',
-            'opted_out',
+            'policy_none',
             'locked',
             'huge_pages',
             'active_job',
