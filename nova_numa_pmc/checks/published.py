@@ -29,7 +29,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
     path = os.path.join(directory, publication.FILE)
     if not os.path.exists(path):
         yield Finding(
-            'state-missing',
+            'publication-missing',
             finding.ERROR,
             '%s does not exist: the monitor has nothing to send' % path,
             'systemctl enable --now nova-numa-agent',
@@ -40,7 +40,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         published = publication.read(directory)
     except StateError as error:
         yield Finding(
-            'state-unreadable',
+            'publication-unreadable',
             finding.ERROR,
             str(error),
             'systemctl restart nova-numa-agent',
@@ -54,7 +54,7 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
     age_s, freshness = now_s - published.taken_s, publication.freshness(published, now_s)
     if freshness == publication.STALE:
         yield Finding(
-            'state-stale',
+            'publication-stale',
             finding.ERROR,
             'the publication is %.0f s old, though the host is measured every %.0f s: the '
             "scheduler treats this host's pressure as unknown" % (age_s, published.interval_s),
@@ -63,7 +63,7 @@ def _check_fresh(published: publication.Publication, now_s: float, path: str) ->
         )
     elif freshness == publication.FUTURE:
         yield Finding(
-            'state-from-the-future',
+            'publication-from-the-future',
             finding.WARNING,
             'the publication is dated %.0f s in the future: the clock was set back' % -age_s,
             'restart nova-numa-agent once the clock is right',
@@ -134,7 +134,7 @@ def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     inside = process.path(os.path.join(directory, publication.FILE))
     if not os.path.exists(inside):
         yield Finding(
-            'state-not-in-container',
+            'publication-not-in-container',
             finding.ERROR,
             '%s (pid %d) runs in a container that does not see %s'
             % (process.name, process.pid, directory),

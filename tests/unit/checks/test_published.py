@@ -40,12 +40,12 @@ class PublishedTest(unittest.TestCase):
         for age_s, interval_s, expected in (
             (0, 10, []),
             (29, 5, []),
-            (31, 5, ['state-stale']),
+            (31, 5, ['publication-stale']),
             (100, 60, []),
-            (181, 60, ['state-stale']),
-            (2_000, 3_600, ['state-stale']),
+            (181, 60, ['publication-stale']),
+            (2_000, 3_600, ['publication-stale']),
             (-20, 10, []),
-            (-90, 10, ['state-from-the-future']),
+            (-90, 10, ['publication-from-the-future']),
         ):
             with self.subTest(age_s=age_s, interval_s=interval_s):
                 self.publish(age_s, interval_s)
@@ -87,18 +87,18 @@ class PublishedTest(unittest.TestCase):
                 )
 
     def test_a_missing_publication_is_found(self):
-        self.assertEqual(['state-missing'], self.codes())
+        self.assertEqual(['publication-missing'], self.codes())
 
     def test_a_damaged_publication_is_found(self):
         self.publish(0)
         write(self.state, publication.FILE, '{"schema": "1.0"')
-        self.assertEqual(['state-unreadable'], self.codes())
+        self.assertEqual(['publication-unreadable'], self.codes())
 
     def test_a_state_directory_missing_in_novas_container_is_found(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')
         (found,) = published.check_shared('/run/nova-numa-pmc', process)
-        self.assertEqual('state-not-in-container', found.code)
+        self.assertEqual('publication-not-in-container', found.code)
         write(self.root, 'image/run/nova-numa-pmc/host', '{}')
         self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', process)))
         self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', None)))

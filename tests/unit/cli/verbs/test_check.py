@@ -105,7 +105,7 @@ class CheckCommandTest(unittest.TestCase):
             {
                 'monitor-not-enabled',
                 'hook-not-installed',
-                'state-missing',
+                'publication-missing',
                 'nova-compute-not-running',
             },
             found.keys(),
@@ -133,7 +133,7 @@ class CheckCommandTest(unittest.TestCase):
             ),
             ('etc/nova/nova.conf', 'torn', 'nova-conf-unreadable'),
             ('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n', 'ram-ratio'),
-            ('run/nova-numa-pmc/host', '{}', 'state-unreadable'),
+            ('run/nova-numa-pmc/host', '{}', 'publication-unreadable'),
             ('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n', 'hook-outdated'),
         ):
             with self.subTest(expected):
