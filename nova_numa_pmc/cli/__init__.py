@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that the verbs of ``nova-numa-rebalance`` share: observe the host, find and move guests."""
+"""Code that nova-numa-rebalance's commands share: observe the host, find and move guests."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show samples at intervals; helpers for the verbs that show or record samples."""
+"""Show samples at intervals; helpers for the commands that show or record samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command-line options that several verbs have."""
+"""Command-line options that several commands have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_common(
 ) -> None:
     """Add ``--root`` and ``--json``.
 
-    :param root_help: what the verb does to the file system, for the help text
+    :param root_help: what the command does to the file system, for the help text
     """
     parser.add_argument(
         '--root',
@@ -30,12 +30,12 @@ def add_common(
 
 
 def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object') -> None:
-    """Add ``--json`` only, for a verb that has no use for ``--root``."""
+    """Add ``--json`` only, for a command that has no use for ``--root``."""
     parser.add_argument('--json', action='store_true', help=json_help)
 
 
 def add_guest(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verbs that concern one guest."""
+    """Add the arguments of the commands that concern one guest."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
     add_common(parser)
 
@@ -52,7 +52,7 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add ``--interval`` and ``--horizon``."""
-    from nova_numa_pmc.core.rebalance import planner  # not needed by most verbs
+    from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
 
     parser.add_argument(
         '--interval',
@@ -71,7 +71,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def add_moving(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verbs that move guests."""
+    """Add the options of the commands that move guests."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     add_wait(parser)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print what several verbs print."""
+"""Print what several commands print."""
 
 from __future__ import annotations
 

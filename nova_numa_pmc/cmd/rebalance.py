@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run nova-numa-rebalance: dispatch to its verbs, each a module of ``cli.verbs``."""
+"""Run nova-numa-rebalance: dispatch to its commands, each a module of ``cli.commands``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_numa_pmc.cli import exits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: {verb: one line of help}. The module ``nova_numa_pmc.cli.verbs.NAME`` provides
+#: {command: one line of help}. The module ``nova_numa_pmc.cli.commands.NAME`` provides
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
@@ -39,18 +39,18 @@ COMMANDS = {
     'watch': 'show the plan repeatedly',
     'whatif': 'replay requests on saved hosts, with the weigher and without',
 }
-#: The verb that runs if none is given.
+#: The command that runs if none is given.
 NO_COMMAND = 'overview'
 
 
 class _Command(exits.Parser):
-    """A verb's parser, which imports the verb's module when it is used.
+    """A command's parser, which imports the command's module when it is used.
 
-    A verb does not wait for the imports of the others, and works where their dependencies
+    A command does not wait for the imports of the others, and works where their dependencies
     are not installed (``check`` without oslo.config).
     """
 
-    module: str | None = None  # None for the parsers of a verb's own subcommands
+    module: str | None = None  # None for the parsers of a command's actions
 
     def parse_known_args(  # type: ignore[override]  # only one of its overloads is used
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -64,7 +64,7 @@ class _Command(exits.Parser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs."""
+    """Return the parser of all commands."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, shows '
@@ -79,18 +79,18 @@ def build_parser() -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        ).module = 'nova_numa_pmc.cli.verbs.' + name
+        ).module = 'nova_numa_pmc.cli.commands.' + name
     # Not listed in --help, as it has no help text.
     subparsers.add_parser(
         NO_COMMAND,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog='nova-numa-rebalance',
-    ).module = 'nova_numa_pmc.cli.verbs.' + NO_COMMAND
+    ).module = 'nova_numa_pmc.cli.commands.' + NO_COMMAND
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; return its exit code."""
+    """Run one command; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)

@@ -60,7 +60,7 @@ class OperatingCase(RebalancingCase):
         """Run a command; return (exit code, stdout, stderr)."""
         self.answers, self.steps = list(answers), 0
         out, err = io.StringIO(), io.StringIO()
-        module = importlib.import_module('nova_numa_pmc.cli.verbs.' + argv[0])
+        module = importlib.import_module('nova_numa_pmc.cli.commands.' + argv[0])
         parser = argparse.ArgumentParser()
         module.configure(parser)
         here = {} if argv[0] == 'history' else {'command': self.here(terminal)}

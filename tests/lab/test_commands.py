@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's verbs on a crowded node: the kernel confirms what they report.
+"""The operator's commands on a crowded node: the kernel confirms what they report.
 
 They take minutes: `make lab-full` runs them.
 """
@@ -24,14 +24,14 @@ class Operator:
         self.lab = lab
 
     def tell(self, command, code=NONE):
-        """Run a verb that must end with an exit code; return its output."""
+        """Run a command that must end with an exit code; return its output."""
         done = self.lab.run(f'nova-numa-rebalance {command}', timeout=300, check=False)
         print(f'$ nova-numa-rebalance {command} -> {done.returncode}\n{done.stdout}{done.stderr}')
         assert done.returncode == code, (command, done.returncode, done.stderr)
         return done.stdout
 
     def ask(self, command, code=NONE):
-        """Run a verb that answers in JSON; return the answer."""
+        """Run a command that answers in JSON; return the answer."""
         return json.loads(self.tell(command + ' --json', code))
 
     def per_node(self):

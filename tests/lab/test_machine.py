@@ -50,7 +50,7 @@ def test_status_lists_it(lab):
 
 
 def test_no_such_machine():
-    """Each verb says what to do, with exit code 3."""
+    """Each command says what to do, with exit code 3."""
     done = numalab('exec', '--name', 'nowhere', 'true')
     assert done.returncode == 3 and 'numalab up --name nowhere' in done.stderr
 

@@ -29,7 +29,7 @@ def _shell(layout, args):
         **layout.client_environment(),
         'PATH': f'{VENV}/bin:{os.environ["PATH"]}',
     }
-    words = args.command or [os.environ.get('SHELL', '/bin/bash')]
+    words = args.words or [os.environ.get('SHELL', '/bin/bash')]
     os.execvpe(words[0], words, environment)
 
 
@@ -228,10 +228,10 @@ def _parser():
         action='store_false',
         help='a stack without the package, for comparison',
     )
-    verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
 
-    def verb(name, do, summary, *parents, examples=''):
-        made = verbs.add_parser(
+    def command(name, do, summary, *parents, examples=''):
+        made = commands.add_parser(
             name,
             help=summary,
             description=summary,
@@ -242,7 +242,7 @@ def _parser():
         made.set_defaults(do=do)
         return made
 
-    whole = verb(
+    whole = command(
         'scenario',
         _scenario,
         'bring everything up, go through the scenario, end it: with the package and without',
@@ -254,7 +254,7 @@ def _parser():
         '--times', type=_times, default=1, metavar='N', help='number of runs with the package'
     )
     whole.add_argument('--only-with', action='store_true', help='skip the run without the package')
-    up = verb(
+    up = command(
         'up',
         _up,
         'start what does not run',
@@ -268,7 +268,7 @@ def _parser():
         action='store_true',
         help='also two emulated compute hosts, with the package as the guide says',
     )
-    run = verb(
+    run = command(
         'run',
         _run,
         'go through the scenario on a stack that is up with hosts',
@@ -278,7 +278,7 @@ def _parser():
         '--phase', default='', metavar='WORD', help='only phases with this word in their name'
     )
     _add_herd(
-        verb(
+        command(
             'herd',
             _herd,
             'boot many servers within seconds on fake compute hosts, with several schedulers',
@@ -286,17 +286,17 @@ def _parser():
             '  python -m tests.stack herd --schedulers 2,16 --without --build-scale 0.1\n',
         )
     )
-    verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
-    down = verb('down', _down, 'stop everything and delete its data')
+    command('build', _build, "build the compute hosts' image and freeze a booted host", counters)
+    down = command('down', _down, 'stop everything and delete its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
-    verb('status', _status, 'say what runs, and where its log is')
-    shell = verb(
+    command('status', _status, 'say what runs, and where its log is')
+    shell = command(
         'shell',
         _shell,
         'run a command with the credentials of the stack',
         examples='  python -m tests.stack shell openstack server list --long\n',
     )
-    shell.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
+    shell.add_argument('words', nargs=argparse.REMAINDER, metavar='CMD')
     return parser
 
 

@@ -214,7 +214,7 @@ systemctl restart libvirtd
         return json.loads(self.run('cat /run/nova-numa-pmc/host').stdout)
 
     def ask(self, command, timeout_s=300):
-        """Run a verb of nova-numa-rebalance that answers in JSON; return (exit code, answer)."""
+        """Run nova-numa-rebalance with a command, in JSON; return (exit code, answer)."""
         done = self.run(f'nova-numa-rebalance {command} --json', timeout=timeout_s, check=False)
         try:
             return done.returncode, json.loads(done.stdout)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out what the verbs show as tables, lines and plots, and draw it on a terminal."""
+"""Lay out what the commands show as tables, lines and plots, and draw it on a terminal."""

@@ -90,10 +90,10 @@ def _part(kind: str, part: plan_records.PlanPart) -> str:
         )
     if kind == plan_records.NARROW:
         return '%s narrows to %s%s' % (part.name, _nodes(part.to_nodes), size)
-    verb = 'swaps' if kind == plan_records.SWAP else 'moves'
+    action = 'swaps' if kind == plan_records.SWAP else 'moves'
     return '%s %s from %s to %s%s' % (
         part.name,
-        verb,
+        action,
         _nodes(part.from_nodes),
         _nodes(part.to_nodes),
         size,

@@ -101,16 +101,16 @@ def _parser():
         epilog=__doc__.partition('\n\n')[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument('--name', default='lab', help='which machine (default lab)')
     common.add_argument('--json', action='store_true', help='answer in JSON')
 
-    def verb(name, text):
-        return verbs.add_parser(name, help=text, description=text, parents=[common])
+    def command(name, text):
+        return commands.add_parser(name, help=text, description=text, parents=[common])
 
-    _shape_options(verb('build', 'build the image, the tools, the wheel and a booted state'))
-    up = verb('up', 'start a machine')
+    _shape_options(command('build', 'build the image, the tools, the wheel and a booted state'))
+    up = command('up', 'start a machine')
     _shape_options(up)
     up.add_argument(
         '--pace',
@@ -125,19 +125,19 @@ def _parser():
         default=True,
         help="install this checkout's wheel in it (default: yes)",
     )
-    execute = verb('exec', 'run a command in it; output and exit code pass through')
-    execute.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
-    push = verb('push', 'copy files into it')
+    execute = command('exec', 'run a command in it; output and exit code pass through')
+    execute.add_argument('words', nargs=argparse.REMAINDER, metavar='CMD')
+    push = command('push', 'copy files into it')
     push.add_argument('sources', nargs='+', metavar='SRC')
     push.add_argument('target', metavar='DST')
-    pull = verb('pull', 'copy a file or directory out of it')
+    pull = command('pull', 'copy a file or directory out of it')
     pull.add_argument('source', metavar='SRC')
     pull.add_argument('target', metavar='DST')
-    pace = verb('pace', "set its vCPUs' speed")
+    pace = command('pace', "set its vCPUs' speed")
     pace.add_argument('rate', type=int, metavar='N', help='instructions per second; 0: unpaced')
-    verb('console', "print its console's log")
-    verb('down', 'end it')
-    verb('status', 'list the machines that are up')
+    command('console', "print its console's log")
+    command('down', 'end it')
+    command('status', 'list the machines that are up')
     return parser
 
 
@@ -166,7 +166,7 @@ def _up(args):
 
 
 def _exec(args):
-    words = args.command[1:] if args.command[:1] == ['--'] else args.command
+    words = args.words[1:] if args.words[:1] == ['--'] else args.words
     if not words:
         raise ShapeError('exec: which command?')
     line = words[0] if len(words) == 1 else shlex.join(words)
@@ -193,7 +193,7 @@ def _console(args):
         shutil.copyfileobj(log, sys.stdout)
 
 
-VERBS = {
+COMMANDS = {
     'build': _build,
     'up': _up,
     'exec': _exec,
@@ -210,7 +210,7 @@ def main(argv=None):
     """Run the command; return its exit code."""
     args = _parser().parse_args(argv)
     try:
-        return VERBS[args.verb](args) or 0
+        return COMMANDS[args.command](args) or 0
     except ShapeError as error:
         print(f'numalab: {error}', file=sys.stderr)
         return 2

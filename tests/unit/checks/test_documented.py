@@ -7,7 +7,7 @@ TOP = pathlib.Path(__file__).resolve().parents[3]
 SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
     TOP / 'nova_numa_pmc/host/nova_conf.py',
-    TOP / 'nova_numa_pmc/cli/verbs/check.py',
+    TOP / 'nova_numa_pmc/cli/commands/check.py',
     TOP / 'nova_numa_pmc/cli/hook_install.py',
 ]
 #: What creates a finding with a code.

@@ -11,7 +11,7 @@ RECIPES = (
     'A counter source',
     "A CPU's events",
     'A host check',
-    'A verb',
+    'A command',
     'A metric',
     'An option',
     'A state field',

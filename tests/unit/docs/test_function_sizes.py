@@ -9,7 +9,7 @@ LINES_MAX = 40
 OPTIONS = 'one option after the other, with its help'
 #: The functions that are longer, with the reasons.
 LONGER = {
-    'cli/verbs/explain.py configure': OPTIONS,
+    'cli/commands/explain.py configure': OPTIONS,
     'compute/host_metrics.py _decode': 'runs for each host of a request, where a call costs much',
     'conf/agent.py list_opts': OPTIONS,
     'conf/counters.py list_opts': OPTIONS,

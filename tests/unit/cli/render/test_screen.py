@@ -7,8 +7,8 @@ import termios
 import unittest
 import unittest.mock
 
+from nova_numa_pmc.cli.commands import top
 from nova_numa_pmc.cli.render import screen
-from nova_numa_pmc.cli.verbs import top
 from tests.fixtures import samples
 
 PARTS = top.to_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)

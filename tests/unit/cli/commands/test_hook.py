@@ -10,7 +10,7 @@ import unittest
 from nova_numa_pmc import finding, model
 from nova_numa_pmc.checks import hook as hook_checks
 from nova_numa_pmc.cli import hook_install
-from nova_numa_pmc.cli.verbs import hook
+from nova_numa_pmc.cli.commands import hook
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.host import confinement, files, hook_files
 from nova_numa_pmc.state import promises_file

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from nova_numa_pmc.checks import interpreter, monitor, scheduler
-from nova_numa_pmc.cli.verbs import check
+from nova_numa_pmc.cli.commands import check
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.state import publication
 from tests.fixtures import host as fixture, hosts

@@ -14,8 +14,8 @@ import unittest
 import unittest.mock
 
 from nova_numa_pmc.cli import live, parse, render
+from nova_numa_pmc.cli.commands import record, report, top
 from nova_numa_pmc.cli.render import report as rendered, tables
-from nova_numa_pmc.cli.verbs import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples

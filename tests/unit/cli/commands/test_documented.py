@@ -25,7 +25,7 @@ class DocumentedTest(unittest.TestCase):
     def test_each_command_has_examples_and_its_exit_codes(self):
         for name in (*rebalance.COMMANDS, rebalance.NO_COMMAND):
             with self.subTest(name):
-                text = importlib.import_module('nova_numa_pmc.cli.verbs.' + name).__doc__
+                text = importlib.import_module('nova_numa_pmc.cli.commands.' + name).__doc__
                 self.assertIn('\nexamples:\n  nova-numa-rebalance', text)
                 told = re.search(r'\nexit codes: (.*)\Z', text, re.S).group(1)
                 self.assertRegex(told.replace('\n', ' '), r'%d usage error' % exits.USAGE)

@@ -10,7 +10,7 @@ from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context
-from nova_numa_pmc.cli.verbs import calibrate
+from nova_numa_pmc.cli.commands import calibrate
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError

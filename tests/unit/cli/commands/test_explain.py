@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc.cli.verbs import explain
+from nova_numa_pmc.cli.commands import explain
 from nova_numa_pmc.cmd import rebalance
 from tests.fixtures import host as hosts, sysfs
 

@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hook``."""
-    verbs = parser.add_subparsers(dest='verb', metavar='install|remove|status', required=True)
-    for verb, summary in (
+    actions = parser.add_subparsers(dest='action', metavar='install|remove|status', required=True)
+    for action, summary in (
         ('install', 'install the hook'),
         ('remove', 'remove the hook and restore the one that it replaced'),
         ('status', 'report what is installed and what is wrong'),
     ):
-        subparser = verbs.add_parser(verb, help=summary)
+        subparser = actions.add_parser(action, help=summary)
         options.add_common(subparser, root_help='work on')
-        if verb != 'remove':
+        if action != 'remove':
             subparser.add_argument(
                 '--libvirt-version',
                 metavar='X.Y.Z',
                 type=hook_checks.parse_version,
                 help='assume this version instead of asking the installed libvirt',
             )
-        if verb == 'install':
+        if action == 'install':
             subparser.add_argument(
                 '--reload',
                 action='store_true',
@@ -67,9 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run install, remove or status, print its result, and return the exit code."""
     result: hook_checks.HookStatus | hook_install.InstallResult
-    if args.verb == 'status':
+    if args.action == 'status':
         result = hook_checks.status(args.root, args.libvirt_version)
-    elif args.verb == 'remove':
+    elif args.action == 'remove':
         result = hook_install.remove(args.root)
     else:
         result = hook_install.install(args.root, args.libvirt_version, args.reload, args.force)

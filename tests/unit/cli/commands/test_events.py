@@ -5,7 +5,7 @@ import io
 import json
 import unittest
 
-from nova_numa_pmc.cli.verbs import events
+from nova_numa_pmc.cli.commands import events
 from nova_numa_pmc.core import counter_roles
 
 

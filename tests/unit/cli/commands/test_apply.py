@@ -269,7 +269,7 @@ class OverviewTest(OperatingCase):
     def test_overview_is_what_runs_without_a_command(self):
         for argv in ([], ['--interval', '3']):
             with unittest.mock.patch(
-                'nova_numa_pmc.cli.verbs.overview.run', return_value=7
+                'nova_numa_pmc.cli.commands.overview.run', return_value=7
             ) as ran:
                 self.assertEqual(7, rebalance.main(argv))
             self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)

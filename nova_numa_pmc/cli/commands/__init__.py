@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-numa-rebalance's commands, a module each: ``configure(parser)`` and ``run(args)``."""

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The verbs of ``nova-numa-rebalance``, a module each: ``configure(parser)`` and ``run(args)``."""
