@@ -84,15 +84,15 @@ def check(key: str, value: str) -> str | float:
     raise ValueError('%.80r: no such extra spec; the known ones are %s' % (key, ', '.join(KEYS)))
 
 
-def pinning_specs(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+def pinning_specs(extra_specs: Mapping[str, str]) -> dict[str, str]:
     """Return the extra specs with which Nova itself pins the guest to nodes or CPUs.
 
-    :returns: 'key=value' for each; empty if Nova does not pin the guest
+    :returns: {key: value}; empty if Nova does not pin the guest
     """
-    specs = ['%s=%s' % (key, extra_specs[key]) for key in _NOVA_NUMA if extra_specs.get(key)]
+    specs = {key: extra_specs[key] for key in _NOVA_NUMA if extra_specs.get(key)}
     if extra_specs.get('hw:cpu_policy') in model.DEDICATED_POLICIES:
-        specs.append('hw:cpu_policy=%s' % extra_specs['hw:cpu_policy'])
-    return tuple(specs)
+        specs['hw:cpu_policy'] = extra_specs['hw:cpu_policy']
+    return specs
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:

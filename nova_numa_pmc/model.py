@@ -117,8 +117,9 @@ class Guest(Record):
     :param memory_bytes: RAM that it may grow to (maxMemory, else memory) and that it is
         *promised*; persistent memory does not count
     :param allowed_cpus: ``<vcpu cpuset>``; None if the XML sets none
-    :param placed_by: how others have already placed it ('numatune', 'vcpupin',
-        'emulatorpin', 'dedicated'…); empty: it is ours to place
+    :param placed_by: the elements of its XML and the extra specs by which others place it
+        ('numatune', 'vcpupin', 'hw:numa_nodes'), and 'numad' or 'dedicated'; empty: it is ours to
+        place
     :param cpu_nodes: ids of the nodes that have ``pinned_cpus``; empty before the topology has
         been applied
     :param mem_nodes: ids of the nodes that numatune names; empty: none
@@ -324,7 +325,7 @@ class Request(Record):
     :param policy: one of :data:`POLICIES`
     :param demand_cores: expected demand [cores]; None: derived from its vCPUs
     :param bandwidth_bytes_per_sec: expected traffic; None: unknown
-    :param placed_by: how others have already placed it, as in :class:`Guest`
+    :param placed_by: by what others place it, as in :class:`Guest`
     :param ignored: whether the operator has told the package to ignore it
     """
 

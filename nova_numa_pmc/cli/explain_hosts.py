@@ -18,25 +18,24 @@ from nova_numa_pmc.scheduler import host_estimate, saved_hosts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from nova_numa_pmc import model
     from nova_numa_pmc.scheduler import nova_weighers
 
 #: Number of hosts in the text; the JSON has all of them.
 _HOSTS_SHOWN = 30
 
 
-def run(args: argparse.Namespace, guest: model.Guest) -> int:
+def run(args: argparse.Namespace, vcpus: int, memory_bytes: int, specs: Mapping[str, str]) -> int:
     """Replay the scheduler's decision, print it, and return the exit code.
 
-    :param guest: a guest of the requested size, with the requested extra specs
+    :param specs: the extra specs of the requested flavor
     :raises RowsError: the file of rows cannot be used
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
-    flavor = saved_hosts.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
+    flavor = saved_hosts.SavedFlavor(vcpus, -(-memory_bytes >> 20), dict(specs))
     host_by_name = {host.host: host for host in hosts}
     rounds: list[list[saved_hosts.HostDecision]] = []
     for _ in range(args.count):
@@ -195,12 +194,6 @@ def options(paths: list[str]) -> dict[str, Any]:
     """
     conf = nova_conf.NovaConf(paths)
     return {name: conf.get(name, 'numa_pmc') for name in saved_hosts.defaults()}
-
-
-def specs(guest: model.Guest) -> dict[str, str]:
-    """Return those of the guest's extra specs that the scheduler reads."""
-    pinning_specs = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
-    return {**dict(guest.extra_specs), **pinning_specs}
 
 
 def chosen_host(decisions: list[saved_hosts.HostDecision]) -> str | None:

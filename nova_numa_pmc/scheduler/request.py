@@ -69,7 +69,8 @@ def read(spec: RequestSpecLike) -> GuestRequest:
             why_neutral = '%s=%s' % (POLICY_KEY, model.NONE)
         if _read_optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
-        pinned = ', '.join(extra_specs.pinning_specs(specs)) or pinned
+        pinning_specs = extra_specs.pinning_specs(specs)
+        pinned = ', '.join('%s=%s' % item for item in pinning_specs.items()) or pinned
         guest = expected_guest(
             int(flavor.vcpus),
             int(flavor.memory_mb),

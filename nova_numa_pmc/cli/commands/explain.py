@@ -53,7 +53,7 @@ _NEW_UUID = ''
 _NEW_NAME = 'new guest'
 
 
-class Flavor(TypedDict, total=False):
+class Flavor(TypedDict):
     """Size and extra specs of a flavor."""
 
     vcpus: int
@@ -118,11 +118,15 @@ def run(args: argparse.Namespace) -> int:
         raise FlavorError(
             '--guest concerns this host, --hosts concerns others: give only one of them'
         )
-    guest = dry_run.find_running(args.guest, args.root) if args.guest else new_guest(args)
     if args.hosts:
         from nova_numa_pmc.cli import explain_hosts
 
-        return explain_hosts.run(args, guest)
+        return explain_hosts.run(args, **requested_flavor(args))
+    guest = (
+        dry_run.find_running(args.guest, args.root)
+        if args.guest
+        else new_guest(requested_flavor(args))
+    )
     shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, shared, args.root)
     places = dry_run.possible_places(decision, shared.limits)
@@ -140,29 +144,36 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK if has_place else exits.PROBLEM
 
 
-def new_guest(args: argparse.Namespace) -> model.Guest:
-    """Return the guest that the options describe.
+def requested_flavor(args: argparse.Namespace) -> Flavor:
+    """Return the flavor that the options describe.
 
     :raises FlavorError: its size is not given, or the flavor's file cannot be used
     """
-    flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
-    vcpus = args.vcpus or flavor.get('vcpus')
-    memory_bytes = args.memory or flavor.get('memory_bytes')
+    flavor = read_flavor(args.flavor) if args.flavor else None
+    vcpus = args.vcpus or (flavor and flavor['vcpus'])
+    memory_bytes = args.memory or (flavor and flavor['memory_bytes'])
     if not vcpus or not memory_bytes:
         raise FlavorError(
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
-    specs = {**flavor.get('specs', {}), **dict(args.spec)}
+    specs = {**(flavor['specs'] if flavor else {}), **dict(args.spec)}
+    return {'vcpus': vcpus, 'memory_bytes': memory_bytes, 'specs': specs}
+
+
+def new_guest(flavor: Flavor) -> model.Guest:
+    """Return a guest of this flavor that does not exist yet."""
     our_specs = tuple(
-        sorted(pair for pair in specs.items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX))
+        sorted(
+            pair for pair in flavor['specs'].items() if pair[0].startswith(model.EXTRA_SPEC_PREFIX)
+        )
     )
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
-        vcpus,
-        memory_bytes,
+        flavor['vcpus'],
+        flavor['memory_bytes'],
         extra_specs=our_specs,
-        placed_by=extra_specs.pinning_specs(specs),
+        placed_by=tuple(extra_specs.pinning_specs(flavor['specs'])),
     )
 
 
