@@ -75,7 +75,8 @@ def list_opts() -> list[cfg.Opt]:
             help='Whether running guests are moved when the load changes.',
         ),
         cfg.IntOpt(
-            'bytes_per_tick_mib',
+            'move_mib_per_tick',
+            deprecated_name='bytes_per_tick_mib',
             default=_REBALANCE_OPTIONS.bytes_per_tick >> 20,
             min=1,
             max=1 << 30,
@@ -176,7 +177,7 @@ def read(path: str = host_options.PATH) -> AgentOptions:
     try:
         group = counters_conf.parse_file(path, register_opts).agent
         rebalance_options = plan_records.RebalanceOptions(
-            bytes_per_tick=group.bytes_per_tick_mib << 20,
+            bytes_per_tick=group.move_mib_per_tick << 20,
             moves_per_hour=group.moves_per_hour,
             changes_per_hour=group.changes_per_hour,
             bytes_per_sec=group.move_mib_per_s << 20,

@@ -53,6 +53,7 @@ class Option(Record):
 
     :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
     :param minimum, maximum: inclusive bounds of a number; None: no bound
+    :param former_name: its name in earlier commits, which is still read; None: it had no other
     """
 
     group: str
@@ -62,6 +63,7 @@ class Option(Record):
     minimum: float | None = None
     maximum: float | None = None
     help: str = ''
+    former_name: str | None = None
 
 
 class HostOptions(Record):
@@ -108,12 +110,13 @@ OPTIONS = (
     ),
     Option(
         'placement',
-        'reserve_mb',
+        'reserve_mib',
         int,
         _DEFAULT_LIMITS.reserve_bytes >> 20,
         0,
         1 << 20,
         'Memory of each node kept for the host itself [MiB].',
+        former_name='reserve_mb',
     ),
     Option(
         'placement',
@@ -310,9 +313,11 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     for option in OPTIONS:
         key = (option.group, option.name)
         if key not in texts:
+            key = (option.group, option.former_name or option.name)
+        if key not in texts:
             continue
         try:
-            values[key] = convert(option, texts[key])
+            values[option.group, option.name] = convert(option, texts[key])
         except ValueError as error:
             problems.append(
                 '%s: [%s] %s = %r is %s; %r is used'
@@ -406,7 +411,7 @@ def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Ho
     """Return the values as a record."""
     limits = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
-        reserve_bytes=values['placement', 'reserve_mb'] << 20,
+        reserve_bytes=values['placement', 'reserve_mib'] << 20,
         smt_ratio=values['placement', 'smt_ratio'],
         domain_distance=values['placement', 'domain_distance'],
         pressure_floor=values['placement', 'pressure_floor'],

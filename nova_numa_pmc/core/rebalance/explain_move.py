@@ -21,7 +21,7 @@ TEXTS = {
     'bandwidth': 'saturated memory',
     'crowding': 'unevenly crowded nodes',
     'bursts': 'bursts absorbed by idle CPUs elsewhere',
-    'bytes_per_tick': 'the bytes allowed per plan',
+    'bytes_per_tick': 'the memory allowed per plan',
     'moves_per_hour': 'the moves allowed per hour',
     'changes_per_hour': 'the CPU changes allowed per hour',
 }

@@ -77,7 +77,7 @@ class BadValueTest(unittest.TestCase):
             ('hook', 'start_grace_s = 1.5'),
             ('hook', 'bring_over_limit_mib = 65'),
             ('hook', 'start_grace_s = 900\n  1'),
-            ('placement', 'reserve_mb = -1'),
+            ('placement', 'reserve_mib = -1'),
             ('placement', 'smt_ratio = 1.01'),
             ('placement', 'domain_distance = 255'),
             ('placement', 'device_memory_nodes = 2-1'),
@@ -133,7 +133,7 @@ class ReadTest(unittest.TestCase):
 
     def test_each_field_follows_its_option(self):
         self.write(
-            b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
+            b'[placement]\nram_allocation_ratio=1.5\nreserve_mib=512\nsmt_ratio=0.5\n'
             b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
             b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
             b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'

@@ -12,7 +12,7 @@ FILE = """\
 # as an operator writes it
 [placement]
 ram_allocation_ratio = 1.5
-reserve_mb: 1024
+reserve_mib: 1024
 smt_ratio = "0.3"
 domain_distance=14
 pressure_floor =0.65
@@ -76,6 +76,12 @@ class AgreementTest(unittest.TestCase):
         for option in host_options.OPTIONS:
             with self.subTest(option=option.name):
                 self.assertNotEqual(option.default, ours[option.group, option.name])
+
+    def test_both_parsers_read_former_names_unless_the_present_name_is_there_too(self):
+        for lines, expected in (('reserve_mb = 7', 7), ('reserve_mib = 8\nreserve_mb = 7', 8)):
+            with self.subTest(lines):
+                values = self.assert_alike('[placement]\n%s\n' % lines)
+                self.assertEqual(expected, values['placement', 'reserve_mib'])
 
     def test_both_parsers_read_the_shipped_sample_alike(self):
         with open(SAMPLE, encoding='utf-8') as file:
