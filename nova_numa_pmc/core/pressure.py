@@ -32,6 +32,7 @@ QUEUEING_FACTOR = 0.15
 #: Above this utilisation the latency follows its tangent, so that it stays finite.
 QUEUEING_KNEE = 0.95
 
+_AT_KNEE, _SLOPE_AT_KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE), 1 / (1 - QUEUEING_KNEE) ** 2
 _FIT_ROUNDS = 100
 _FIT_TOLERANCE = 1e-9
 
@@ -94,21 +95,34 @@ def slit_latencies_ns(
     )
 
 
+def queueing_at(utilisation_ratio: float) -> float:
+    """Return q(u) = u/(1 − u), continued along its tangent above u = 0.95."""
+    u = utilisation_ratio
+    return u / (1 - u) if u < QUEUEING_KNEE else _AT_KNEE + (u - QUEUEING_KNEE) * _SLOPE_AT_KNEE
+
+
+def added_queueing(utilisation_ratio: float) -> float:
+    """Return the queueing that one more access adds to all accesses, including itself.
+
+    :returns: d(u·q)/du, with q as in :func:`queueing_at`; it is 1/(1 − u)² − 1 up to u = 0.95
+    """
+    u = utilisation_ratio
+    return 1 / (1 - u) ** 2 - 1 if u < QUEUEING_KNEE else queueing_at(u) + u * _SLOPE_AT_KNEE
+
+
 def loaded_latency_ns(
     unloaded_ns: float, local_ns: float, utilisation_ratio: float | None
 ) -> float:
     """Return the latency of memory under load [ns].
 
-    ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·u/(1 − u), and the tangent of this above u = 0.95.
+    ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·q(u), with the curve q of :func:`queueing_at`.
 
     :param unloaded_ns: ℓ_nm, the latency from node n's CPUs to node m's memory
     :param local_ns: ℓ_mm, the latency from node m's own CPUs to its memory
     :param utilisation_ratio: u of node m's memory; None if it is unknown, which counts as idle
     """
     u = max(0.0, utilisation_ratio or 0.0)
-    knee = min(u, QUEUEING_KNEE)
-    queueing = knee / (1 - knee) + (u - knee) / (1 - knee) ** 2
-    return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing
+    return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing_at(u)
 
 
 def losses(

@@ -22,7 +22,7 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
+from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, queueing_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     Shares = Sequence[tuple[int, float]]
     #: (position, A, R, W, S) of one guest.
     MemoryTerms = tuple[int, float, float, float, float]
-
-_SLOPE = 1 / (1 - QUEUEING_KNEE) ** 2
-_KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 
 
 class Effect:
@@ -362,9 +359,4 @@ class HostLoss:
         if not maximum or reaching <= 0:
             return 0.0
         u = traffic / maximum
-        if u <= 0:
-            return 0.0
-        return limit_loss(
-            lines * (u / (1 - u) if u <= QUEUEING_KNEE else _KNEE + (u - QUEUEING_KNEE) * _SLOPE),
-            reaching,
-        )
+        return limit_loss(lines * queueing_at(u), reaching) if u > 0 else 0.0

@@ -20,7 +20,7 @@ from nova_numa_pmc.core.pressure import (
     LOCAL_LATENCY_NS,
     MLP_WITH_PREFETCH,
     QUEUEING_FACTOR,
-    QUEUEING_KNEE,
+    added_queueing,
 )
 from nova_numa_pmc.core.scheduling.aggregates import is_uniform
 from nova_numa_pmc.record import Record
@@ -136,19 +136,6 @@ def mean_waiting_cores(demand_cores: float, capacity_cores: float) -> float:
     z = excess / sigma
     density = math.exp(-z * z / 2) / _SQRT_2PI
     return sigma * density + excess * 0.5 * math.erfc(-z / _SQRT_2)
-
-
-def added_queueing(utilisation_ratio: float) -> float:
-    """Return the queueing that one more access adds to all accesses, including itself.
-
-    :returns: d(u·q)/du, where q(u) = u/(1 − u), continued along its tangent above the knee, is the
-        term that :func:`pressure.loaded_latency_ns` multiplies by :data:`QUEUEING_FACTOR` and the
-        latency
-    """
-    u = utilisation_ratio
-    knee = u if u < QUEUEING_KNEE else QUEUEING_KNEE
-    slope = 1 / (1 - knee) ** 2
-    return knee / (1 - knee) + (u - knee) * slope + u * slope
 
 
 def _cpu_part(

@@ -44,6 +44,16 @@ class TestLatency(unittest.TestCase):
             pressure.loaded_latency_ns(60.0, 60.0, high),
         )
 
+    def test_an_access_more_costs_what_the_sum_of_latencies_grows_by(self):
+        step = 1e-6
+
+        def total(used):
+            return used * pressure.queueing_at(used)
+
+        for used in (0.0, 0.3, 0.7, 0.94, 0.96, 2.0):
+            slope = (total(used + step) - total(used)) / step
+            self.assertAlmostEqual(slope, pressure.added_queueing(used), delta=1e-3 * slope + 1e-3)
+
     def test_latencies_follow_from_the_slit(self):
         self.assertEqual(LATENCIES, pressure.slit_latencies_ns(((12, 20), (20, 12)), 60.0))
 

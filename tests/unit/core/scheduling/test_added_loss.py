@@ -61,19 +61,6 @@ class WaitingTest(unittest.TestCase):
         self.assertEqual(0.0, subject.mean_waiting_cores(0.0, 4.0))
 
 
-class QueueingTest(unittest.TestCase):
-    def test_an_access_more_costs_what_the_sum_of_latencies_grows_by(self):
-        local_ns, step = 80.0, 1e-6
-
-        def total(used):
-            added_ns = pressure.loaded_latency_ns(local_ns, local_ns, used) - local_ns
-            return used * added_ns / (pressure.QUEUEING_FACTOR * local_ns)
-
-        for used in (0.0, 0.3, 0.7, 0.94, 0.96, 2.0):
-            slope = (total(used + step) - total(used)) / step
-            self.assertAlmostEqual(slope, subject.added_queueing(used), delta=1e-3 * slope + 1e-3)
-
-
 class AddedLossTest(unittest.TestCase):
     def test_nothing_is_lost_where_a_node_has_room(self):
         idle = node(0, cores=48.0, demand_cores=1.0)
@@ -134,7 +121,7 @@ class AddedLossTest(unittest.TestCase):
         ]
         found = added(*nodes)
         self.assertAlmostEqual((90e9 + 2 * LINES * 64) / 100e9, found.bandwidth_ratio)
-        expected = LINES * 0.15 * 80e-9 * subject.added_queueing(found.bandwidth_ratio) / 4
+        expected = LINES * 0.15 * 80e-9 * pressure.added_queueing(found.bandwidth_ratio) / 4
         self.assertAlmostEqual(min(1.0, expected), found.loss_ratio)
 
     def test_a_link_counts_where_lines_cross_it(self):
