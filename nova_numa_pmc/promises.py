@@ -148,7 +148,7 @@ def decide_promise(
         host_promises.put(decision.promise)
         host_promises.rotation += 1
     if promise.origin != model.PINNED and not request.excluded:
-        decision = decision._replace(why='%s; by %s' % (decision.why, evidence.summary))
+        decision = decision._replace(why='%s; based on %s' % (decision.why, evidence.summary))
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence
     )

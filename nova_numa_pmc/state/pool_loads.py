@@ -74,7 +74,8 @@ def stale_after_s(interval_s: float) -> float:
 class PlacementEvidence(Record):
     """The measurements that a decision on this host is based on.
 
-    :param summary: text such as 'pressure measured 3 s ago' or 'promises: nothing published'
+    :param summary: text such as 'the pressure measured 3 s ago' or 'promises alone: the agent has
+        published nothing'
     :param loads: (node id, load); empty if there are no measurements that can be used
     :param vcpus: (node id, vCPUs of the guests that are included in its load)
     :param problems: problems to be logged
@@ -108,23 +109,23 @@ def read_evidence(
         loads = read(directory)
     except StateError as error:
         return PlacementEvidence(
-            'promises: the publication cannot be read', problems=(str(error),)
+            'promises alone: the publication cannot be read', problems=(str(error),)
         )
     if loads is None or not loads.pools:
-        return PlacementEvidence('promises: nothing published')
+        return PlacementEvidence('promises alone: the agent has published nothing')
     age_s = (now_ns - loads.taken_ns) / 1e9
     if loads.boot_id != boot_id or age_s < -STALE_MIN_S:
-        return PlacementEvidence('promises: the publication is from another boot')
+        return PlacementEvidence('promises alone: the publication is from another boot')
     if age_s > stale_after_s(loads.interval_s):
-        return PlacementEvidence('promises: the publication is %.0f s old' % age_s)
+        return PlacementEvidence('promises alone: the publication is %.0f s old' % age_s)
     pool = None if avoids_floating_pool else loads.pools[0]
     for own_pool in loads.pools[1:] if own_cpus else ():
         if own_pool.cpus == own_cpus:
             pool = own_pool
     if pool is None:
-        return PlacementEvidence("promises: the guest's CPUs were not measured")
+        return PlacementEvidence("promises alone: the guest's CPUs were not measured")
     return PlacementEvidence(
-        'pressure measured %.0f s ago' % max(0, age_s),
+        'the pressure measured %.0f s ago' % max(0, age_s),
         pool.loads,
         pool.vcpus,
         history=loads.history,

@@ -16,7 +16,7 @@ MEASURED = '--interval 30'
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
 #: What the hook logs about its evidence.
-BY_PRESSURE = 'by pressure measured'
+BASED_ON_PRESSURE = 'based on the pressure measured'
 #: The phase in which one of the hosts must be unknown to the weigher.
 STALE = 'agent stopped'
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
@@ -64,7 +64,7 @@ def loaded_host_is_avoided(on, entry):
 def loaded_node_is_avoided(on, entry):
     """With both CPUs of node 0 of cmp1 busy from outside, the next two guests there get node 1.
 
-    By promises alone, each would get a node of its own, because ties alternate.
+    Based on promises alone, each would get a node of its own, because ties alternate.
     """
     host, names, found = on.hosts['cmp1'], ('beside-1', 'beside-2'), {}
     on.wait_until_quiet()
@@ -89,7 +89,7 @@ def loaded_node_is_avoided(on, entry):
         ]
         must(
             len(entry['said']) == len(names)
-            and all(BY_PRESSURE in what for what in entry['said']),
+            and all(BASED_ON_PRESSURE in what for what in entry['said']),
             f'the hook said {entry["said"]}',
         )
 

@@ -151,25 +151,26 @@ class ReproductionTest(HostCase):
         self.assertEqual((1,), self.host_.explained())
         decision = self.host_.decided()
         self.assertEqual((1,), decision.promise.cpu_nodes)
-        self.assertIn('; by pressure measured 0 s ago', decision.why)
+        self.assertIn('; based on the pressure measured 0 s ago', decision.why)
 
     def test_old_evidence_is_not_used_and_the_log_says_so(self):
         self.measured(self.host_, self.loads, self.kept, age_s=95)
         decision = self.host_.decided()
         self.assertEqual((0,), decision.promise.cpu_nodes)
-        self.assertIn('; by promises: the publication is 95 s old', decision.why)
+        self.assertIn('; based on promises alone: the publication is 95 s old', decision.why)
 
     def test_without_an_agent_promises_decide(self):
         self.host_.promise(self.kept)
         decision = self.host_.decided()
         self.assertEqual((0,), decision.promise.cpu_nodes)
-        self.assertIn('; by promises: nothing published', decision.why)
+        self.assertIn('; based on promises alone: the agent has published nothing', decision.why)
 
     def test_a_publication_of_another_boot_is_no_evidence(self):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
-            '; by promises: the publication is from another boot', self.host_.decided().why
+            '; based on promises alone: the publication is from another boot',
+            self.host_.decided().why,
         )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):

@@ -25,7 +25,7 @@ class Session:
     :ivar waited: whether these demands of nodes 0 and 1 would suffice while the load is there
     """
 
-    def __init__(self, nodes, said='by pressure measured 3 s ago', with_package=True):
+    def __init__(self, nodes, said='based on the pressure measured 3 s ago', with_package=True):
         self.nodes, self.said, self.with_package = nodes, said, with_package
         self.hosts, self.servers, self.waited = {'cmp1': Host()}, {}, []
 
@@ -87,9 +87,11 @@ class LoadedNodeTest(unittest.TestCase):
             pressure.loaded_node_is_avoided(session, {})
         self.assertIn('systemctl stop', session.hosts['cmp1'].commands[-1])
 
-    def test_a_decision_by_promises_alone_is_a_failure(self):
-        with self.assertRaisesRegex(Failed, 'by promises'):
-            pressure.loaded_node_is_avoided(Session((1, 1), 'by promises: nothing published'), {})
+    def test_a_decision_based_on_promises_alone_is_a_failure(self):
+        with self.assertRaisesRegex(Failed, 'promises alone'):
+            pressure.loaded_node_is_avoided(
+                Session((1, 1), 'based on promises alone: the publication is 95 s old'), {}
+            )
 
     def test_without_our_package_guests_may_go_anywhere(self):
         session, entry = Session((0, 1), with_package=False), {}

@@ -51,7 +51,9 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertEqual([0], said['decision']['cpu_nodes'])
         self.assertEqual([0, 1, 2, 3], said['decision']['cpus'])
-        self.assertIn('promises: nothing published', said['decision']['evidence'])
+        self.assertIn(
+            'promises alone: the agent has published nothing', said['decision']['evidence']
+        )
         self.assertEqual(2, len(said['nodes']))
         self.assertEqual([[0], [1]], [place['cpu_nodes'] for place in said['places']])
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
