@@ -56,7 +56,7 @@ class MoveExecutor:
     """The move in progress and the pending moves.
 
     :param clock: function that returns monotonic time in seconds
-    :param mover, batch: ``who`` and ``batch`` of :class:`history.HistoryEntry`
+    :param mover, batch: ``mover`` and ``batch`` of :class:`history.HistoryEntry`
     :param on_history_entry: function that is called with an entry when a move begins and when it
         ends; None to append the entry to the history
     :ivar move_promises: records the promises, and has the options in force

@@ -45,7 +45,7 @@ class PlannedMove(Record):
 class MovePromises:
     """Recorder of the promises of guests that are moved.
 
-    :param mover: ``who`` in the history. For an operator's order about one guest
+    :param mover: as in the history. For an operator's order about one guest
         (:data:`history.PIN`), earlier overrides are ignored
     """
 

@@ -83,7 +83,7 @@ class HistoryEntry(Record):
 
     :param id: 8 hexadecimal digits
     :param taken_s: CLOCK_REALTIME of the entry [s since the epoch]
-    :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
+    :param mover: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`; ``who`` in the file
     :param batch: id that all moves of one command share; '' for the agent's moves
     :param kind: one of :data:`plan_records.KINDS`
     :param gain_cores, cost_core_sec: gain and cost as planned
@@ -95,7 +95,7 @@ class HistoryEntry(Record):
 
     id: str
     taken_s: float
-    who: str
+    mover: str
     batch: str
     kind: str
     parts: tuple[HistoryPart, ...]
@@ -227,6 +227,7 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
 def encode(entry: HistoryEntry) -> bytes:
     """Return an entry as a line of the file."""
     data = dict(to_data(entry), schema='%d.%d' % (_MAJOR, _MINOR))
+    data['who'] = data.pop('mover')
     return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
 
 
@@ -339,7 +340,7 @@ def entry(
     return HistoryEntry(
         id=entry_id,
         taken_s=round(time.time() if taken_s is None else taken_s, 3),
-        who=mover,
+        mover=mover,
         batch=batch,
         kind=move.kind,
         parts=parts,

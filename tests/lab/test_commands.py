@@ -73,7 +73,7 @@ def test_plan_apply_undo_without_an_agent(operator):
     operator.tell('undo --yes')
     assert_together(lab, dict.fromkeys(names, 0))
     kept = [json.loads(line) for line in operator.tell('history --json').splitlines()]
-    assert [one['who'] for one in kept] == ['apply'] * 2 + ['undo'] * 2
+    assert [one['mover'] for one in kept] == ['apply'] * 2 + ['undo'] * 2
     assert {one['result'] for one in kept} == {'done'}
     assert sorted(lab.running()) == names and not lab.oom_kills()
 
@@ -112,7 +112,7 @@ def test_pinned_and_paused_beside_the_agent(operator, agent):
     operator.tell('resume')
     agent.until(operator.per_node, lambda found: found == [2, 2], 60 * INTERVAL_S)
     agent.until(
-        lambda: operator.tell('history --json').count('"who": "agent"'), lambda count: count == 2
+        lambda: operator.tell('history --json').count('"mover": "agent"'), lambda count: count == 2
     )
     assert_together(lab, {name: int(name not in names[:2]) for name in names})
     operator.tell(f'pin {names[0]} --node 1')

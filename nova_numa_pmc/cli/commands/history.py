@@ -89,7 +89,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
         (
             entry.id,
             tables.clock_time(entry.taken_s, with_date=True),
-            entry.who,
+            entry.mover,
             part.name,
             _place_text(part.before),
             _place_text(part.after),
@@ -102,7 +102,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
         for part in entry.parts
     ]
     return tables.text_table(
-        'id when who guest from to moved took result why',
+        'id when mover guest from to moved took result why',
         (map(printable, row) for row in rows),
         (0, 1, 2, 3, 4, 5, 8, 9),
         'history',

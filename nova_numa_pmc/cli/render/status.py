@@ -216,7 +216,7 @@ def _origin_text(
         )
     if status.moved:
         return 'moved by %s %s ago: %s' % (
-            status.moved.who,
+            status.moved.mover,
             age(now_s - status.moved.taken_s),
             status.moved.why,
         )

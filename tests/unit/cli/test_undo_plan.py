@@ -15,11 +15,11 @@ FLOATING = PromisedPlace((), (), (), model.FLOATING)
 SPANS = PromisedPlace((0, 1), (0, 1), (3, 5))
 
 
-def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DONE, who='apply'):
+def entry(*parts, number=1, kind=plan_records.MOVE, batch='b', result=history.DONE, mover='apply'):
     return history.HistoryEntry(
         '%08x' % number,
         1000.0,
-        who,
+        mover,
         batch,
         kind,
         tuple(
@@ -121,7 +121,7 @@ class ChosenTest(unittest.TestCase):
         entry((2, HOME, AWAY), number=2, batch='b'),
         entry((3, HOME, AWAY), number=3, batch='b'),
         entry((4, HOME, AWAY), number=4, batch='b', result=history.TAKEN_BACK),
-        entry((5, HOME, AWAY), number=5, batch='', who='agent'),
+        entry((5, HOME, AWAY), number=5, batch='', mover='agent'),
         entry((6, HOME, AWAY), number=6, batch='c', result=history.REFUSED),
     ]
 

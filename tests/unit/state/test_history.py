@@ -51,7 +51,7 @@ ENTRIES = st.builds(
 )
 
 
-def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why'):
+def entry(number=1, mover=history.AGENT, batch='', result=history.DONE, why='why'):
     part = history.HistoryPart(
         host.uuid_of(number),
         host.name_of(number),
@@ -61,7 +61,7 @@ def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why')
         4096,
     )
     return history.HistoryEntry(
-        '%08x' % number, 1000.0, who, batch, 'move', (part,), 1.0, 5.0, 4096, 2.0, result, why
+        '%08x' % number, 1000.0, mover, batch, 'move', (part,), 1.0, 5.0, 4096, 2.0, result, why
     )
 
 
@@ -72,6 +72,11 @@ class LineTest(unittest.TestCase):
         line = history.encode(one)
         self.assertEqual((1, True), (line.count(b'\n'), line.endswith(b'\n')))
         self.assertEqual(one, history.decode(line))
+
+    def test_the_file_says_who_for_the_mover(self):
+        data = json.loads(history.encode(entry(mover=history.UNDO)))
+        self.assertEqual('undo', data['who'])
+        self.assertNotIn('mover', data)
 
     def test_names_are_kept_as_libvirt_takes_them(self):
         for name in ('a\u3000b', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):

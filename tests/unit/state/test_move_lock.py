@@ -18,8 +18,8 @@ class MoveLockTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = os.path.join(directory.name, 'state')
 
-    def lock(self, who='apply'):
-        made = move_lock.MoveLock(self.directory, who)
+    def lock(self, holder='apply'):
+        made = move_lock.MoveLock(self.directory, holder)
         self.addCleanup(made.release)
         return made
 

@@ -98,7 +98,7 @@ class ApplyTest(OperatingCase):
         self.assertIn('1 of 1 moves made', out)
         [entry] = self.entries()
         self.assertEqual(
-            ('apply', 'done', PAGES * 4096), (entry.who, entry.result, entry.moved_bytes)
+            ('apply', 'done', PAGES * 4096), (entry.mover, entry.result, entry.moved_bytes)
         )
         self.assertIn('waiting for CPUs', entry.why)
 
@@ -202,7 +202,7 @@ class UndoTest(OperatingCase):
         self.assertIn('as before move %s' % self.entries()[0].id, out)
         self.assertEqual(exits.OK, self.run_it('undo', '--yes')[0])
         self.assertEqual(there, self.places())
-        self.assertEqual(['apply', 'undo', 'undo'], [each.who for each in self.entries()])
+        self.assertEqual(['apply', 'undo', 'undo'], [each.mover for each in self.entries()])
 
     def test_a_guest_that_has_ended_or_was_started_anew_is_left(self):
         self.run_it('apply', '--yes')
@@ -230,7 +230,7 @@ class UndoTest(OperatingCase):
         self.until_moved(made)
         self.finish(made)
         [entry] = self.entries()
-        self.assertEqual(('agent', ''), (entry.who, entry.batch))
+        self.assertEqual(('agent', ''), (entry.mover, entry.batch))
         with self.assertRaisesRegex(UndoError, 'undo --move ID'):
             self.run_it('undo', '--yes')
         code, _, _ = self.run_it('undo', '--yes', '--move', entry.id)

@@ -100,7 +100,7 @@ class PinTest(OperatingCase):
         code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
         self.assertEqual((exits.OK, [2]), (code, self.moved()))
         self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
-        self.assertEqual('pin', self.entries()[0].who)
+        self.assertEqual('pin', self.entries()[0].mover)
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '1')[0])
         self.assertEqual(1, len(self.entries()))  # it is already there
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
@@ -117,7 +117,10 @@ class PinTest(OperatingCase):
                 code, _, _ = self.run_it('pin', host.name_of(1), '--node', '0')
                 self.assertEqual(
                     (exits.OK, expected),
-                    (code, [(each.who, each.result, each.moved_bytes) for each in self.entries()]),
+                    (
+                        code,
+                        [(each.mover, each.result, each.moved_bytes) for each in self.entries()],
+                    ),
                 )
                 self.assertEqual(0 if expected else pages, memory.nodes.count(1))
                 self.assertEqual(((0,), '0-3'), self.places()[1][:2])
