@@ -79,7 +79,7 @@ class Sampler:
         self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
-        self._retries = ladder.SourceRetries()
+        self._retries = ladder.MeasurementRetries()
         self._ladder = ladder.Ladder(self._sources())
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
@@ -120,17 +120,17 @@ class Sampler:
         host = pools.with_floating_pool(host, self.pool)
         cpu_use = self._cpu_use(host, guests, elapsed_ns)
         counts, traffic = self._count(host, elapsed_ns, problems)
-        ladder_sample = self._ladder.sample(
+        ladder_result = self._ladder.sample(
             SourceTick(before_ns, now_ns, host, guests, _busy_cores(cpu_use.busy, guests), counts)
         )
-        problems += ladder_sample.problems
-        guest_samples = self._guest_samples(guests, ladder_sample.evidence, problems)
+        problems += ladder_result.problems
+        guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)
         resctrl_counts = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = (
             counts
             or resctrl_counts
             or build_sample.guest_rates_by_node(
-                guests, ladder_sample.evidence, [node.id for node in host.nodes]
+                guests, ladder_result.evidence, [node.id for node in host.nodes]
             )
         )
         uses = [
@@ -146,7 +146,7 @@ class Sampler:
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
-            ladder_sample.source,
+            ladder_result.source,
             nodes,
             guest_samples,
             tuple(dict.fromkeys(problems)),
@@ -157,7 +157,7 @@ class Sampler:
     def _sources(self) -> list[Source]:
         factories: dict[str, Callable[[], Source]] = {
             counters_conf.GUESTS: lambda: self._by_guest,
-            counters_conf.CPUS: cpu_counters.CpuShare,
+            counters_conf.CPUS: cpu_counters.CpuAttribution,
             counters_conf.RESCTRL: lambda: self._resctrl,
             counters_conf.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
             counters_conf.PAGES: pages.Pages,

@@ -104,7 +104,7 @@ class SamplerTest(WithoutPmu):
             (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
         )
         self.assertEqual(3 << 30, idle.free_bytes)
-        self.assertTrue(any(text.startswith('perf by thread: ') for text in found.problems))
+        self.assertTrue(any(text.startswith('guests by thread: ') for text in found.problems))
 
     def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
         nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))
@@ -381,10 +381,10 @@ class WithCounters(unittest.TestCase):
                 guest.run()
             faults = [int(guest.field(7)) - old for guest, old in zip(guests, before)]
             found = sampler.sample(2 * SECOND)
-            self.assertEqual('perf by thread', found.source)
+            self.assertEqual('guests by thread', found.source)
             for at, told in enumerate(found.guests):
                 self.assertEqual(
-                    ('perf by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
+                    ('guests by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
                     (told.source, told.basis, *told[8:11]),
                 )
                 now = threads.read(guests[at].pid, guests[at].pid).run_ns
@@ -400,7 +400,7 @@ class WithCounters(unittest.TestCase):
             for at_s in (1, 2, 3):
                 guest.run()
                 sources.append(sampler.sample(at_s * SECOND).guests[0].source)
-        self.assertEqual(['', 'perf by thread', 'perf by thread'], sources)
+        self.assertEqual(['', 'guests by thread', 'guests by thread'], sources)
 
     def test_no_descriptor_stays_open(self):
         before = len(os.listdir('/proc/self/fd'))
@@ -421,7 +421,7 @@ class WithCounters(unittest.TestCase):
                 for guest in guests:
                     guest.run()
                 found = sampler.sample(SECOND)
-        self.assertEqual('perf by thread', found.source)
+        self.assertEqual('guests by thread', found.source)
         self.assertAlmostEqual(
             sum(guest.local_per_sec for guest in found.guests),
             sum(node.local_per_sec for node in found.nodes),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of evidence: sources for how local the guests' memory accesses are, best first.
 
-``guest_counters``   counters on each guest's vCPU threads, or on its control group
-``cpu_counters``     counters on each CPU, attributed to guests by where they ran
+``guest_counters``   ``guests``: counters on each guest's vCPU threads, or on its control group
+``cpu_counters``     ``cpus``: counters on each CPU, attributed to guests by where they ran
 ``resctrl``          memory bandwidth monitoring: total traffic and traffic to local memory
 ``numa_faults``      the kernel's NUMA balancing: the nodes of the pages that threads accessed
 ``pages``            the nodes of a guest's pages, compared with those where its vCPUs ran
@@ -10,7 +10,7 @@
 ``owner_counters``   shared by the counter sources: counts of owners that have several targets
 ``ladder``           tries the sources in order, and skips one that failed for some ticks
 
-A source has ``name``, ``problems``, ``sample(tick)``, which returns
+A source has ``name``, as in the option ``sources``, ``problems``, ``sample(tick)``, which returns
 {uuid: :class:`evidence.Evidence`}, and ``close()`` (:class:`ladder.Source`). While it cannot be
 used on this host, ``sample()`` raises :class:`SourceUnavailable` with the remedy. A guest without
 evidence in a tick is absent from the result, and the next source is tried for it.

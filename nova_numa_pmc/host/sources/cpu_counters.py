@@ -84,13 +84,13 @@ class CpuCounters:
         self._events = None
 
 
-class CpuShare:
-    """The source ``cpu_counters``.
+class CpuAttribution:
+    """The source ``cpus``.
 
     A guest's share of a node's accesses is taken to be its share of the node's busy time.
     """
 
-    name = 'perf by CPU'
+    name = 'cpus'
     problems: tuple[str, ...] = ()
 
     def sample(self, tick: SourceTick) -> dict[str, Evidence]:

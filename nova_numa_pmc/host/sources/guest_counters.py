@@ -46,7 +46,7 @@ _ROLE_SETS = (owner_counters.ROLES, owner_counters.ROLES[:2], ())
 
 
 class GuestCounters:
-    """The source ``guest_counters``.
+    """The source ``guests``.
 
     :param select: function that returns the events that can be counted on this host
     :param scope: :data:`perf_event.THREAD` or :data:`perf_event.CGROUP`
@@ -55,7 +55,7 @@ class GuestCounters:
     def __init__(
         self, select: Callable[[], EventSelection], scope: str = perf_event.THREAD, root: str = '/'
     ) -> None:
-        self.name = 'perf by %s' % scope
+        self.name = 'guests by %s' % scope
         self._scope = scope
         self._select = select
         self._root = root

@@ -60,7 +60,7 @@ class LadderResult(Record):
     source: str
 
 
-class SourceRetries:
+class MeasurementRetries:
     """Remembers which measurements have failed, and skips each of them for some ticks."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
@@ -104,7 +104,7 @@ class Ladder:
 
     def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
         self._sources = tuple(sources)
-        self._retries = SourceRetries(retry_ticks)
+        self._retries = MeasurementRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
         """Return the best evidence of each guest; problems of sources are returned, not raised.

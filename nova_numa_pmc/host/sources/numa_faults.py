@@ -30,7 +30,7 @@ SWITCH = 'proc/sys/kernel/numa_balancing'
 class NumaFaults:
     """The source ``numa_faults``."""
 
-    name = 'NUMA faults'
+    name = 'numa_faults'
     problems: tuple[str, ...] = ()
 
     def __init__(self, root: str = '/') -> None:

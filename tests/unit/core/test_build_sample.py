@@ -18,7 +18,7 @@ GUEST = RunningGuest(
     {0: 0.75, 1: 0.25},
     {0: 10, 1: 30},
 )
-EVIDENCE = Evidence('perf by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.0, 1000.0, 0.5)
+EVIDENCE = Evidence('guests by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.0, 1000.0, 0.5)
 
 
 class NodeSamplesTest(unittest.TestCase):
@@ -107,7 +107,7 @@ class GuestSampleTest(unittest.TestCase):
         told = build_sample.guest_sample(
             GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
         )
-        self.assertEqual(('u', 'g', 'perf by thread', COUNTED, 1.0, 0.25), told[:6])
+        self.assertEqual(('u', 'g', 'guests by thread', COUNTED, 1.0, 0.25), told[:6])
         self.assertEqual(
             (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))), (told.cores_by_node, told.bytes_by_node)
         )

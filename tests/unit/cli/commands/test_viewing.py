@@ -78,7 +78,7 @@ class TestTop(Viewing):
         self.record(samples.sample(BASE_S, guests=()), samples.sample(BASE_S + 5))
         code, text, err = self.top('--once')
         self.assertEqual((0, ''), (code, err))
-        self.assertIn('over 5 s   source: perf by thread   guests: 2', text)
+        self.assertIn('over 5 s   source: guests by thread   guests: 2', text)
         self.assertIn('0000:3b:00.1@1 remote', text)
         self.assertEqual(1, text.count('pressure   '))
 
@@ -257,7 +257,7 @@ class TestReport(Viewing):
     def test_report_shows_medians_and_percentiles(self):
         code, text, err = self.report()
         self.assertEqual((0, ''), (code, err))
-        self.assertIn('20 samples, source: perf by thread (20)', text)
+        self.assertIn('20 samples, source: guests by thread (20)', text)
         self.assertIn('25.50 / 50.00', text)
         self.assertIn('instance-00000001', text)
         self.assertNotIn('link', text)
@@ -321,7 +321,7 @@ class TestReport(Viewing):
     def test_report_tells_of_sources_that_changed(self):
         self.record_more = recording.RecordingWriter(self.path + '2', 1 << 20, 2)
         self.addCleanup(self.record_more.close)
-        for at, source in enumerate(('perf by thread', 'page residency')):
+        for at, source in enumerate(('guests by thread', 'page residency')):
             self.record_more.append(samples.sample(BASE_S + at, source=source))
         _code, text, _err = self.run_command(
             report, self.path + '2', '--before', '..+0.5s', '--after', '+0.5s..'

@@ -46,7 +46,7 @@ class TestTables(unittest.TestCase):
         self.assertEqual(
             {
                 'guest': 'instance-00000001',
-                'source': 'perf by thread, counted 75%',
+                'source': 'guests by thread, counted 75%',
                 'cores': '2.50',
                 'wait': '0.10',
                 'runs on': '0',

@@ -98,7 +98,7 @@ class GuestCountersTest(Counting):
         found = source.sample(self.tick(1, self.child.pid, idle.pid))
         told = found['u%d' % self.child.pid]
         self.assertEqual(
-            ('perf by thread', COUNTED, 0.0, 0.0, 1.0),
+            ('guests by thread', COUNTED, 0.0, 0.0, 1.0),
             (told.source, told.basis, told.remote_per_sec, told.remote_ratio, told.counted_share),
         )
         self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
@@ -420,7 +420,7 @@ class ControlGroupTest(Counting):
         self.child.run()
         told = self.sample(1)
         self.assertEqual(
-            ('perf by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), told[:4]
+            ('guests by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), told[:4]
         )
         self.remove()
         self.make()

@@ -70,16 +70,18 @@ class PagesTest(unittest.TestCase):
         )
 
 
-class CpuShareTest(unittest.TestCase):
+class CpuAttributionTest(unittest.TestCase):
     COUNTS = {0: CpuRates(90.0, 10.0, None, None, 1.0), 1: CpuRates(0.0, 40.0, None, None, 0.5)}
 
     def sample(self, guests, busy, counts=COUNTS):
-        return cpu_counters.CpuShare().sample(SourceTick(0, SECOND, None, guests, busy, counts))
+        return cpu_counters.CpuAttribution().sample(
+            SourceTick(0, SECOND, None, guests, busy, counts)
+        )
 
     def test_counts_of_cpus_are_shared_by_busy_time(self):
         found = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
         self.assertEqual(
-            ('perf by CPU', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
+            ('cpus', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
             (*found['u1'][:5], found['u1'].counted_share),
         )
         self.assertEqual((22.5, 22.5, 0.5), found['u2'][2:5])
@@ -126,7 +128,7 @@ class NumaFaultsTest(OnHost):
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
         told = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
         self.assertEqual(
-            ('NUMA faults', INFERRED, 50 / 80, None),
+            ('numa_faults', INFERRED, 50 / 80, None),
             (told.source, told.basis, told.remote_ratio, told.local_per_sec),
         )
 
