@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from nova_numa_pmc.cli import parse
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_common(
@@ -51,7 +48,7 @@ def add_guests(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add ``--interval`` and ``--horizon``."""
+    """Add ``--interval`` and ``--payback``."""
     from nova_numa_pmc.core.rebalance import planner  # not needed by most commands
 
     parser.add_argument(
@@ -62,11 +59,19 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         help='how long to measure (default: 5)',
     )
     parser.add_argument(
-        '--horizon',
+        '--payback',
         type=parse.interval_s,
         default=planner.PAYBACK_S,
         metavar='SECONDS',
-        help='how long to assume that the load stays as it is (default: 10m)',
+        help='time within which a move has to pay, if the load stays as it is (default: 10m)',
+    )
+    # Its former name; not listed in --help.
+    parser.add_argument(
+        '--horizon',
+        dest='payback',
+        type=parse.interval_s,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
 
 

@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command, shows '
         'the status and the plan and, on a terminal, asks whether to make the moves '
-        '(--interval, --horizon, --wait and --json as for "apply").',
+        '(--interval, --payback, --wait and --json as for "apply").',
         epilog='Guests are given by name, uuid or libvirt id (top and report: name or uuid). '
         + exits.EXIT_CODES_HELP,
     )

@@ -24,7 +24,7 @@ def planned(lab):
     )
     plan = json.loads(
         lab.run(
-            f'nova-numa-rebalance plan --json --interval {INTERVAL_S} --horizon 4h',
+            f'nova-numa-rebalance plan --json --interval {INTERVAL_S} --payback 4h',
             timeout=200,
             check=False,
         ).stdout

@@ -48,10 +48,10 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
         return exits.USAGE
     command.require_root()
     observed = command.measure(args.interval, write_promises=True)
-    plan, situation = command.propose(observed, args.horizon, args.guest)
+    plan, situation = command.propose(observed, args.payback, args.guest)
     if not args.json:
         output.print_lines(
-            plans.to_lines(plan, situation, args.horizon, observed), observed.problems
+            plans.to_lines(plan, situation, args.payback, observed), observed.problems
         )
     result = None
     if plan.moves and (args.yes or confirm.ask_operator(command, 'make these moves?')):

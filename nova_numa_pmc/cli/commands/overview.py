@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     command = command or context.CommandContext(args.root)
     can_ask = command.terminal and command.may_write and not args.json
     observed = command.measure(args.interval, write_promises=can_ask)
-    plan, situation = command.propose(observed, args.horizon)
+    plan, situation = command.propose(observed, args.payback)
     host = host_status.read(command, observed)
     if args.json:
         print(
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     else:
         output.print_lines(status.to_lines(host), host.problems)
         print()
-        print('\n'.join(plans.to_lines(plan, situation, args.horizon, observed)), flush=True)
+        print('\n'.join(plans.to_lines(plan, situation, args.payback, observed)), flush=True)
     if not plan.moves:
         return exits.OK
     if not can_ask or not confirm.ask_operator(command, 'make these moves?'):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure this host and show which moves of guests would pay, and why. Nothing is moved.
 
-A move pays if it gains more than it costs within --horizon, provided that the load
+A move pays if it gains more than it costs within --payback, provided that the load
 stays as it is now. The agent's budgets do not apply, and guests are not widened, which
 only the agent does. The agent need not be running.
 
 examples:
   nova-numa-rebalance plan
-  nova-numa-rebalance plan --interval 20 --horizon 1h
+  nova-numa-rebalance plan --interval 20 --payback 1h
   nova-numa-rebalance plan instance-0000002a instance-0000002b
   nova-numa-rebalance plan --json | jq -r '.moves[].text'
 
@@ -37,11 +37,11 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
     """Print the plan; return the exit code."""
     command = command or context.CommandContext(args.root)
     observed = command.measure(args.interval)
-    plan, situation = command.propose(observed, args.horizon, args.guest)
+    plan, situation = command.propose(observed, args.payback, args.guest)
     if args.json:
         print(json.dumps(plans.to_data(plan, situation, observed)))
     else:
         output.print_lines(
-            plans.to_lines(plan, situation, args.horizon, observed), observed.problems
+            plans.to_lines(plan, situation, args.payback, observed), observed.problems
         )
     return exits.NOT_MADE if plan.moves else exits.OK

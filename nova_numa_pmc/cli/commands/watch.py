@@ -6,7 +6,7 @@ the command. Otherwise, each plan is printed.
 
 examples:
   nova-numa-rebalance watch
-  nova-numa-rebalance watch --interval 30 --horizon 1h
+  nova-numa-rebalance watch --interval 30 --payback 1h
   nova-numa-rebalance watch --json | jq --unbuffered '.moves | length'
 
 exit codes: 0 ended by the operator; 1 a problem; 64 usage error
@@ -49,7 +49,7 @@ def _frames(
 ) -> Iterator[live.Frame]:
     """Yield a frame at the end of each interval."""
     for observed in command.samples(args.interval, wait):
-        yield _frame(*command.propose(observed, args.horizon, args.guest), args.horizon, observed)
+        yield _frame(*command.propose(observed, args.payback, args.guest), args.payback, observed)
 
 
 def _frame(

@@ -231,7 +231,7 @@ def present(console, found):
             f'{name}: evenly spread in {runs["even"]} of {len(runs["runs"])} runs; '
             f"at least 99 % of each guest's bytes at home in {runs['at_home']}; "
             f'least at home {runs["home_share_min"]:.2%}; '
-            f'least ratio {show._times(runs["remote_ratio_min"])}'
+            f'least times fewer {show._times(runs["times_fewer_min"])}'
         )
     console.print(show.notes(found))
     console.print(

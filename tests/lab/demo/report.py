@@ -143,8 +143,8 @@ def report(records, nodes, machine, phases):
     return {
         'schema': SCHEMA,
         'runs': runs,
-        'remote_ratio': ratio(runs, 'placed'),
-        'remote_per_pass_ratio': ratio(runs, 'placed', 'remote_per_pass'),
+        'times_fewer': ratio(runs, 'placed'),
+        'times_fewer_per_pass': ratio(runs, 'placed', 'remote_per_pass'),
         'ratios': {
             name: {
                 'remote': ratio(runs, name),
@@ -171,7 +171,7 @@ def summarize_orders(runs, reference):
 
     :param runs: list of summarized runs
     :param reference: floating's summarized run, or None
-    :returns: {'runs': [...], 'even', 'home_share_min', 'remote_ratio_min'}
+    :returns: {'runs': [...], 'even', 'home_share_min', 'times_fewer_min'}
     """
     lines = [
         {
@@ -183,17 +183,17 @@ def summarize_orders(runs, reference):
             'passes': run['passes'],
             'guests': run['guests'],
             'hook_log': run.get('hook_log', []),
-            'remote_ratio': ratio({'floating': reference, 'this': run}, 'this')
+            'times_fewer': ratio({'floating': reference, 'this': run}, 'this')
             if reference
             else None,
         }
         for run in runs
     ]
-    ratios = [line['remote_ratio'] for line in lines if line['remote_ratio'] is not None]
+    factors = [line['times_fewer'] for line in lines if line['times_fewer'] is not None]
     return {
         'runs': lines,
         'even': sum(even(run['guests_per_node']) for run in runs),
         'home_share_min': min((run['home_share_min'] for run in runs), default=None),
         'at_home': sum(run['home_share_min'] >= HOME_SHARE_WANTED for run in runs),
-        'remote_ratio_min': min(ratios, default=None),
+        'times_fewer_min': min(factors, default=None),
     }

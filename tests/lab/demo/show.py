@@ -156,7 +156,7 @@ def orders(found, title):
             f'{run["home_share_min"]:.2%}',
             count(run['local']),
             count(run['remote']),
-            _times(run['remote_ratio']),
+            _times(run['times_fewer']),
         )
     return table
 

@@ -97,20 +97,20 @@ class TestSummary(unittest.TestCase):
 class TestRatio(unittest.TestCase):
     def test_ratios_are_by_time_and_by_work(self):
         found = reported(floating=FLOATING, numad=PILED, placed=PLACED)
-        self.assertAlmostEqual(360, found['remote_ratio'])
-        self.assertAlmostEqual(360, found['remote_per_pass_ratio'])
+        self.assertAlmostEqual(360, found['times_fewer'])
+        self.assertAlmostEqual(360, found['times_fewer_per_pass'])
         # Fewer accesses because less work was done: only the ratio per work corrects for it.
         self.assertAlmostEqual(900, found['ratios']['numad']['remote'])
         self.assertAlmostEqual(360, found['ratios']['numad']['remote_per_pass'])
 
     def test_the_ratio_to_no_remote_access_is_a_number(self):
         found = reported(floating=FLOATING, placed=record([0, 1], 1000, 0, 12))
-        self.assertEqual(108_000_000, found['remote_ratio'])
-        self.assertAlmostEqual(180_000 * 12, found['remote_per_pass_ratio'])
+        self.assertEqual(108_000_000, found['times_fewer'])
+        self.assertAlmostEqual(180_000 * 12, found['times_fewer_per_pass'])
 
     def test_without_a_floating_run_there_is_no_ratio(self):
         found = reported(placed=PLACED)
-        self.assertIsNone(found['remote_ratio'])
+        self.assertIsNone(found['times_fewer'])
         self.assertEqual([], report.failed(found))
 
 
@@ -160,9 +160,9 @@ class TestOrders(unittest.TestCase):
         )
         self.assertEqual((2, 2), (found['even'], found['at_home']))
         self.assertAlmostEqual(0.98, found['home_share_min'])
-        self.assertAlmostEqual(180, found['remote_ratio_min'])
+        self.assertAlmostEqual(180, found['times_fewer_min'])
         self.assertEqual(['b', 'a'], found['runs'][1]['order'])
 
     def test_orders_without_a_reference_have_no_ratio(self):
         found = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
-        self.assertIsNone(found['remote_ratio_min'])
+        self.assertIsNone(found['times_fewer_min'])
