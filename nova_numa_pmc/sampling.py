@@ -139,7 +139,7 @@ class Sampler:
         ]
         capacities = self._capacities(host, cpu_use.stolen, bool(resctrl_counts))
         self.mlp = capacities.mlp
-        nodes, _ = build_sample.node_samples(
+        nodes = build_sample.node_samples(
             host.nodes, uses, capacities, guest_samples, bool(resctrl_counts)
         )
         nodes = self._with_promised_bytes(host, nodes, problems)

@@ -88,16 +88,14 @@ def node_samples(
     capacities: NodeCapacities,
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
-) -> tuple[tuple[NodeSample, ...], Sequence[Sequence[float]] | None]:
-    """Return the samples of a host's nodes and the accesses from each node to each node's memory.
+) -> tuple[NodeSample, ...]:
+    """Return the samples of a host's nodes.
 
     :param nodes: in ascending order of their ids
     :param uses: the measurements of each node
     :param guests: samples of the guests, which show on which nodes they run and have memory
     :param all_traffic: whether accesses include prefetched and written lines, so that they show
         the bandwidth used on a node whose memory controllers are not counted
-    :returns: (samples, accesses per second with a row for each node's CPUs and a column for each
-        node's memory, or None if they are not counted)
     """
     traffic = _traffic(nodes, uses, guests)
     if all_traffic and traffic:
@@ -121,13 +119,12 @@ def node_samples(
         bandwidth_ratios,
         capacities.mlp,
     )
-    samples = tuple(
+    return tuple(
         _node_sample(position, node, use, capacities, bandwidth_ratio, loss)
         for position, (node, use, bandwidth_ratio, loss) in enumerate(
             zip(nodes, uses, bandwidth_ratios, losses)
         )
     )
-    return samples, traffic
 
 
 def _node_sample(

@@ -19,17 +19,11 @@ from nova_numa_pmc.host.files import read_kernel_file
 from nova_numa_pmc.host.held import file_of
 
 
-def only_with_memory(groups: GuestGroups, mems: frozenset[int] | None) -> frozenset[int] | None:
-    """Return the requested nodes except for those without memory.
+def only_with_memory(groups: GuestGroups, mems: frozenset[int]) -> frozenset[int] | None:
+    """Return the requested nodes except for those without memory; None if none of them has any.
 
     The kernel refuses nodes without memory (EINVAL) on v1 and, in older releases, on v2.
-
-    :param mems: ids of the requested nodes, or None if none are requested
-    :returns: the remaining ids, or None if memory is to be left alone: no nodes are requested, or
-        none of them has memory
     """
-    if not mems:
-        return mems
     with_memory = memory_kinds.nodes_with_memory(_root(groups))
     return mems if with_memory is None else mems & with_memory or None
 

@@ -206,12 +206,11 @@ def release_cpus(groups: GuestGroups, write: Writer = writes.write) -> tuple[Fil
 
 def undo(
     groups: GuestGroups, changes: tuple[FileChange, ...], write: Writer = writes.write
-) -> tuple[FileChange, ...]:
+) -> None:
     """Revert the changes that :func:`hold` made, the last first.
 
     A file that has been changed since is left alone.
 
-    :returns: the changes made by this call
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     steps = []
@@ -222,39 +221,34 @@ def undo(
         except (OSError, CpuListError) as error:
             if not writes.has_vanished(groups.scope, change.path):
                 raise CpusetError('%s: %s' % (change.path, error)) from None
-    return writes.write_or_undo(groups.scope, steps, write)
+    writes.write_or_undo(groups.scope, steps, write)
 
 
-def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
+def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> None:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); do not verify the write.
 
-    ``libvirt/`` is narrowed; :func:`hold` later hands over to the groups below it.
+    ``libvirt/`` is narrowed; :func:`hold` later hands over to the groups below it. Nothing is
+    written if the hierarchy is v1, if there is no ``libvirt/``, if its CPUs have already been set,
+    or if it has groups of vCPUs or I/O threads.
 
-    :returns: whether the CPUs were written. They are not if the hierarchy is v1, if there is no
-        ``libvirt/``, if its CPUs have already been set, or if it has groups of vCPUs or I/O
-        threads
     :raises OSError: the file could not be read or written
     """
     path = file_of(groups.target, 'cpus')
     if (
-        groups.version != 2
-        or groups.target == groups.scope
-        or read_kernel_file(path).strip()
-        or any(os.path.basename(group) != 'emulator' for group in groups.thread_groups)
+        groups.version == 2
+        and groups.target != groups.scope
+        and not read_kernel_file(path).strip()
+        and all(os.path.basename(group) == 'emulator' for group in groups.thread_groups)
     ):
-        return False
-    write(path, format_cpulist(cpus))
-    return True
+        write(path, format_cpulist(cpus))
 
 
-def widen_early(
-    groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write
-) -> tuple[FileChange, ...]:
+def widen_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> None:
     """Undo :func:`narrow_early` for a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
-    return writes.write_or_undo(
+    writes.write_or_undo(
         groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), write
     )
 

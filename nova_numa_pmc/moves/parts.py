@@ -71,9 +71,9 @@ class CpuMove:
     def cancel(self) -> None:
         """Do nothing, since the CPUs are written in one step."""
 
-    def undo_cpus(self) -> tuple[FileChange, ...]:
+    def undo_cpus(self) -> None:
         """Restore the CPU sets to what they were before this move."""
-        return cpuset.undo(self._groups, self._changes, write=self._kernel.write)
+        cpuset.undo(self._groups, self._changes, write=self._kernel.write)
 
 
 def promise_after(

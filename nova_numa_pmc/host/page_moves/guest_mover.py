@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 
     from nova_numa_pmc.host.page_moves.page_mover import MovedPages
-    from nova_numa_pmc.host.writes import FileChange
 
 #: States of a move. MOVING is the only one that is not final.
 MOVING = 'moving'
@@ -171,12 +170,12 @@ class GuestMove:
         """End the move at the next step; memory that has been moved stays where it is."""
         self._cancelled = True
 
-    def undo_cpus(self) -> tuple[FileChange, ...]:
+    def undo_cpus(self) -> None:
         """Restore the CPU sets to what they were before this move.
 
         :raises GuestGone, CpusetError: as :func:`cpuset.undo` does
         """
-        return cpuset.undo(
+        cpuset.undo(
             self._groups, self.applied.changes if self.applied else (), write=self._kernel.write
         )
 

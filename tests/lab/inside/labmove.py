@@ -21,7 +21,7 @@ import time
 import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
-from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cgroups, held
 from nova_numa_pmc.host.held import Cpuset
 from nova_numa_pmc.host.page_moves import guest_mover
 
@@ -59,7 +59,9 @@ def move(request):
         print(json.dumps(progress._asdict()), flush=True)
         time.sleep(progress.wait_s)
     ended = mover.progress
-    undone = mover.undo_cpus() if request.get('undo') else ()
+    sets_before = held.read_cpusets(groups)
+    if request.get('undo'):
+        mover.undo_cpus()
     print(
         json.dumps(
             {
@@ -67,7 +69,11 @@ def move(request):
                 'rate': ended.moved_bytes / ended.elapsed_s,
                 'thp_before_bytes': thp_before_bytes,
                 'thp_bytes': thp_bytes(groups),
-                'undone': [change.path for change in undone],
+                'undone': [
+                    directory
+                    for directory, sets in held.read_cpusets(groups).items()
+                    if sets != sets_before[directory]
+                ],
             }
         ),
         flush=True,

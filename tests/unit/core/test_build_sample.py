@@ -24,7 +24,7 @@ EVIDENCE = Evidence('guests by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.
 class NodeSamplesTest(unittest.TestCase):
     def test_a_node_of_which_all_is_known_has_each_figure(self):
         uses = (NodeUse(3.0, 2.0, 3e6, 1e6, 2e9, 1e9, 5e8), NodeUse(6.0, 4.0, 4e6, 0.0))
-        (first, second), traffic = build_sample.node_samples(NODES, uses, ABLE, ())
+        first, second = build_sample.node_samples(NODES, uses, ABLE, ())
         self.assertEqual(
             (0.75, 0.5, 0.75), (first.cpu_ratio, first.bandwidth_ratio, first.pressure)
         )
@@ -34,10 +34,9 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual((0.0, 2.0), (first.waiting_cores, second.waiting_cores))
         self.assertEqual((1000, 600), (second.memory_bytes, second.free_bytes))
         self.assertEqual((None, 1.5), (second.bandwidth_ratio, second.pressure))
-        self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic)
 
     def test_figures_of_a_node_without_evidence_are_unknown(self):
-        for node in build_sample.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
+        for node in build_sample.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ()):
             told = node._asdict()
             for name in ('id', 'capacity_cores', 'memory_bytes', 'free_bytes'):
                 told.pop(name)
@@ -45,7 +44,7 @@ class NodeSamplesTest(unittest.TestCase):
 
     def test_cpi_of_an_idle_node_is_not_reliable(self):
         uses = (NodeUse(0.1, 0.1, cycles_per_sec=8.0, instructions_per_sec=1.0), NodeUse())
-        (first, _), _ = build_sample.node_samples(NODES, uses, UNABLE, ())
+        first, _ = build_sample.node_samples(NODES, uses, UNABLE, ())
         self.assertEqual((8.0, False), (first.cpi, first.cpi_reliable))
 
     def test_bandwidth_follows_from_all_traffic(self):
@@ -53,11 +52,11 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=3e6, remote_per_sec=1e6),
             NodeUse(local_per_sec=0.0, remote_per_sec=2e6, bandwidth_bytes_per_sec=7.0),
         )
-        (first, second), _ = build_sample.node_samples(NODES, uses, ABLE, (), all_traffic=True)
+        first, second = build_sample.node_samples(NODES, uses, ABLE, (), all_traffic=True)
         self.assertEqual(
             (64 * 5e6, 7.0), (first.bandwidth_bytes_per_sec, second.bandwidth_bytes_per_sec)
         )
-        self.assertIsNone(build_sample.node_samples(NODES, uses, ABLE, ())[0][0].bandwidth_ratio)
+        self.assertIsNone(build_sample.node_samples(NODES, uses, ABLE, ())[0].bandwidth_ratio)
 
     def test_remote_accesses_go_where_guests_pages_are(self):
         nodes = (*NODES, model.Node(2, frozenset()))
@@ -66,12 +65,13 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
         )
-        able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
+        latencies_ns = ((60, 100, 160), (100, 60, 160), (160, 160, 60))
+        able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, latencies_ns, 1)
         guest = build_sample.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )
-        _, traffic = build_sample.node_samples(nodes, uses, able, (guest,))
-        self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic[0]])
+        first = build_sample.node_samples(nodes, uses, able, (guest,))[0]
+        self.assertAlmostEqual((25 * 40 + 75 * 100) / 1e9, first.distance_cores, places=15)
 
 
 class GuestRatesByNodeTest(unittest.TestCase):

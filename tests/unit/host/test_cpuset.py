@@ -117,7 +117,7 @@ class HoldTest(TreeTestCase):
                 tree, groups = self.tree(version, vcpus=vcpus)
                 if before:
                     tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
-                self.assertEqual(written, cpuset.narrow_early(groups, NODE1, self.logged(tree)))
+                cpuset.narrow_early(groups, NODE1, self.logged(tree))
                 self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
