@@ -10,8 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from nova_numa_pmc.cli import output
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_sampler() -> Sampler:
 
     options, problem = calibration.with_host_calibration(counters_conf.read())
     if problem:
-        print('problem: %s' % problem, file=sys.stderr)
+        print(*output.problem_lines([problem]), file=sys.stderr)
     return sampling.Sampler(options)
 
 
@@ -83,10 +83,9 @@ def print_once(
     problems: Collection[str], printed: set[str], print_line: Callable[[str], None]
 ) -> None:
     """Print each problem that is not in ``printed``, and add it to that set."""
-    for problem in problems:
-        if problem not in printed:
-            printed.add(problem)
-            print_line('problem: ' + printable(problem))
+    for line in output.problem_lines(problem for problem in problems if problem not in printed):
+        print_line(line)
+    printed.update(problems)
 
 
 def print_each(frames: Iterator[Frame], as_json: bool) -> None:

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.overrides import Override
 
 
+def problem_lines(problems: Iterable[str]) -> list[str]:
+    """Return a line of text for each problem."""
+    return ['problem: ' + printable(problem) for problem in problems]
+
+
 def print_lines(lines: Iterable[str], problems: Iterable[str]) -> None:
     """Print lines of text, and problems to stderr."""
     print('\n'.join(lines), flush=True)
-    for problem in problems:
-        print('problem: ' + printable(problem), file=sys.stderr)
+    for line in problem_lines(problems):
+        print(line, file=sys.stderr)
 
 
 def print_override(

@@ -24,7 +24,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import confirm, context, exits, options
+from nova_numa_pmc.cli import confirm, context, exits, options, output
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -124,8 +124,8 @@ def run(
         _print_line('interrupted by the operator: nothing was saved')
         return exits.PROBLEM
     calibration.write(measured, args.out)
-    for problem in problems:
-        _print_line('problem: ' + problem)
+    for line in output.problem_lines(problems):
+        _print_line(line)
     if args.json:
         print(json.dumps(dict(calibration.to_data(measured), problems=problems), indent=2))
     else:

@@ -27,7 +27,7 @@ import json
 from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model, usable_cpus
-from nova_numa_pmc.cli import dry_run, exits, options, parse
+from nova_numa_pmc.cli import dry_run, exits, options, output, parse
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
@@ -284,7 +284,7 @@ def to_lines(
                 (files.boottime_ns() - recorded.since_ns) / 1e9,
             )
         )
-    lines += ['problem: ' + printable(problem) for problem in decision.problems]
+    lines += output.problem_lines(decision.problems)
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in withheld]
     return [
         *lines,

@@ -25,7 +25,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample_records
-from nova_numa_pmc.cli import exits, live, options, parse, sampling_loop
+from nova_numa_pmc.cli import exits, live, options, output, parse, sampling_loop
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.json_values import printable
@@ -158,7 +158,6 @@ def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[table
 
     :param height: number of the screen's lines; None: all guests are shown
     """
-    problems = ['problem: ' + printable(problem) for problem in sample.problems]
     header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
@@ -170,7 +169,7 @@ def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[table
         )
     ]
     nodes, guests = tables.node_table(sample), tables.guest_table(sample, sort)
-    footer = [*tables.LEGEND, *problems]
+    footer = [*tables.LEGEND, *output.problem_lines(sample.problems)]
     if height is not None:
         other_lines = len(header) + len(nodes.rows) + len(footer) + 6  # headings, blanks, note
         rows_max = max(1, height - other_lines)

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, live, options
+from nova_numa_pmc.cli import context, exits, live, options, output
 from nova_numa_pmc.cli.render import plans, tables
-from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -61,10 +60,9 @@ def _frame(
     assert observed.sample is not None
     nodes = tables.node_table(observed.sample)
     lines = plans.to_lines(plan, situation, payback_s, observed)
-    problems = ['problem: ' + printable(problem) for problem in observed.problems]
     return live.Frame(
         observed.problems,
         lambda: plans.to_data(plan, situation, observed),
         lambda: lines,
-        lambda: [nodes, '', *lines, '', *problems],
+        lambda: [nodes, '', *lines, '', *output.problem_lines(observed.problems)],
     )
