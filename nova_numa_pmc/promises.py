@@ -188,7 +188,7 @@ def _narrow_to_l3(
     """
     if (
         placed.cpus is None
-        or placed.reasons[0].code != 'one_node'
+        or placed.reasons[0].code != model.ON_ONE_NODE
         or not pools.has_several_l3s(host, placed.nodes)
     ):
         return placed, ()

@@ -85,7 +85,7 @@ class Rebalancer:
         self._problem_log.log_problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons
-            if reason.code == 'budget'
+            if reason.code == plan_records.BUDGET
         )
         self._executor.begin(plan, tick.host_promises.promises)
         return plan

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     _T = TypeVar('_T')
 
-#: The parts of a node's pressure.
-CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
+#: Codes of the remarks that a part of pressure is assumed for some nodes.
+CPU, BANDWIDTH, LINK = 'demand_assumed', 'bandwidth_assumed', 'link_assumed'
 
 
 def all_known(values: Collection[_T | None]) -> list[_T] | None:
@@ -47,7 +47,7 @@ def fill_in(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[st
     A part that is unknown for all nodes stays unknown. A node without CPUs has no CPU pressure,
     and a node without memory has no bandwidth: these parts are not missing.
 
-    :returns: (nodes, parts that were filled in)
+    :returns: (nodes, a code such as :data:`CPU` for each part that was filled in)
     """
     filled_parts: tuple[str, ...] = ()
     for part, fill in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nova_numa_pmc import model
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 PLAUSIBLE_MAX_RATIO = 2.0
 #: {code of an outcome: the same as text}; with any other code, the guest would be left floating.
 TEXTS = {
-    'one_node': 'on one node',
-    'span': 'on several nodes',
-    'spread': 'spread over all nodes',
-    'cpus_only': 'its memory fits nowhere',
+    model.ON_ONE_NODE: 'on one node',
+    model.ON_SPAN: 'on several nodes',
+    model.ON_ALL_NODES: 'spread over all nodes',
+    model.CPUS_ONLY: 'its memory fits nowhere',
 }
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.

@@ -57,7 +57,7 @@ def why_refused(estimate: HostEstimate, options: FilterOptions) -> str:
     """
     if estimate.outcome is None:
         return 'its pressure is unknown' if options.refuse_unknown else ''
-    if options.one_node and estimate.outcome.code != 'one_node':
+    if options.one_node and estimate.outcome.code != model.ON_ONE_NODE:
         return 'the guest does not fit on one node'
     # An estimate without measurements is no reason to refuse a host.
     max_pressure = options.max_pressure

@@ -100,15 +100,15 @@ def kinds_of_place(
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield 'spread', _all_nodes(inputs)
+        yield model.ON_ALL_NODES, _all_nodes(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield 'one_node', _single_nodes(inputs, bandwidth)
+    yield model.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield 'span', _spans(inputs, bandwidth, costs and costs())
+        yield model.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
     vcpus = max(1, inputs.request.vcpus)
     yield (
-        'cpus_only',
+        model.CPUS_ONLY,
         [
             Candidate((position,), (), False)
             for position, threads in enumerate(inputs.threads)
@@ -117,7 +117,7 @@ def kinds_of_place(
     )
     if policy != model.ONE_NODE:
         yield (
-            'cpus_only',
+            model.CPUS_ONLY,
             [
                 Candidate(positions, (), False)
                 for positions in node_sets.smallest_sets(

@@ -6,8 +6,9 @@ The libvirt hook imports this module at every guest start, so it imports only li
 
 from __future__ import annotations
 
+from nova_numa_pmc.core import missing
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.model import MIB
+from nova_numa_pmc.model import CPUS_ONLY, MIB, ON_ALL_NODES, ON_ONE_NODE, ON_SPAN
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -17,29 +18,35 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Placement, Reason
 
+#: Codes of reasons for which a guest is left alone.
+PLACED_BY_OTHERS, IGNORED, POLICY_NONE = 'placed_by_others', 'ignored', 'policy_none'
+TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'
+#: Codes of remarks on a place.
+NO_NODE_FITS, BANDWIDTH_DROPPED = 'no_node_fits', 'bandwidth_dropped'
+ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'
 #: {code of a reason: the same as text, with the names of the reason's values}
 TEXTS = {
-    'one_node': 'fits on one node',
-    'span': 'spans the smallest and closest set of nodes that holds it',
-    'spread': 'spread over all nodes, as its policy requires',
-    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory stays unbound',
-    'placed_by_others': 'left alone: placed by others ({by})',
-    'ignored': 'left alone: ignored by the operator',
-    'policy_none': 'left alone, as its policy requires',
-    'too_few_cpus': 'left alone: {vcpus} vCPUs, but only {threads} CPUs allowed',
-    'no_single_node': 'left alone: its policy requires one node, but '
+    ON_ONE_NODE: 'fits on one node',
+    ON_SPAN: 'spans the smallest and closest set of nodes that holds it',
+    ON_ALL_NODES: 'spread over all nodes, as its policy requires',
+    CPUS_ONLY: 'memory fits nowhere: only CPUs are placed, memory stays unbound',
+    PLACED_BY_OTHERS: 'left alone: placed by others ({by})',
+    IGNORED: 'left alone: ignored by the operator',
+    POLICY_NONE: 'left alone, as its policy requires',
+    TOO_FEW_CPUS: 'left alone: {vcpus} vCPUs, but only {threads} CPUs allowed',
+    NO_SINGLE_NODE: 'left alone: its policy requires one node, but '
     '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
-    'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
+    NO_NODE_FITS: 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
     'at most {threads} CPUs and {free_bytes}',
-    'one_l3': 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
-    'l3_crowded': 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
+    ONE_L3: 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
+    L3_CROWDED: 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
     '(pressure {pressure})',
-    'bandwidth_dropped': 'bandwidth left out: its maximum is unknown',
-    'bandwidth_assumed': 'bandwidth unknown on some nodes: '
+    BANDWIDTH_DROPPED: 'bandwidth left out: its maximum is unknown',
+    missing.BANDWIDTH: 'bandwidth unknown on some nodes: '
     'assumed to be the upper quartile of the others',
-    'demand_assumed': 'CPU demand unknown on some nodes: '
+    missing.CPU: 'CPU demand unknown on some nodes: '
     'assumed to be the upper quartile of the others',
-    'link_assumed': 'links unknown on some nodes: assumed to be the upper quartile of the others',
+    missing.LINK: 'links unknown on some nodes: assumed to be the upper quartile of the others',
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, capacity_cores
+from nova_numa_pmc.core.placement.explain import L3_CROWDED, ONE_L3
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: Codes of reasons (:class:`model.Reason`).
-ONE_L3, L3_CROWDED = 'one_l3', 'l3_crowded'
 
 
 class Cache:

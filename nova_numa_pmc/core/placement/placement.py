@@ -14,7 +14,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import node_traffic_per_core, split_bytes
-from nova_numa_pmc.core.placement import candidates
+from nova_numa_pmc.core.placement import candidates, explain
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -73,11 +73,11 @@ def place(
     :returns: a placement, which has no nodes if the guest is left alone
     """
     if request.placed_by:
-        return _leave_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
+        return _leave_alone(model.Reason(explain.PLACED_BY_OTHERS, (('by', request.placed_by),)))
     if request.ignored:
-        return _leave_alone(model.Reason('ignored'))
+        return _leave_alone(model.Reason(explain.IGNORED))
     if request.policy == model.NONE:
-        return _leave_alone(model.Reason('policy_none'))
+        return _leave_alone(model.Reason(explain.POLICY_NONE))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
     decision = decide_place(inputs, limits)
@@ -91,7 +91,7 @@ class PlaceDecision:
 
     :ivar reason: why the guest is left alone, or, if there are ``ranks``, the code of the kind
     :ivar ranks: the candidates, best first; empty if the guest is left alone
-    :ivar assumed: parts of pressure that are assumed for some nodes (:mod:`missing`)
+    :ivar assumed: codes of the parts of pressure that are assumed for some nodes (:mod:`missing`)
     """
 
     __slots__ = ('reason', 'ranks', 'assumed')
@@ -108,7 +108,7 @@ def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> Plac
     if sum(inputs.threads) < max(1, request.vcpus):
         return PlaceDecision(
             model.Reason(
-                'too_few_cpus', (('vcpus', request.vcpus), ('threads', sum(inputs.threads)))
+                explain.TOO_FEW_CPUS, (('vcpus', request.vcpus), ('threads', sum(inputs.threads)))
             )
         )
     for code, places in candidates.kinds_of_place(inputs, lambda: costs(inputs, limits)):
@@ -116,7 +116,7 @@ def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> Plac
             return PlaceDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
     return PlaceDecision(
         model.Reason(
-            'no_single_node', (('vcpus', request.vcpus), ('threads', max(inputs.threads)))
+            explain.NO_SINGLE_NODE, (('vcpus', request.vcpus), ('threads', max(inputs.threads)))
         )
     )
 
@@ -255,10 +255,10 @@ def _remarks(
 ) -> tuple[model.Reason, ...]:
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
-    if code in ('span', 'cpus_only'):
+    if code in (model.ON_SPAN, model.CPUS_ONLY):
         remarks += (
             model.Reason(
-                'no_node_fits',
+                explain.NO_NODE_FITS,
                 (
                     ('vcpus', inputs.request.vcpus),
                     ('threads', max(inputs.threads)),
@@ -271,5 +271,5 @@ def _remarks(
     if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
         node.bandwidth_max_bytes_per_sec for node in nodes
     ):
-        remarks += (model.Reason('bandwidth_dropped'),)
-    return remarks + tuple(model.Reason(part + '_assumed') for part in assumed)
+        remarks += (model.Reason(explain.BANDWIDTH_DROPPED),)
+    return remarks + tuple(map(model.Reason, assumed))

@@ -51,7 +51,7 @@ def rank_candidates(
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
-    :returns: (ranks, best first; parts of pressure that are assumed for some nodes, see
+    :returns: (ranks, best first; codes of what is assumed for some nodes, see
         :mod:`missing`)
     """
     nodes, assumed = missing.fill_in(inputs.view.nodes)

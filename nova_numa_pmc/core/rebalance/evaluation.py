@@ -155,7 +155,13 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
         )
     ]
     gains.append(candidate.gain - sum(gains))
-    causes = 'waiting', 'distance', 'bandwidth', 'crowding', 'bursts'
+    causes = (
+        plan_records.WAITING,
+        plan_records.DISTANCE,
+        plan_records.BANDWIDTH,
+        plan_records.CROWDING,
+        plan_records.BURSTS,
+    )
     is_counted = all(guest.counted for guest, _ in candidate.proposal)
     from_and_to = (
         ('from', host_model.node_ids(candidate.proposal[0][0].cpu_positions)),
@@ -163,7 +169,7 @@ def _reasons(host_model: HostModel, candidate: MoveCandidate) -> Iterator[model.
     )
     for cores, cause in sorted(zip(gains, causes), reverse=True):
         if abs(cores) > 1e-6:
-            is_assumed = cause == 'distance' and not is_counted
+            is_assumed = cause == plan_records.DISTANCE and not is_counted
             rate = (('rate', plan_records.ASSUMED),) if is_assumed else ()
             yield model.Reason(cause, (('cores', cores), *from_and_to, *rate))
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: {code of a reason, or a budget: the same as text}
 TEXTS = {
-    'waiting': 'waiting for CPUs',
-    'distance': 'distance to memory',
-    'bandwidth': 'saturated memory',
-    'crowding': 'unevenly crowded nodes',
-    'bursts': 'bursts absorbed by idle CPUs elsewhere',
-    'bytes_per_tick': 'the memory allowed per plan',
-    'moves_per_hour': 'the moves allowed per hour',
-    'changes_per_hour': 'the CPU changes allowed per hour',
+    plan_records.WAITING: 'waiting for CPUs',
+    plan_records.DISTANCE: 'distance to memory',
+    plan_records.BANDWIDTH: 'saturated memory',
+    plan_records.CROWDING: 'unevenly crowded nodes',
+    plan_records.BURSTS: 'bursts absorbed by idle CPUs elsewhere',
+    plan_records.BYTES_PER_TICK: 'the memory allowed per plan',
+    plan_records.MOVES_PER_HOUR: 'the moves allowed per hour',
+    plan_records.CHANGES_PER_HOUR: 'the CPU changes allowed per hour',
 }
 _GIB, _MIB = 1 << 30, 1 << 20
 
@@ -65,11 +65,11 @@ def _cause(reason: Reason) -> str:
 def explain_remark(reason: Reason) -> str:
     """Return a remark on a plan as one line: what held moves back, or what was unknown."""
     values = _values(reason)
-    if reason.code == 'budget':
+    if reason.code == plan_records.BUDGET:
         return 'held back: %s are used up' % TEXTS.get(values['of'], values['of'])
-    if reason.code == 'demand_unknown':
+    if reason.code == plan_records.DEMAND_UNKNOWN:
         return 'no CPU moves from or to %s: CPU demand is unknown there' % _nodes(values['nodes'])
-    if reason.code == 'bandwidth_dropped':
+    if reason.code == plan_records.BANDWIDTH_DROPPED:
         return 'bandwidth left out: traffic or maximum is unknown on some nodes'
     return reason.code
 

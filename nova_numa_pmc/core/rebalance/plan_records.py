@@ -21,8 +21,17 @@ MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
 #: Code of the :class:`model.Reason` of a move that was requested, which has ('why', text).
 REQUESTED = 'requested'
+#: Codes of the reasons of any other move, the parts that its gain consists of.
+WAITING, DISTANCE, BANDWIDTH, CROWDING = 'waiting', 'distance', 'bandwidth', 'crowding'
+BURSTS = 'bursts'
 #: Value of 'rate' in a reason 'distance' if a guest's accesses are not counted.
 ASSUMED = 'assumed'
+#: Codes of remarks on a plan: a budget is used up; nodes have unknown demand, or bandwidth.
+BUDGET, DEMAND_UNKNOWN = 'budget', 'demand_unknown'
+BANDWIDTH_DROPPED = 'bandwidth_dropped'
+#: Names of the budgets, which are fields of :class:`RebalanceOptions`.
+BYTES_PER_TICK = 'bytes_per_tick'
+MOVES_PER_HOUR, CHANGES_PER_HOUR = 'moves_per_hour', 'changes_per_hour'
 
 
 class GuestLoad(Record):

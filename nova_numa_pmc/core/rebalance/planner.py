@@ -266,7 +266,7 @@ def _gains_due_soon(
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
         and _missing_regret(candidate, factors) <= BRIDGE_S * candidate.gain
-        and _exceeded_budget(candidate, memory, host_model.options) != 'moves_per_hour'
+        and _exceeded_budget(candidate, memory, host_model.options) != plan_records.MOVES_PER_HOUR
     )
 
 
@@ -312,14 +312,13 @@ def _exceeded_budget(
     """Return the name of the budget that a candidate would exceed; empty if there is none."""
     count = len(candidate.proposal)
     if not candidate.bytes:
-        return (
-            'changes_per_hour' if len(memory.changed_s) + count > options.changes_per_hour else ''
-        )
+        is_exceeded = len(memory.changed_s) + count > options.changes_per_hour
+        return plan_records.CHANGES_PER_HOUR if is_exceeded else ''
     if len(memory.moved_s) + count > options.moves_per_hour:
-        return 'moves_per_hour'
+        return plan_records.MOVES_PER_HOUR
     is_alone = candidate.bytes > options.bytes_per_tick and not memory.owed_bytes
     if not is_alone and memory.owed_bytes + candidate.bytes > options.bytes_per_tick:
-        return 'bytes_per_tick'
+        return plan_records.BYTES_PER_TICK
     return ''
 
 
@@ -345,16 +344,16 @@ def _remarks(
     remarks = []
     for name in sorted(exceeded_budgets):
         used_amount = {
-            'bytes_per_tick': memory.owed_bytes,
-            'moves_per_hour': len(memory.moved_s),
-            'changes_per_hour': len(memory.changed_s),
+            plan_records.BYTES_PER_TICK: memory.owed_bytes,
+            plan_records.MOVES_PER_HOUR: len(memory.moved_s),
+            plan_records.CHANGES_PER_HOUR: len(memory.changed_s),
         }[name]
-        remarks.append(model.Reason('budget', (('of', name), ('used', used_amount))))
+        remarks.append(model.Reason(plan_records.BUDGET, (('of', name), ('used', used_amount))))
     unknown_nodes = host_model.node_ids(
         n for n in host_model.positions_with_cpus if not host_model.cpu_known[n]
     )
     if unknown_nodes:
-        remarks.append(model.Reason('demand_unknown', (('nodes', unknown_nodes),)))
+        remarks.append(model.Reason(plan_records.DEMAND_UNKNOWN, (('nodes', unknown_nodes),)))
     if not host_model.bandwidth_known:
-        remarks.append(model.Reason('bandwidth_dropped'))
+        remarks.append(model.Reason(plan_records.BANDWIDTH_DROPPED))
     return tuple(remarks)

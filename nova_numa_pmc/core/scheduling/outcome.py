@@ -53,8 +53,8 @@ class ExpectedGuest(Record):
 class Outcome(Record):
     """Pressures of a host with one more guest.
 
-    :param code: the kind of place, as place() names it: 'one_node', 'span', 'spread' or
-        'cpus_only'; with any other code, the guest would be left floating
+    :param code: the kind of place, such as :data:`model.ON_ONE_NODE`; with the code of another
+        reason, the guest would be left floating
     :param used: pressures of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
     :param positions: positions of the domains that the guest would use
@@ -85,7 +85,9 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
         if best is not None:
             # A record's check of its arguments would take as long as the rest of this branch.
             positions, used = (best,), (pressures[best],)
-            return tuple.__new__(Outcome, ('one_node', used, positions, positions, positions))
+            return tuple.__new__(
+                Outcome, (model.ON_ONE_NODE, used, positions, positions, positions)
+            )
     return outcome_by_placement(host, guest, limits)
 
 

@@ -56,7 +56,7 @@ class CompletedTest(unittest.TestCase):
             node(1, 8),
         )
         found, filled = missing.fill_in(nodes)
-        self.assertEqual(('demand', 'bandwidth', 'link'), filled)
+        self.assertEqual((missing.CPU, missing.BANDWIDTH, missing.LINK), filled)
         self.assertEqual(
             (4.0, 30, 100, 0.5),
             (
