@@ -28,9 +28,6 @@ DEDICATED_POLICIES = ('dedicated', 'mixed')
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
-#: Kinds of a place for a guest, which are the codes of a placement's first reason: on one node; on
-#: a few; on all, as its policy requires; for its CPUs only, because its memory fits nowhere.
-ON_ONE_NODE, ON_SPAN, ON_ALL_NODES, CPUS_ONLY = 'one_node', 'span', 'spread', 'cpus_only'
 #: Origin of a guest's place: this package, others, or nothing (it floats).
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 #: An operator's overrides for a guest. PIN: hold it to its place and never move it. IGNORE:

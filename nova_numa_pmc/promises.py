@@ -186,9 +186,11 @@ def _narrow_to_l3(
 
     :returns: the placement, and the CPUs of the cache; no CPUs if it was not narrowed
     """
+    from nova_numa_pmc.core.placement import explain
+
     if (
         placed.cpus is None
-        or placed.reasons[0].code != model.ON_ONE_NODE
+        or placed.reasons[0].code != explain.ON_ONE_NODE
         or not pools.has_several_l3s(host, placed.nodes)
     ):
         return placed, ()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nova_numa_pmc import model
 from nova_numa_pmc.compute import host_metrics
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu
+from nova_numa_pmc.core.placement import explain
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.charges import add_new_guests, subtract_guest
 from nova_numa_pmc.core.scheduling.outcome import (
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 PLAUSIBLE_MAX_RATIO = 2.0
 #: {code of an outcome: the same as text}; with any other code, the guest would be left floating.
 TEXTS = {
-    model.ON_ONE_NODE: 'on one node',
-    model.ON_SPAN: 'on several nodes',
-    model.ON_ALL_NODES: 'spread over all nodes',
-    model.CPUS_ONLY: 'its memory fits nowhere',
+    explain.ON_ONE_NODE: 'on one node',
+    explain.ON_SPAN: 'on several nodes',
+    explain.ON_ALL_NODES: 'spread over all nodes',
+    explain.CPUS_ONLY: 'its memory fits nowhere',
 }
 #: Attribute of a HostState that keeps its decoded metrics and the last estimate. Nova creates new
 #: HostStates for each request, so the cache does not outlive the request.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, missing
-from nova_numa_pmc.core.placement import node_sets
+from nova_numa_pmc.core.placement import explain, node_sets
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -100,15 +100,15 @@ def kinds_of_place(
     """
     policy = inputs.request.policy
     if policy == model.SPREAD:
-        yield model.ON_ALL_NODES, _all_nodes(inputs)
+        yield explain.ON_ALL_NODES, _all_nodes(inputs)
         return
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(inputs)
-    yield model.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
+    yield explain.ON_ONE_NODE, _single_nodes(inputs, bandwidth)
     if policy != model.ONE_NODE:
-        yield model.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
+        yield explain.ON_SPAN, _spans(inputs, bandwidth, costs and costs())
     vcpus = max(1, inputs.request.vcpus)
     yield (
-        model.CPUS_ONLY,
+        explain.CPUS_ONLY,
         [
             Candidate((position,), (), False)
             for position, threads in enumerate(inputs.threads)
@@ -117,7 +117,7 @@ def kinds_of_place(
     )
     if policy != model.ONE_NODE:
         yield (
-            model.CPUS_ONLY,
+            explain.CPUS_ONLY,
             [
                 Candidate(positions, (), False)
                 for positions in node_sets.smallest_sets(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.cpulist import name_nodes
-from nova_numa_pmc.model import CPUS_ONLY, MIB, ON_ALL_NODES, ON_ONE_NODE, ON_SPAN
+from nova_numa_pmc.model import MIB
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Placement, Reason
 
+#: Kinds of a place for a guest, which are the codes of a placement's first reason: on one node; on
+#: a few; on all, as its policy requires; for its CPUs only, because its memory fits nowhere.
+ON_ONE_NODE, ON_SPAN, ON_ALL_NODES, CPUS_ONLY = 'one_node', 'span', 'spread', 'cpus_only'
 #: Codes of reasons for which a guest is left alone.
 PLACED_BY_OTHERS, IGNORED, POLICY_NONE = 'placed_by_others', 'ignored', 'policy_none'
 TOO_FEW_CPUS, NO_SINGLE_NODE = 'too_few_cpus', 'no_single_node'

@@ -255,7 +255,7 @@ def _remarks(
 ) -> tuple[model.Reason, ...]:
     """Return remarks on what did not fit, and on what was unknown or assumed."""
     remarks: tuple[model.Reason, ...] = ()
-    if code in (model.ON_SPAN, model.CPUS_ONLY):
+    if code in (explain.ON_SPAN, explain.CPUS_ONLY):
         remarks += (
             model.Reason(
                 explain.NO_NODE_FITS,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
-from nova_numa_pmc.core.placement import candidates, ranking
+from nova_numa_pmc.core.placement import candidates, explain, ranking
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
 from nova_numa_pmc.core.scheduling.aggregates import is_uniform
@@ -53,7 +53,7 @@ class ExpectedGuest(Record):
 class Outcome(Record):
     """Pressures of a host with one more guest.
 
-    :param code: the kind of place, such as :data:`model.ON_ONE_NODE`; with the code of another
+    :param code: the kind of place, such as :data:`explain.ON_ONE_NODE`; with the code of another
         reason, the guest would be left floating
     :param used: pressures of the domains that the guest would use, highest first, never empty;
         :data:`ranking.PRESSURE_MAX` if the host has no CPU that guests may use
@@ -86,7 +86,7 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
             # A record's check of its arguments would take as long as the rest of this branch.
             positions, used = (best,), (pressures[best],)
             return tuple.__new__(
-                Outcome, (model.ON_ONE_NODE, used, positions, positions, positions)
+                Outcome, (explain.ON_ONE_NODE, used, positions, positions, positions)
             )
     return outcome_by_placement(host, guest, limits)
 
