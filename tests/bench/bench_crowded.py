@@ -44,7 +44,7 @@ DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
 PACE = 20_000_000  # instructions per second of each vCPU
 WINDOW_S = 12
 #: A tick takes some seconds at that pace.
-INTERVAL_S, SETTLE_INTERVALS = 20, 3
+INTERVAL_S, UNMEASURED_INTERVALS = 20, 3
 #: QEMU occasionally ends by itself; the order then starts again on another machine.
 MACHINES = 4
 
@@ -82,7 +82,7 @@ def one_order(lab, duties):
     with lab.guests.frozen():
         agent.start(rebalance='on')
     lab.machine.pace(PACE)  # it must see the host that the guests will have
-    agent.after(SETTLE_INTERVALS, every_s=INTERVAL_S / 2)
+    agent.after(UNMEASURED_INTERVALS, every_s=INTERVAL_S / 2)
     lab.machine.pace(0)
     with lab.guests.frozen():
         print('\n'.join(agent.journal()[-12:]), file=sys.stderr)

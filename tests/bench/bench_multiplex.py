@@ -68,17 +68,17 @@ def measure(chosen, work, slice_s, window_s, counters):
         stack.callback(os.kill, pid, signal.SIGKILL)
         target = perf_event.thread(pid)
         dedicated = stack.enter_context(contextlib.closing(perf_event.EventGroup(chosen, target)))
-        turns = stack.enter_context(
+        rotating = stack.enter_context(
             contextlib.closing(rotation.Rotation(rotation.plan_sets(chosen, counters), target))
         )
         before = dedicated.read()
         end = time.monotonic() + window_s
         while time.monotonic() < end:
-            turns.step()
+            rotating.step()
             time.sleep(slice_s)
-        turns.stop()
+        rotating.stop()
         after = dedicated.read()
-        switched = turns.read(after[0].enabled_ns - before[0].enabled_ns)
+        switched = rotating.read(after[0].enabled_ns - before[0].enabled_ns)
     nothing = rates.CounterReading(0, 0, 0)
     return {
         event: (rates.difference(first, last), rates.difference(nothing, switched[event]))

@@ -35,10 +35,10 @@ SHARES = (0.4, 0.6, 1.0)
 FLOATING_SLACK = 0.01
 
 
-def throughputs(scenario):
+def work_done(simulated):
     """Return useful ÷ wanted for (floating, static, ours), and our host."""
     hosts = [
-        scenario.run(policy, floats)
+        simulated.run(policy, floats)
         for policy, floats in ((Still(), True), (Still(), False), (Planned(), False))
     ]
     return [host.useful / host.wanted for host in hosts], hosts[-1]
@@ -55,7 +55,7 @@ def one_load(orders, minutes, share, lines, shape):
     """Run all orders of one load and print its line; return its figures."""
     rows, changes, moves = [], 0, 0
     for order in range(orders):
-        row, ours = throughputs(Crowded(order, share=share, lines=lines, minutes=minutes, **shape))
+        row, ours = work_done(Crowded(order, share=share, lines=lines, minutes=minutes, **shape))
         rows.append(row)
         changes, moves = changes + ours.changes / orders, moves + ours.moves / orders
     floating, static, planned = map(statistics.mean, zip(*rows))

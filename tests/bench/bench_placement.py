@@ -58,7 +58,7 @@ class Sequence:
     """A host, its guests with their true demand, and their promises."""
 
     def __init__(self, rng, measured):
-        self.rng, self.measured, self.turn = rng, measured, 0
+        self.rng, self.measured, self.rotation = rng, measured, 0
         count = rng.randint(2, 4)
         self.cpus = [rng.choice((2, 4, 8))] * count
         if rng.random() < 0.4:
@@ -85,7 +85,7 @@ class Sequence:
         rng = self.rng
         vcpus = rng.choice((1, 1, 2, 2, 4, max(self.cpus), max(self.cpus) + 1))
         new = guest(
-            f'{self.turn:04}',
+            f'{self.rotation:04}',
             min(vcpus, sum(self.cpus)),
             vcpus * rng.choice((128, 256, 512, 1024)) * MIB,
         )
@@ -94,10 +94,10 @@ class Sequence:
         per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
         self.running[new.name] = (
             new,
-            placement.promise(new, placed, self.turn),
+            placement.promise(new, placed, self.rotation),
             per_vcpu * new.vcpus,
         )
-        self.turn += 1
+        self.rotation += 1
 
     def view(self):
         """Return what the decision sees."""
@@ -105,7 +105,11 @@ class Sequence:
         if self.measured:
             loads = {at: model.NodeLoad(demand) for at, demand in enumerate(self.demand())}
         return host_view.view(
-            self.topology, [kept for _, kept, _ in self.running.values()], LIMITS, loads, self.turn
+            self.topology,
+            [kept for _, kept, _ in self.running.values()],
+            LIMITS,
+            loads,
+            self.rotation,
         )
 
     def demand(self):

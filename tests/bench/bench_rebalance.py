@@ -34,7 +34,7 @@ from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, Constant, load  # noqa: E402
-from tests.sim.loads import Scenario, total  # noqa: E402
+from tests.sim.loads import SimulatedLoad, total  # noqa: E402
 from tests.sim.policies import Planned, Still, Threshold  # noqa: E402
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
@@ -273,9 +273,9 @@ def phases(seeds, hours):
     for phase_s in PHASES_S:
         sums = {}
         for seed in range(seeds):
-            scenario = Scenario(seed, phase_s, hours, load=(0.6, 0.95), bandwidth_max=20e9)
+            simulated = SimulatedLoad(seed, phase_s, hours, load=(0.6, 0.95), bandwidth_max=20e9)
             for name, policy, floating in policies():
-                host = scenario.run(policy, floating)
+                host = simulated.run(policy, floating)
                 row = (
                     host.lost,
                     host.cost,
@@ -309,7 +309,7 @@ def over_subscribed(seeds, hours):
         print(f'{subtitle:61}{"least":>13}{"least":>12}{"per h":>9}{"per h":>7}')
         for low, high in LOADS:
             rows = [
-                _throughput(Scenario(seed, 600, hours, load=(low, high), burst=0.5, **shape))
+                _work_done(SimulatedLoad(seed, 600, hours, load=(low, high), burst=0.5, **shape))
                 for seed in range(seeds)
             ]
             say(f'{title}, {low} to {high} of the cores wanted')
@@ -332,10 +332,10 @@ def over_subscribed(seeds, hours):
     return {'over_subscribed_throughput': found}
 
 
-def _throughput(scenario):
+def _work_done(simulated):
     """Return useful / wanted of floating, static and planned; changes and moves of the last."""
     floating, static, planned = (
-        scenario.run(policy, floats) for name, policy, floats in policies() if name != 'threshold'
+        simulated.run(policy, floats) for name, policy, floats in policies() if name != 'threshold'
     )
     return (
         *(host.useful / host.wanted for host in (floating, static, planned)),

@@ -74,14 +74,14 @@ def timed_us(work, hosts):
     return (time.thread_time_ns() - start) / 1000 / len(hosts)
 
 
-def round_of(rows, spec, turn, sides):
+def round_of(rows, spec, number, sides):
     """Measure each side on fresh HostStates, in alternating order.
 
     :param sides: {name: function of (host states, spec)}
     """
     names = list(sides)
     times = {}
-    for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    for name in names[number % len(names) :] + names[: number % len(names)]:
         hosts = nova_hosts.host_states(rows)
         times[name] = timed_us(lambda name=name, hosts=hosts: sides[name](hosts, spec), hosts)
     return times
@@ -130,7 +130,7 @@ def measure(count, rounds):
     """Return the medians for this number of hosts [µs per host]."""
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
     contestants, besides = sides()
-    times = [round_of(rows, spec, turn, contestants) for turn in range(rounds)]
+    times = [round_of(rows, spec, number, contestants) for number in range(rounds)]
     found = {name: statistics.median(one[name] for one in times) for name in contestants}
     ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
     found['ratio_to_metrics_weigher'] = statistics.median(ratios)
@@ -185,9 +185,9 @@ def shadow_line(count=SHADOW_HOSTS, pairs=SHADOW_PAIRS):
     lines = Lines(open(os.devnull, 'w'))  # noqa: SIM115 -- closed with the process
     log.addHandler(lines)
     added, wholes = [], []
-    for turn in range(pairs):
+    for number in range(pairs):
         took = {}
-        for mode in ('on', 'shadow') if turn % 2 else ('shadow', 'on'):
+        for mode in ('on', 'shadow') if number % 2 else ('shadow', 'on'):
             nova.conf.CONF.set_override('mode', mode, group='numa_pmc')
             hosts = nova_hosts.host_states(rows)
             gc.collect()

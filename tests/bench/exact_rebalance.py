@@ -18,7 +18,7 @@ class Search:
     def __init__(self, situation, terms, budget=60000):
         self.host_model = HostModel(situation, terms)
         self.budget = budget
-        self.expanded = 0
+        self.steps = 0
         self.host_loss = self.host_model.host_loss
         self.guests = sorted(
             (guest for guest in self.host_model.guests.values() if guest.movable),
@@ -41,7 +41,7 @@ class Search:
     @property
     def proven(self):
         """Whether the search was finished."""
-        return self.expanded < self.budget
+        return self.steps < self.budget
 
     def _options(self, guest):
         """List (effect, bytes, {position: promise}); the unchanged place comes first."""
@@ -68,7 +68,7 @@ class Search:
         return self.best
 
     def _descend(self, at):
-        self.expanded += 1
+        self.steps += 1
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
         if at == len(self.guests):
@@ -82,12 +82,12 @@ class Search:
     def fewest_bytes(self, loss, known):
         """Return the fewest bytes that lead to this or an equal loss, at most ``known``."""
         self.limit = loss + max(EQUAL_CORES, EQUAL_RATIO * loss)
-        self.fewest, self.expanded = known, 0
+        self.fewest, self.steps = known, 0
         self._spend(0, 0)
         return self.fewest
 
     def _spend(self, at, spent):
-        self.expanded += 1
+        self.steps += 1
         if not self.proven or spent >= self.fewest or self._bound(at) > self.limit:
             return
         if at == len(self.guests):

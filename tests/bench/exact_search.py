@@ -40,7 +40,7 @@ class Host:
 
 
 class Search:
-    """A search; ``expanded`` counts its steps, ``proven`` says whether it was finished."""
+    """A search; ``steps`` counts its steps, ``proven`` says whether it was finished."""
 
     def __init__(self, host, guests, memory_counts, budget=40000):
         """Prepare a search.
@@ -49,7 +49,7 @@ class Search:
         :param memory_counts: whether each guest's memory must fit
         :param budget: number of steps after which it gives up
         """
-        self.host, self.budget, self.expanded = host, budget, 0
+        self.host, self.budget, self.steps = host, budget, 0
         self.guests = sorted(guests, reverse=True)
         self.memory_counts = memory_counts
         self.left = [sum(guest[0] for guest in self.guests[at:]) for at in range(len(guests) + 1)]
@@ -57,7 +57,7 @@ class Search:
 
     @property
     def proven(self):
-        return self.expanded < self.budget
+        return self.steps < self.budget
 
     def _options(self, guest):
         """List the sets that a guest may have by the decision's own rule: the smallest ones."""
@@ -104,7 +104,7 @@ class Search:
         return found if self.proven else floor
 
     def _descend(self, at, demand, free, remote, best, bound):
-        self.expanded += 1
+        self.steps += 1
         if not self.proven or not _better(bound(at, demand, remote), best):
             return best
         if at == len(self.guests):

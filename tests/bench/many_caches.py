@@ -120,12 +120,12 @@ def caches(cases, rng):
     host, found = shared(), []
     while len(found) < cases:
         kept, fill = {}, rng.uniform(0.2, 2.0) * SOCKETS * CACHES * CORES
-        for turn in range(60):
+        for rotation in range(60):
             if kept and (rng.random() < 0.3 or sum(p.vcpus for p in kept.values()) > 2 * fill):
                 del kept[rng.choice(sorted(kept))]
                 continue
-            new = guest(f'{turn:02}', rng.choice((1, 2, 2, 4, 4, 8)), GIB)
-            promise, us = timed(start, host, list(kept.values()), new, turn)
+            new = guest(f'{rotation:02}', rng.choice((1, 2, 2, 4, 4, 8)), GIB)
+            promise, us = timed(start, host, list(kept.values()), new, rotation)
             best = min(
                 highest(host, [*kept.values(), promise._replace(cpu_nodes=nodes, cpus=cpus)])
                 for nodes, cpus in places(host)
@@ -151,13 +151,13 @@ def shared():
     )
 
 
-def start(host, promises, new, turn):
+def start(host, promises, new, rotation):
     """Decide as the hook does; return the promise."""
-    view = host_view.view(host, promises, LIMITS, rotation=turn)
+    view = host_view.view(host, promises, LIMITS, rotation=rotation)
     request = host_view.request(new, LIMITS)
     placed = placement.place(view, request, LIMITS)
     cpus, _ = l3.choose(host, view, promises, placed.nodes, request, LIMITS)
-    return placement.promise(new, placed, turn)._replace(cpus=cpus)
+    return placement.promise(new, placed, rotation)._replace(cpus=cpus)
 
 
 def places(host):

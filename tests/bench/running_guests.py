@@ -77,7 +77,7 @@ def running(number, switching, nap_s):
     """
     names = ['qemu-%d-bench.libvirt-qemu' % at for at in range(number)]
     told, tell = os.pipe()
-    end, life = os.pipe()
+    end, alive = os.pipe()
     gc.freeze()  # a collection in a guest would copy the pages that it shares with this process
     with control_groups(names) as groups:
         pids = {}
@@ -85,7 +85,7 @@ def running(number, switching, nap_s):
             for at, name in enumerate(names):
                 pid = os.fork()
                 if not pid:
-                    os.close(life)
+                    os.close(alive)
                     _be_guest(groups[name], tell, end, at < switching, nap_s)
                 pids[pid] = name
             lines = os.fdopen(os.dup(told))
@@ -93,7 +93,7 @@ def running(number, switching, nap_s):
                 found = (tuple(map(int, lines.readline().split())) for _ in names)
                 yield [Guest(pid, tuple(tids), groups[pids[pid]][0]) for pid, *tids in found]
         finally:
-            os.close(life)  # at which they end
+            os.close(alive)  # at which they end
             for pid in pids:
                 os.waitpid(pid, 0)
             for fd in (told, tell, end):

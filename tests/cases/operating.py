@@ -45,8 +45,8 @@ class OperatingCase(RebalancingCase):
         self.now_s += seconds
         self.load(self.now_s)
 
-    def ask(self, question):
-        self.asked.append(question)
+    def ask(self, prompt):
+        self.asked.append(prompt)
         return self.answers.pop(0)
 
     def step(self):

@@ -82,11 +82,11 @@ class RebalancingCase(AgentCase):
 
     def until_moved(self, made, ticks=6):
         """Tick and step until a move is in progress; return the time."""
-        for turn in range(ticks):
-            self.load(5 * turn)
-            self.tick(made, 5 * turn)
+        for tick_number in range(ticks):
+            self.load(5 * tick_number)
+            self.tick(made, 5 * tick_number)
             if made.step() is not None:
-                return 5 * turn
+                return 5 * tick_number
         raise AssertionError('nothing was moved')
 
     def finish(self, made):

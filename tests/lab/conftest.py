@@ -69,7 +69,7 @@ class Lab:
         """Wait until no late worker of the hook is left, because it may still move pages."""
         self.guests.wait_for_hooks()
 
-    def settled(self):
+    def guests_after_hooks(self):
         """Report the guests once no hook may still move their pages; print it for a failure."""
         self.wait_for_hooks()
         found = self.guests.report()

@@ -224,7 +224,7 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
         for at in range(count)
     ]
     lab.guests.start(specs, parallel=count)
-    found, at_started = lab.settled(), elsewhere(lab)
+    found, at_started = lab.guests_after_hooks(), elsewhere(lab)
     print('elsewhere at started:', at_started)
     print('at home:', {name: round(home_share(guest), 4) for name, guest in found.items()})
     assert guests_per_node(found, 2) == [count // 2] * 2
@@ -294,7 +294,7 @@ def test_autostart(lab_of, begin):
             if lab.running() == sorted(names):
                 break
             time.sleep(1)
-        found = lab.settled()
+        found = lab.guests_after_hooks()
         shares = {name: round(home_share(guest), 4) for name, guest in found.items()}
         print('at home:', shares)
         assert guests_per_node(found, 2) == [6, 6]

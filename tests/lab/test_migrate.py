@@ -110,7 +110,7 @@ def test_a_guest_goes_to_the_other_node(lab_of, kind):
         lab.run(f'echo always >{THP}')
 
 
-def test_throughput_and_rate_beside_migratepages(lab):
+def test_copied_bytes_and_rate_beside_migratepages(lab):
     """Paced to 48 MiB/s, the guest keeps most of its throughput; unpaced, both ways are timed."""
     guest_on_node_1(lab, 384)
     paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
@@ -189,8 +189,8 @@ def test_killed_in_the_middle_and_resumed(lab):
     guest_on_node_1(lab)
     rng = random.Random(5)
     ours = ''
-    for turn in range(4):
-        node, cpus = turn % 2, ('0-1', '2-3')[turn % 2]
+    for number in range(4):
+        node, cpus = number % 2, ('0-1', '2-3')[number % 2]
         request = json.dumps(
             {
                 'do': 'move',
@@ -212,7 +212,7 @@ def test_killed_in_the_middle_and_resumed(lab):
         )
         assert killed.returncode in (0, 128 + signal.SIGKILL), killed.stderr
         found = lab.guests.report()['w']
-        print(turn, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
+        print(number, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
         assert found['cpus'] == [cpus] and found['mems'] == ['0-1']
         ended = ask(lab, node=node, cpus=cpus, ours=ours)
         assert ended['state'] in ('done', 'partly')

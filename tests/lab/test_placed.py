@@ -55,7 +55,7 @@ def test_six_guests_from_a_skewed_start(lab, bind):
     lab.install_hook(bind='true' if bind else 'false')
     lab.skew(node=0, mib=500)
     lab.guests.start(specs(6))
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert guests_per_node(found, 2) == [3, 3]
     assert_home(found, 'home' if bind else None)
     counted = lab.guests.window(4)
@@ -72,7 +72,7 @@ def test_simultaneous_starts(lab, count):
     lab.install_hook()
     lab.skew(node=1, mib=300)
     lab.guests.start(specs(count, 16, 'duty=10'), parallel=count)
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     print({name: (guest['cpus'], guest['bytes']) for name, guest in found.items()})
     assert sorted(guest['cpus'][0] for guest in found.values()) == sorted(
         (CPUS[0] + CPUS[1]) * (count // 2)
@@ -90,7 +90,7 @@ def test_ten_shuffled_orders(lab):
     for seed in range(10):
         random.Random(seed).shuffle(order)
         lab.guests.start(order)
-        found = lab.settled()
+        found = lab.guests_after_hooks()
         print(seed, [spec['name'] for spec in order], guests_per_node(found, 2))
         assert guests_per_node(found, 2) == [3, 3]
         assert_home(found)
@@ -122,7 +122,7 @@ def test_placed_by_others(lab):
     assert (found['pinned']['cpus'], found['pinned']['mems']) == (['2-3'], ANY)
     assert (found['opted-out']['cpus'], found['opted-out']['mems']) == (['0-3'], ANY)
     lab.guests.start(specs(1))
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert found['g0']['cpus'] == CPUS[0], 'node 1 has the pinned guest'
     after = lab.cpusets()
     assert before == {path: text for path, text in after.items() if path in before}
@@ -140,7 +140,7 @@ def test_save_restore_suspend_resume(lab):
         'virsh restore /run/g0.saved & virsh restore /run/g1.saved & wait; rm /run/g?.saved',
         timeout=200,
     )
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert sorted(lab.run('virsh -q list --name').stdout.split()) == ['g0', 'g1']
     assert guests_per_node(found, 2) == [1, 1]
     for guest in found.values():

@@ -44,7 +44,7 @@ def test_v1(lab_of):
             for i in range(4)
         ]
     )
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert guests_per_node(found, 2) == [2, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)] and guest['mems'] == ['0-1']
@@ -64,7 +64,7 @@ def test_four_nodes(lab_of, each):
     lab.guests.start(
         [{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4 * each)]
     )
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert guests_per_node(found, 4) == [each] * 4
     for guest in found.values():
         assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
@@ -90,7 +90,7 @@ def test_clusters_of_a_socket(lab_of):
     (wide,) = lab.promised()
     assert wide['cpu_nodes'] in ([0, 1], [2, 3])
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4)])
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert found.pop('wide')['cpus'] == ['0-3' if wide['cpu_nodes'] == [0, 1] else '4-7']
     for guest in found.values():
         node = home(guest)
@@ -107,7 +107,7 @@ def test_larger_than_a_node(lab_of):
     lab.guests.start(
         [{'name': 'large', 'memory_mib': 1100, 'vcpus': 2, 'cmdline': 'duty=20 touch=3'}]
     )
-    guest = lab.settled()['large']
+    guest = lab.guests_after_hooks()['large']
     assert len(guest['cpus']) == 1
     first, last = (int(cpu) for cpu in guest['cpus'][0].replace(',', '-').split('-'))
     assert last != first and guest['mems'] == ['0-3']
@@ -138,7 +138,7 @@ def test_a_nodes_memory_is_a_devices(lab_of):
         [{'name': 'large', 'memory_mib': 1100, 'vcpus': 2, 'cmdline': 'duty=20 touch=3'}]
     )
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 32, 'cmdline': 'duty=5'} for i in range(3)])
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert all(3 not in promise['mem_nodes'] + promise['cpu_nodes'] for promise in lab.promised())
     for guest in found.values():
         assert guest['bytes'].get(3, 0) == 0
@@ -157,7 +157,7 @@ def test_unequal_nodes(lab_of):
     lab.guests.start(
         [{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'} for i in range(6)]
     )
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert guests_per_node(found, 2) == [4, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)]
@@ -191,7 +191,7 @@ def test_a_full_node(lab_of, bind):
     if bind:
         assert lab.oom_kills() > kills and lab.running() == []
         return
-    found = lab.settled()
+    found = lab.guests_after_hooks()
     assert lab.oom_kills() == kills and lab.running() == ['g']
     assert found['g']['bytes'][0] > 20 << 20 and found['g']['bytes'][1] > 20 << 20
     passes = found['g']['passes']
@@ -216,5 +216,5 @@ def test_cannot_start_on_node_1(lab_of):
     lab.run(wall.format(mems='0-1', wall='0'))
     lab.install_hook()
     lab.guests.start([spec])
-    guest = lab.settled()['g']
+    guest = lab.guests_after_hooks()['g']
     assert guest['cpus'] == ['2-3'] and home(guest) == 1 and home_share(guest) >= STARTED_AT_HOME

@@ -172,8 +172,8 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         """Boot servers with one request, for which the scheduler reads the hosts once."""
         body = self._build_server(flavor_id=flavor, networks='none')
         body.update(min_count=count, max_count=count, return_reservation_id=True)
-        reservation = self.api.post_server({'server': body})['reservation_id']
-        servers = self.api.get_servers(search_opts={'reservation_id': reservation})
+        reply = self.api.post_server({'server': body})['reservation_id']
+        servers = self.api.get_servers(search_opts={'reservation_id': reply})
         self.assertEqual(count, len(servers))
         return [
             self._wait_for_state_change(server, 'ACTIVE', max_retries=60) for server in servers

@@ -271,11 +271,9 @@ class DeadbandTest(base.NovaTest):
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
 
     def test_the_scheduler_is_told_how_long_it_may_take(self):
-        for heartbeat, deadband, expected in ((600, 0.025, 660), (30, 0.025, 90), (600, 0.0, 60)):
-            with self.subTest(heartbeat=heartbeat, deadband=deadband):
-                self.flags(
-                    metrics_heartbeat=heartbeat, metrics_deadband=deadband, group='numa_pmc'
-                )
+        for resend_s, deadband, expected in ((600, 0.025, 660), (30, 0.025, 90), (600, 0.0, 60)):
+            with self.subTest(resend_s=resend_s, deadband=deadband):
+                self.flags(metrics_heartbeat=resend_s, metrics_deadband=deadband, group='numa_pmc')
                 self.saved(0.5, 0.5)
                 found = host_metrics.decode(json.loads(self.compute_node('one').metrics))
                 self.assertEqual(expected, found.interval_s)
@@ -295,9 +293,9 @@ class StockWeigherTest(base.NovaTest):
 
     def test_it_weighs_by_other_metrics_and_by_ours(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
-        for setting in ('cpu.percent=-1.0', 'numa.membw.current=-1.0'):
-            with self.subTest(setting):
-                self.flags(weight_setting=[setting], required=True, group='metrics')
+        for weight in ('cpu.percent=-1.0', 'numa.membw.current=-1.0'):
+            with self.subTest(weight):
+                self.flags(weight_setting=[weight], required=True, group='metrics')
                 if not self.computes:
                     self.start_hosts('one', 'two')
                 self.send(one=(0.1, 0.1), two=(0.1, 0.1))

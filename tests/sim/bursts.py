@@ -66,14 +66,14 @@ class BurstingHost:
 
     To save time, it is measured once a minute except in the last minutes of a run.
 
-    :ivar snapshot: pressure over the last five seconds; ``longer``: over the longer horizon
+    :ivar last_5_s: pressure over the last five seconds; ``longer``: over the longer horizon
     """
 
     def __init__(self, seed: object, burst_s: float) -> None:
         rng = random.Random(repr(seed))
         self.guests = [Bursting(rng, burst_s) for _ in range(GUESTS)]
         self._histories = Histories()
-        self.snapshot: float | None = None
+        self.last_5_s: float | None = None
         self.longer: float | None = None
 
     def run(self, minutes: int) -> None:
@@ -83,7 +83,7 @@ class BurstingHost:
             self._measure(COARSE_S)
         for _ in range(round(fine * 60 / INTERVAL_S)):
             wanted = self._measure(INTERVAL_S)
-        self.snapshot = sum(wanted) / CORES
+        self.last_5_s = sum(wanted) / CORES
         (load,) = (
             lasting_demand.LastingDemand(
                 self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS

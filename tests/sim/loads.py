@@ -11,7 +11,7 @@ TICK_S = 5
 KINDS = ((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6))
 
 
-class Scenario:
+class SimulatedLoad:
     """A host, its guests, and their demand over time.
 
     :ivar phases: per phase, {guest name: (cores wanted, DRAM accesses per core-second)}
@@ -107,7 +107,7 @@ class Scenario:
         return host
 
 
-class Crowded(Scenario):
+class Crowded(SimulatedLoad):
     """Three vCPUs for each core, started in one of many orders, with constant demand.
 
     A third of the guests want all of their vCPUs, a third half of them, a third a tenth.
@@ -120,7 +120,7 @@ class Crowded(Scenario):
 
         :param share: fraction of their demand; 1 means that 1.6 times the cores are wanted
         :param lines: DRAM accesses per useful core-second
-        :param burst, noise: as in :class:`Scenario`
+        :param burst, noise: as in :class:`SimulatedLoad`
         """
         wants = [1.0, 0.5, 0.1] * (guests // 3)
         random.Random(f'order {order}').shuffle(wants)

@@ -272,8 +272,8 @@ def wait_for_services(cloud, names, timeout_s):
 
     def ready():
         found = {s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'}
-        hypervisors = {h.name for h in cloud.compute.hypervisors()}
-        return found >= set(names) and hypervisors >= set(names)
+        known = {h.name for h in cloud.compute.hypervisors()}
+        return found >= set(names) and known >= set(names)
 
     wait(ready, timeout_s, f'nova-compute on {", ".join(names)}', pause_s=3)
 

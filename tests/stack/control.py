@@ -31,7 +31,7 @@ CATALOG = {
 
 def _wsgi(layout, name):
     module, variables = WSGI[name]
-    settings = {
+    options = {
         'bind': f'{LOOPBACK}:{PORTS[name]}',
         'wsgi_app': f'{module}:application',
         'worker_class': 'gthread',
@@ -44,7 +44,7 @@ def _wsgi(layout, name):
         'control_socket_disable': True,
     }
     path = layout.conf(f'gunicorn-{name}.py')
-    path.write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()))
+    path.write_text(''.join(f'{key} = {value!r}\n' for key, value in options.items()))
     # Not with arguments, which the service's own oslo.config would try to parse.
     return Service(
         layout,

@@ -116,7 +116,7 @@ def unsettled(hosts, with_package):
 
 
 def summary(rounds):
-    """Return a summary of a setting's rounds."""
+    """Return a summary of a variant's rounds."""
     most = [each['most'] for each in rounds]
     return {
         'rounds': len(rounds),
@@ -138,15 +138,15 @@ def brief(report):
     """Return a report without its figures for each guest."""
     return {
         **report,
-        'settings': [
+        'variants': [
             {
-                **setting,
+                **variant,
                 'rounds': [
                     {name: value for name, value in each.items() if name not in OF_GUESTS}
-                    for each in setting['rounds']
+                    for each in variant['rounds']
                 ],
             }
-            for setting in report['settings']
+            for variant in report['variants']
         ],
     }
 
@@ -157,12 +157,12 @@ def table(report):
     headings = ['schedulers', 'package', 'most on a host', 'each round', 'refused', 'retries']
     headings += ['decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
     rows, told_of = [headings], ('counted_s', 'under_way')
-    for setting in report['settings']:
-        found = setting['summary']
+    for variant in report['variants']:
+        found = variant['summary']
         rows.append(
             [
-                str(setting['schedulers']),
-                'with' if setting['package'] else 'without',
+                str(variant['schedulers']),
+                'with' if variant['package'] else 'without',
                 f'{_number(found["most"]["median"])} (p90 {_number(found["most"]["p90"])})',
                 ' '.join(map(str, found['each'])),
                 str(found['refused'] + found['failed'] + found['not_accepted']),
@@ -215,8 +215,8 @@ def told(found):
 
 
 def passed(report):
-    """Return whether every setting had a round and every server ran."""
-    found = [each['summary'] for each in report['settings']]
+    """Return whether every variant had a round and every server ran."""
+    found = [each['summary'] for each in report['variants']]
     lost = sum(each['refused'] + each['failed'] + each['not_accepted'] for each in found)
     wanted = len(report['plan']['schedulers']) * (2 if report['plan']['without'] else 1)
     return len(found) == wanted and not lost

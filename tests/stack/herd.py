@@ -52,7 +52,7 @@ class Plan:
     :ivar build_scale: factor for :data:`BUILD_S`
     :ivar interval_s: how often hosts report; Nova's default is 60
     :ivar minutes: no round starts that would end later, counted from the very start; each
-        setting has at least one; None means no limit
+        variant has at least one; None means no limit
     :ivar hold: whether schedulers wait until all requests have been accepted
     :ivar keep: whether to leave everything running
     """
@@ -75,7 +75,7 @@ class Plan:
         """Return how long building a guest takes, minimum and maximum [s]."""
         return tuple(round(self.build_scale * each, 3) for each in BUILD_S)
 
-    def settings(self):
+    def variants(self):
         """Return [(schedulers, with the package)]."""
         return [
             (count, package)
@@ -159,7 +159,7 @@ class Herd:
         self.schedulers = self._restart(_SCHEDULER, _READY, count)
         say(f'{figures.label(count, with_package)}: up after {time.monotonic() - began:.0f} s')
 
-    def wait_until_settled(self, with_package):
+    def wait_until_counted(self, with_package):
         """Wait until no host knows of any guest."""
         bound_s = 3 * self.plan.interval_s + 120
         self._wait(
@@ -191,12 +191,12 @@ class Herd:
     def round(self, number, with_package):
         """Boot, wait until all run, delete; return the findings."""
         began, log = time.monotonic(), self.layout.log(_SCHEDULER)
-        self.wait_until_settled(with_package)
+        self.wait_until_counted(with_package)
         before, watch = log.stat().st_size, Watch(self.database, FLAVOR['vcpus'])
         # If all go to one host.
         builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
         names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
-        with _asking(names, self.plan.seconds, self._boot) as asked:
+        with _requested(names, self.plan.seconds, self._boot) as asked:
             with self._held():
                 self._wait(
                     lambda: watch.look() or _all_done(asked),
@@ -208,7 +208,7 @@ class Herd:
             answers = [each.result() for each in asked]
             servers = {each['id'] for each in answers if each['id']}
             self._wait(
-                lambda: watch.look() or watch.settled(servers),
+                lambda: watch.look() or watch.is_complete(servers),
                 HOSTS_S + builds_s,
                 'all servers have a host',
                 self.layout.log('nova-conductor'),
@@ -307,7 +307,7 @@ class Herd:
 
 
 @contextlib.contextmanager
-def _asking(names, seconds, ask):
+def _requested(names, seconds, ask):
     """Request servers, evenly over this number of seconds; yield futures of the answers.
 
     These are {'id', 'error', 'sent_s', 'answered_s'}. If the block is left by an error, what has
@@ -349,36 +349,36 @@ def report_of(plan):
         'flavor': FLAVOR,
         'build_s': plan.build_s,
         'blind': figures.blind(plan.boots, plan.computes),
-        'settings': [],
+        'variants': [],
     }
 
 
 def measure(layout, plan, report):
-    """Start everything, go through the settings and stop everything, filling the report.
+    """Start everything, go through the variants and stop everything, filling the report.
 
     The report is also written to ``herd.json`` after each round.
     """
     began = time.monotonic()
     try:
         herd = Herd(layout, plan)
-        settings, set_up = plan.settings(), time.monotonic()
+        variants, set_up = plan.variants(), time.monotonic()
         report['set_up_s'] = round(set_up - began)
-        for at, (count, package) in enumerate(settings, 1):
+        for at, (count, package) in enumerate(variants, 1):
             herd.start_schedulers(count, package)
-            setting = {'schedulers': count, 'package': package, 'rounds': []}
+            variant = {'schedulers': count, 'package': package, 'rounds': []}
             until = math.inf
             if plan.minutes:
-                # Each setting gets an equal share of the remaining time for rounds.
-                until = set_up + (began + 60 * plan.minutes - set_up) * at / len(settings)
+                # Each variant gets an equal share of the remaining time for rounds.
+                until = set_up + (began + 60 * plan.minutes - set_up) * at / len(variants)
             for number in range(1, plan.rounds + 1):
-                done = setting['rounds']
+                done = variant['rounds']
                 if done and time.monotonic() + done[-1]['seconds'] > until:
                     say(f'{len(done)} rounds of {plan.rounds}: no time for more')
                     break
                 done.append(herd.round(number, package))
-                setting['summary'] = figures.summary(done)
+                variant['summary'] = figures.summary(done)
                 if len(done) == 1:
-                    report['settings'].append(setting)
+                    report['variants'].append(variant)
                 (layout.root / 'herd.json').write_text(json.dumps(report, indent=1))
                 say(f'{figures.label(count, package)}, round {number}: {figures.told(done[-1])}')
     finally:

@@ -197,7 +197,7 @@ def logs_are_clean(on, entry):
     entry['lines'] = {name: len(text.splitlines()) for name, text in logs.items()}
     entry['lines'].update({f'{name} journal': len(found) for name, found in journals.items()})
     must(all(journals.values()), 'a host has no line of ours in its journal')
-    entry['ours'] = reading.complaints(logs, journals, on.expected)
+    entry['ours'] = reading.our_errors(logs, journals, on.expected)
     must(not entry['ours'], entry['ours'][:5])
     unknown = [
         each

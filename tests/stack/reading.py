@@ -50,7 +50,7 @@ def journal(text, names):
     return found
 
 
-def complaints(logs, journals, expected=()):
+def our_errors(logs, journals, expected=()):
     """Return what went wrong in the package's code: its lines in logs, its errors in journals.
 
     :param logs: {name: text}

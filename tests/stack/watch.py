@@ -102,7 +102,7 @@ class Watch:
             if row['vm_state'] == 'error':
                 self.failed.add(server)
 
-    def settled(self, asked):
+    def is_complete(self, asked):
         """Return whether each server has a host and is counted there, or has failed."""
         placed = len(self.claims.keys() - self.failed)
         counted = sum(self.looks[-1][1].values())

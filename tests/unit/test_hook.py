@@ -446,10 +446,10 @@ class StartedTest(HookTest):
     def test_a_guest_placed_by_others_is_counted_and_not_written(self):
         xml = hosts.domain_xml(1, extra=domains.NUMA_NODES_1)
         tree = self.host.launch(1, xml=xml)
-        before = tree.snapshot()
+        before = tree.contents()
         self.call('start', 1, xml)
         self.call('started', 1, xml)
-        self.assertEqual(before, tree.snapshot())
+        self.assertEqual(before, tree.contents())
         promise = self.promise(1)
         self.assertEqual(
             ('pinned', (1,), (1,), True),
@@ -476,7 +476,7 @@ class StartedTest(HookTest):
 class MemoryLiesTest(HookTest):
     """At ``started``, some of a guest's memory already exists; its promise is for node 0."""
 
-    def settle(self, lying, extra=''):
+    def cpus_after_start(self, lying, extra=''):
         tree = self.host.launch(1, bytes_by_node=lying)
         xml = hosts.domain_xml(1, extra=extra)
         self.call('start', 1, xml)
@@ -486,22 +486,22 @@ class MemoryLiesTest(HookTest):
 
     def test_cpus_stay_with_what_the_agent_can_fetch(self):
         for size in (40 * MIB, 4096 * MIB):
-            self.assertEqual('0-3', self.settle({0: MIB, 1: size}))
+            self.assertEqual('0-3', self.cpus_after_start({0: MIB, 1: size}))
             self.assertEqual((0,), self.promise(1).mem_nodes)
             self.assertIn('(unbound, %d of ' % (size >> 10), self.host.logged()[-1])
             self.call('stopped', 1)
             self.host.write('run/nova-numa-pmc/promises', '')
 
     def test_cpus_follow_memory_that_is_too_much_to_move(self):
-        self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 4097 * MIB}))
+        self.assertEqual('4-7', self.cpus_after_start({0: 10 * MIB, 1: 4097 * MIB}))
         self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
         self.assertIn('with its memory', self.host.logged()[-1])
 
     def test_cpus_stay_where_most_lies(self):
-        self.assertEqual('0-3', self.settle({0: 400 * MIB, 1: 100 * MIB}))
+        self.assertEqual('0-3', self.cpus_after_start({0: 400 * MIB, 1: 100 * MIB}))
 
     def test_cpus_follow_locked_memory_however_little(self):
-        self.assertEqual('4-7', self.settle({0: 0, 1: 40 * MIB}, LOCKED))
+        self.assertEqual('4-7', self.cpus_after_start({0: 0, 1: 40 * MIB}, LOCKED))
 
     def test_a_guest_that_the_operator_ignores_meanwhile_is_left_alone(self):
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
@@ -517,12 +517,12 @@ class MemoryLiesTest(HookTest):
         self.assertIn('left alone: ignored by the operator', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_locked_memory(self):
-        self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
+        self.assertEqual('4-7', self.cpus_after_start({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
         promise = self.promise(1)
         self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
         self.assertEqual((512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_bytes)
 
-    def settle_on_huge_pages(self, node, normal_bytes=0):
+    def cpus_with_huge_pages(self, node, normal_bytes=0):
         """Place a guest on node 0 while its huge pages lie on ``node``; return its CPUs."""
         sysfs.build_sysfs(
             self.root,
@@ -542,15 +542,15 @@ class MemoryLiesTest(HookTest):
         return self.cpus(tree)
 
     def test_cpus_follow_huge_pages(self):
-        self.assertEqual('4-7', self.settle_on_huge_pages(1))
+        self.assertEqual('4-7', self.cpus_with_huge_pages(1))
         self.assertIn('(local)', self.host.logged()[-1])
 
     def test_huge_pages_at_home_are_not_too_much_to_move(self):
-        self.assertEqual('0-3', self.settle_on_huge_pages(0))
+        self.assertEqual('0-3', self.cpus_with_huge_pages(0))
         self.assertIn('(local)', self.host.logged()[-1])
 
     def test_memory_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
-        self.assertEqual('0-3', self.settle_on_huge_pages(0, MIB))
+        self.assertEqual('0-3', self.cpus_with_huge_pages(0, MIB))
         self.assertIn('(unbound, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
 
 
@@ -711,9 +711,9 @@ class PoolTest(HookTest):
             told,
             ('0-1', '6-7', '3,7'),
             (
-                'pressure measured',
-                'pressure measured',
-                "promises: the guest's CPUs were not measured",
+                'based on the pressure measured',
+                'based on the pressure measured',
+                "promises alone: the guest's CPUs were not measured",
             ),
         ):
             self.assertIn('CPUs %s;' % cpus, line)

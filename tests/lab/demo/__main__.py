@@ -132,11 +132,11 @@ def parse_args(argv=None):
         help=f'length of a window (default {plan.window_s})',
     )
     add(
-        '--settle',
+        '--balance',
         type=_whole(0),
-        default=plan.settle_s,
+        default=plan.balance_s,
         metavar='N',
-        help=f"seconds for the kernel's balancing before it is counted (default {plan.settle_s})",
+        help=f"seconds for the kernel's balancing before it is counted (default {plan.balance_s})",
     )
     add(
         '--orders',
@@ -201,7 +201,7 @@ def make_report(args, plan, steps, facts, records):
         'parallel': plan.parallel,
         'windows': plan.windows,
         'window_s': plan.window_s,
-        'settle_s': plan.settle_s,
+        'balance_s': plan.balance_s,
     }
     found = report.report(
         {name: runs[0] for name, runs in records.items()},
@@ -260,7 +260,7 @@ def main(argv=None):
         skew_mib=args.skew,
         windows=args.windows,
         window_s=args.seconds,
-        settle_s=args.settle,
+        balance_s=args.balance,
         parallel=args.parallel,
     )
     steps, facts, records, status = scenario.Steps(say), {}, {}, 0

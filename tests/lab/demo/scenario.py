@@ -63,7 +63,7 @@ class Plan:
     """The settings that all arrangements have in common.
 
     :param skew_mib: taken on node 0 before the guests start
-    :param settle_s: how long the kernel's balancing works before the first window
+    :param balance_s: how long the kernel's balancing works before the first window
     :param parallel: guests that start at the same time
     """
 
@@ -72,7 +72,7 @@ class Plan:
     skew_mib: int = 500
     windows: int = 2
     window_s: int = 10
-    settle_s: int = 20
+    balance_s: int = 20
     parallel: int = 6
     shape: Shape = Shape()
 
@@ -160,8 +160,8 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
                 parallel=plan.parallel,
             )
         if arrangement.balancing:
-            with step('settle', f"letting the kernel's balancing work for {plan.settle_s} s"):
-                time.sleep(plan.settle_s)
+            with step('settle', f"letting the kernel's balancing work for {plan.balance_s} s"):
+                time.sleep(plan.balance_s)
         if arrangement.hook is not None:
             with step('settle', 'letting the agent fetch what QEMU had elsewhere'):
                 guests.wait_for_hooks()

@@ -176,7 +176,7 @@ class Probes:
         return found
 
 
-class Throughput:
+class AccessCounts:
     """A guest's DRAM accesses by perf, one number for each half second as it arrives."""
 
     def __init__(self, pid):
@@ -223,7 +223,7 @@ class Throughput:
 
 def watch(request):
     """Move a guest while others work; report the effects on it and on them."""
-    throughput = Throughput(labguests.pids()[request['guest']])
+    accesses = AccessCounts(labguests.pids()[request['guest']])
     probes = Probes() if request.get('probes', True) else None
     try:
         time.sleep(1)
@@ -233,7 +233,7 @@ def watch(request):
         time.sleep(REST_S)
         last = time.monotonic()
     finally:
-        throughput.end()
+        accesses.end()
         if probes:
             probes.end()
     print(
@@ -245,9 +245,9 @@ def watch(request):
                 'bytes_per_sec': moved / (ended - began),
                 'told': told,
                 'accesses_per_sec': {
-                    'before': throughput.per_sec(first, began),
-                    'during': throughput.per_sec(began, ended),
-                    'after': throughput.per_sec(ended, last),
+                    'before': accesses.per_sec(first, began),
+                    'during': accesses.per_sec(began, ended),
+                    'after': accesses.per_sec(ended, last),
                 },
                 'others': probes.during(began, ended) if probes else None,
             }

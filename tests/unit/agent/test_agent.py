@@ -205,7 +205,7 @@ class SoakTest(AgentCase):
         made = self.open(rebalance=agent_conf.DRY_RUN)
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
-        for turn in range(300):
+        for tick_number in range(300):
             for _ in range(chance.randrange(3)):
                 number = chance.randrange(1, 9)
                 if number in running:
@@ -217,13 +217,13 @@ class SoakTest(AgentCase):
                     if chance.random() < 0.8:  # otherwise the hook was not installed
                         self.promise(number, chance.randrange(2))
             for number in running:
-                self.run_to(number, 5 * turn * chance.random(), cpu=chance.randrange(8))
+                self.run_to(number, 5 * tick_number * chance.random(), cpu=chance.randrange(8))
                 if chance.random() < 0.1:
                     trees[number].set_all(chance.choice(('0-7', '', '5')))
             broken = chance.random() < 0.1
             cpulist = 'sys/devices/system/node/node1/cpulist'
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')
-            told = self.tick(made, 5 * turn).publication
+            told = self.tick(made, 5 * tick_number).publication
             if not broken:
                 self.assertEqual(
                     {host.uuid_of(number) for number in running}, self.promises().keys()

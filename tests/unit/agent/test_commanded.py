@@ -17,9 +17,9 @@ class CommandedCase(RebalancingCase):
             overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
         )
 
-    def ticks(self, made, turns=8):
+    def ticks(self, made, count=8):
         """Tick and move for a while; return where the guests are then."""
-        for at_s in range(0, 5 * turns, 5):
+        for at_s in range(0, 5 * count, 5):
             self.load(at_s)
             self.tick(made, at_s)
             self.finish(made)
@@ -59,7 +59,7 @@ class PauseTest(CommandedCase):
         self.assertIn(self.AWAY, self.ticks(made).values())
 
 
-class TurnsTest(CommandedCase):
+class MoveLockTest(CommandedCase):
     def test_no_guest_is_held_or_planned_for_while_a_command_moves_guests(self):
         made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         cpus = self.reset(2)

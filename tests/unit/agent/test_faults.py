@@ -36,9 +36,9 @@ class ClockTest(AgentCase):
         self.promise(1, 0)
         with foreseen(self):
             self.tick(made, 0)
-            for turn, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
-                self.busy(5 * turn, 5 * turn, 0)
-                self.tick(made, 5 * turn, realtime_s=float(realtime_s))
+            for tick_number, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
+                self.busy(5 * tick_number, 5 * tick_number, 0)
+                self.tick(made, 5 * tick_number, realtime_s=float(realtime_s))
                 found = self.published()
                 self.assertEqual((realtime_s, 5.0), (found.taken_s, found.interval_s))
                 self.assertAlmostEqual(1.0, found.view.nodes[0].demand_cores)
@@ -75,12 +75,12 @@ class SuspendedMoveTest(RebalancingCase):
     def test_time_asleep_moves_no_guest(self):
         """A suspended host's guests do not wait, so their suspension pays for no move."""
         made = self.open(agent_conf.ON)
-        for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
+        for tick_number, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
                 Moment(
-                    turn * 5 * SECOND,
-                    START_NS + (turn * 5 + slept_s) * SECOND,
-                    1000.0 + turn * 5 + slept_s,
+                    tick_number * 5 * SECOND,
+                    START_NS + (tick_number * 5 + slept_s) * SECOND,
+                    1000.0 + tick_number * 5 + slept_s,
                 )
             )
             self.assertIsNone(made.step())
@@ -91,9 +91,9 @@ class SuspendedMoveTest(RebalancingCase):
         for realtime_s in (0, YEARS):
             made = self.open(agent_conf.DRY_RUN)
             plans = []
-            for turn in range(3):
-                self.load(5 * turn)
-                self.tick(made, 5 * turn, realtime_s=1000.0 + turn * realtime_s)
+            for tick_number in range(3):
+                self.load(5 * tick_number)
+                self.tick(made, 5 * tick_number, realtime_s=1000.0 + tick_number * realtime_s)
                 plans.append(made._rebalancer._memory)
             moved.append(plans)
         self.assertEqual(*moved)

@@ -80,9 +80,9 @@ class LeftAloneTest(RebalancingCase):
         self.kernel.before = lambda: written.append(1)
         made = self.open()
         found = False
-        for turn in range(ticks):
-            self.load(5 * turn)
-            self.tick(made, 5 * turn)
+        for tick_number in range(ticks):
+            self.load(5 * tick_number)
+            self.tick(made, 5 * tick_number)
             found = found or made.step() is not None
         made.close()
         return found or bool(written)
@@ -115,4 +115,4 @@ class LeftAloneTest(RebalancingCase):
 
     def files(self):
         """Return all control files, because memory must not be touched either."""
-        return self.kernel.memories[4001].tree.snapshot()
+        return self.kernel.memories[4001].tree.contents()

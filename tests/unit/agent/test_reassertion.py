@@ -142,9 +142,9 @@ class ReassertionTest(AgentCase):
         self.promise(1, 1)
         tree = self.launch(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            for turn in range(9):
+            for tick_number in range(9):
                 tree.set_all('0-7')
-                self.tick(made, 5 * turn)
+                self.tick(made, 5 * tick_number)
         self.assertEqual('0-7', self.cpus(tree))
         self.assertEqual(1, sum('find the process that writes it' in text for text in logs.output))
         self.tick(made, 700)
@@ -343,11 +343,11 @@ class BoundTest(AgentCase):
         self.tick(made, 0)
         for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
             self.tree.set_all(text, kind)
-        before = self.tree.snapshot()
+        before = self.tree.contents()
         with move_lock.MoveLock(self.directory, 'apply') as command:
             command.take()
             self.tick(made, 5)
-            self.assertEqual(before, self.tree.snapshot())
+            self.assertEqual(before, self.tree.contents())
         self.tick(made, 10)
         self.assertEqual(('4-7', '1'), (self.tree.held(), self.mems()))
         self.tree.set_all('0-7')

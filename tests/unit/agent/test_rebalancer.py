@@ -132,9 +132,9 @@ class RebalancingTest(RebalancingCase):
 
     def test_a_guest_whose_promise_was_changed_meanwhile_is_not_touched(self):
         made = self.open()
-        for turn in range(6):
-            self.load(5 * turn)
-            self.tick(made, 5 * turn)
+        for tick_number in range(6):
+            self.load(5 * tick_number)
+            self.tick(made, 5 * tick_number)
             if made._executor.busy:
                 break
         for number in self.NUMBERS:
@@ -170,11 +170,11 @@ class RebalancingTest(RebalancingCase):
 class JustPlacedTest(RebalancingCase):
     def test_a_guest_that_got_its_place_since_the_interval_began_is_left_there(self):
         made = self.open()
-        for turn in range(6):
+        for tick_number in range(6):
             for number in self.NUMBERS:  # all were placed during the last interval
-                self.promise(number, 0, since_ns=START_NS + (5 * turn - 2) * SECOND)
-            self.load(5 * turn)
-            self.tick(made, 5 * turn)
+                self.promise(number, 0, since_ns=START_NS + (5 * tick_number - 2) * SECOND)
+            self.load(5 * tick_number)
+            self.tick(made, 5 * tick_number)
             self.assertIsNone(made.step())
         self.load(30)
         self.tick(made, 30)

@@ -63,13 +63,13 @@ class ConfTest(unittest.TestCase):
 
     def test_cpu_metrics_that_are_weighed_but_not_sent_are_told(self):
         weighed = '[metrics]\nweight_setting = %s\n[numa_pmc]\ncpu_metrics = %s'
-        for setting, sent, expected in (
+        for option, sent, expected in (
             ('cpu.percent=-1.0', 'false', ['cpu-metrics-off']),
             ('cpu.percent=-1.0', 'true', []),
             ('numa.membw.current=-1.0', 'false', []),
         ):
-            with self.subTest(setting=setting, sent=sent):
-                conf = self.conf('compute_monitors = numa_pmc\n' + weighed % (setting, sent))
+            with self.subTest(option=option, sent=sent):
+                conf = self.conf('compute_monitors = numa_pmc\n' + weighed % (option, sent))
                 self.assertEqual(expected, codes(monitor.check_cpu_metrics(conf)))
         other = self.conf(
             'compute_monitors = virt_driver\n' + weighed % ('cpu.percent=1', 'false')

@@ -5,7 +5,7 @@ from nova_numa_pmc.cli import sampling_loop
 from tests.fixtures.clock import Clock
 
 
-class TestPace(unittest.TestCase):
+class TestIntervals(unittest.TestCase):
     def taken(self, costs, interval_s=5.0):
         """Return the times at which samples were taken if each took this long."""
         clock, left, times = Clock(), iter(costs), []

@@ -94,9 +94,9 @@ class CommandTest(unittest.TestCase):
                     bound=True,
                 )
             )
-        before = tree.snapshot()
+        before = tree.contents()
         self.assertEqual(0, self.run_it('--once')[0])
-        self.assertEqual(before, tree.snapshot())
+        self.assertEqual(before, tree.contents())
         promises = promises_file.read(self.directory, files.read_boot_id(self.root)).promises
         self.assertTrue(promises[host.uuid_of(1)].bound)
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the glossary, and find its excluded words in the names of the package.
+"""Read the glossary, and find its excluded words in the names of the package and of the tests.
 
 examples:
   python -m tests.unit.docs.glossary
 """
 
 import ast
+import functools
 import pathlib
 import re
 import typing
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 PAGE = TOP / 'doc/source/reference/glossary.rst'
-PACKAGE = TOP / 'nova_numa_pmc'
+PACKAGE, TESTS = TOP / 'nova_numa_pmc', TOP / 'tests'
+#: Its names are not checked yet.
+ARENA = 'tests/arena/', 'tests/unit/arena/'
 
 _WORD = re.compile(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+')
 
@@ -58,6 +61,7 @@ def _term(name, lines):
     return Term(name, definition, fields.get('from', ''), excluded)
 
 
+@functools.cache
 def words(name):
     """Return the words of an identifier or a phrase, in lower case."""
     return [word.lower() for word in _WORD.findall(name)]
@@ -73,11 +77,15 @@ def uses(name, phrase):
 
 
 def defined(path):
-    """Yield (line, name) of what a module defines: itself, classes, functions, variables."""
+    """Yield (line, name) of what a module defines: itself, classes, functions, variables.
+
+    The names of tests are sentences, and left out.
+    """
     yield 1, path.stem
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.lineno, node.name
+            if not node.name.startswith('test_'):
+                yield node.lineno, node.name
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -88,22 +96,25 @@ def defined(path):
             yield node.lineno, node.asname
 
 
-def excluded_uses(found, package=PACKAGE):
+def excluded_uses(found, directory):
     """Yield (path, line, name, phrase, term) of names that use an excluded phrase."""
     phrases = [(phrase, term.name) for term in found for phrase in term.excluded]
-    for path in sorted(package.rglob('*.py')):
+    for path in sorted(directory.rglob('*.py')):
+        if str(path.relative_to(TOP)).startswith(ARENA):
+            continue
         for line, name in sorted(set(defined(path))):
             for phrase, term in phrases:
                 if uses(name, phrase):
-                    yield path.relative_to(package.parent), line, name, phrase, term
+                    yield path.relative_to(TOP), line, name, phrase, term
 
 
 def main():
     """Print each use with its location, and the number of different names."""
-    names = set()
-    for path, line, name, phrase, term in excluded_uses(terms(PAGE.read_text(encoding='utf-8'))):
-        names.add(name)
-        print(f'{path}:{line}: {name}: "{term}" is not "{phrase}"')
+    names, found = set(), terms(PAGE.read_text(encoding='utf-8'))
+    for directory in (PACKAGE, TESTS):
+        for path, line, name, phrase, term in excluded_uses(found, directory):
+            names.add(name)
+            print(f'{path}:{line}: {name}: "{term}" is not "{phrase}"')
     print(f'{len(names)} different names')
 
 

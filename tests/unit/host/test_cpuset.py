@@ -202,11 +202,11 @@ class HoldTest(TreeTestCase):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
-                before = tree.snapshot()
+                before = tree.contents()
                 applied = cpuset.hold(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                self.assertNotEqual(before, tree.snapshot())
+                self.assertNotEqual(before, tree.contents())
                 cpuset.undo(groups, applied.changes, write=tree.write)
-                self.assertEqual(before, tree.snapshot())
+                self.assertEqual(before, tree.contents())
                 applied = cpuset.hold(groups, NODE1, write=tree.write)
                 tree.put(applied.changes[-1].path, '3\n')
                 cpuset.undo(groups, applied.changes, write=tree.write)
@@ -343,7 +343,7 @@ class HoldTest(TreeTestCase):
                     applied = cpuset.hold(groups, NODE1, write=tree.write)
                     if pinned:
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
-                    before = tree.snapshot()
+                    before = tree.contents()
                     changes = cpuset.release_cpus(groups, write=tree.write)
                     wide = [tree.target] if groups.writes_target else tree.children[pinned * 2 :]
                     for directory in wide:
@@ -351,7 +351,7 @@ class HoldTest(TreeTestCase):
                     if pinned:
                         self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
                     cpuset.undo(groups, changes, write=tree.write)
-                    self.assertEqual(before, tree.snapshot())
+                    self.assertEqual(before, tree.contents())
                     self.assertTrue(applied.changes)
 
     def test_v1_widens_upper_levels_of_the_guest_first(self):
@@ -394,10 +394,10 @@ class LeftAloneTest(TreeTestCase):
                 with self.subTest(version=version, shape=shape, pin=pin):
                     tree, groups = self.tree(version, shape)
                     tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
-                    before = tree.snapshot()
+                    before = tree.contents()
                     with self.assertRaisesRegex(PinnedByOthers, 'vcpu1'):
                         cpuset.hold(groups, NODE1, write=tree.write)
-                    self.assertEqual(before, tree.snapshot())
+                    self.assertEqual(before, tree.contents())
 
     def test_a_pin_inside_stays_and_a_wider_set_is_no_pin(self):
         for version, shape in SHAPES:
@@ -494,7 +494,7 @@ class FaultTest(TreeTestCase):
 
     def test_a_refused_write_leaves_the_tree_as_it_was(self):
         for tree, groups, index in self.each_fault():
-            before = tree.snapshot()
+            before = tree.contents()
             for code in self.ERRNOS:
                 with self.subTest(
                     version=tree.version, path=tree.path, index=index, errno=errno.errorcode[code]
@@ -502,7 +502,7 @@ class FaultTest(TreeTestCase):
                     with self.assertRaises(CpusetError) as caught:
                         self.hold(groups, self.failing(tree, index, code))
                     self.assertNotIsInstance(caught.exception, GuestGone)
-                    self.assertEqual(before, tree.snapshot())
+                    self.assertEqual(before, tree.contents())
                     self.assertIn(errno.errorcode[code], str(caught.exception))
                     self.assertIn(self.path, str(caught.exception))
                     self.assertNotIn('NOT undone', str(caught.exception))
@@ -510,12 +510,12 @@ class FaultTest(TreeTestCase):
     def test_writes_that_cannot_be_undone_are_listed(self):
         for tree, groups, index in self.each_fault(fresh=True):
             with self.subTest(version=tree.version, path=tree.path, index=index):
-                before = tree.snapshot()
+                before = tree.contents()
                 with self.assertRaises(CpusetError) as caught:
                     self.hold(groups, self.failing(tree, index, errno.EBUSY, forever=True))
                 left = [
                     path
-                    for path, text in tree.snapshot().items()
+                    for path, text in tree.contents().items()
                     if before[path] != text and not path.endswith('effective')
                 ]
                 listed = str(caught.exception).partition('NOT undone: ')[2]
@@ -526,7 +526,7 @@ class FaultTest(TreeTestCase):
     def test_a_write_without_effect_is_noticed_and_undone(self):
         for tree, groups, index in self.each_fault():
             with self.subTest(version=tree.version, path=tree.path, index=index):
-                before, count = tree.snapshot(), 0
+                before, count = tree.contents(), 0
 
                 def write(path, text, tree=tree, index=index):
                     nonlocal count
@@ -536,7 +536,7 @@ class FaultTest(TreeTestCase):
 
                 with self.assertRaisesRegex(CpusetError, 'reads back as'):
                     self.hold(groups, write)
-                self.assertEqual(before, tree.snapshot())
+                self.assertEqual(before, tree.contents())
 
     def test_an_interruption_undoes_and_passes(self):
         class OutOfTime(BaseException):
@@ -544,7 +544,7 @@ class FaultTest(TreeTestCase):
 
         for tree, groups, index in self.each_fault():
             with self.subTest(version=tree.version, path=tree.path, index=index):
-                before, count = tree.snapshot(), 0
+                before, count = tree.contents(), 0
 
                 def write(path, text, tree=tree, index=index):
                     nonlocal count
@@ -555,7 +555,7 @@ class FaultTest(TreeTestCase):
 
                 with self.assertRaises(OutOfTime):
                     self.hold(groups, write)
-                self.assertEqual(before, tree.snapshot())
+                self.assertEqual(before, tree.contents())
 
     def test_a_guest_that_ends_half_way_is_told_apart(self):
         for tree, groups, index in self.each_fault(fresh=True):
@@ -594,7 +594,7 @@ class FaultTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
         for directory in [*tree.children, tree.target]:
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
-        before = tree.snapshot()
+        before = tree.contents()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
             cpuset.hold(
                 groups,
@@ -604,7 +604,7 @@ class FaultTest(TreeTestCase):
                 write=tree.write,
                 written_set=Cpuset(frozenset(), frozenset({0})),
             )
-        self.assertEqual(before, tree.snapshot())
+        self.assertEqual(before, tree.contents())
 
     def test_a_guest_gone_before_a_call_begins_is_told(self):
         for version, shape in SHAPES:

@@ -10,7 +10,7 @@ from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 from nova_numa_pmc.scheduler import request, shadow as subject
 from tests.fixtures.shadow import BLIND, KNOWN
 
-QUESTION = request.read(
+REQUEST = request.read(
     types.SimpleNamespace(
         instance_uuid='7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00',
         flavor=types.SimpleNamespace(vcpus=4, memory_mb=8192, extra_specs={}),
@@ -34,7 +34,7 @@ def candidate(
 
 
 def told(*candidates):
-    line = subject.line(QUESTION, candidates, NOW_S)
+    line = subject.line(REQUEST, candidates, NOW_S)
     assert line.startswith(subject.MARK)
     return json.loads(line[len(subject.MARK) :], parse_constant=int)
 
@@ -84,7 +84,7 @@ class LineTest(unittest.TestCase):
         )
     )
     def test_a_line_is_short_and_json(self, hosts):
-        line = subject.line(QUESTION, [candidate(*each) for each in hosts], NOW_S)
+        line = subject.line(REQUEST, [candidate(*each) for each in hosts], NOW_S)
         self.assertNotIn('\n', line)
         json.loads(line[len(subject.MARK) :])
         if all(name.isascii() and name.isprintable() for name, *_ in hosts):

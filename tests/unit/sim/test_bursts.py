@@ -14,12 +14,12 @@ class BurstingTest(unittest.TestCase):
         hosts = [subject.BurstingHost(at, 60.0) for at in range(20)]
         for host in hosts:
             host.run(180)
-        snapshots, longer = (
-            [getattr(host, name) for host in hosts] for name in ('snapshot', 'longer')
+        last_5_s, longer = (
+            [getattr(host, name) for host in hosts] for name in ('last_5_s', 'longer')
         )
-        self.assertGreater(subject.differing(snapshots, 0.05), 0.5)
+        self.assertGreater(subject.differing(last_5_s, 0.05), 0.5)
         self.assertLess(subject.differing(longer, 0.05), 0.4)
-        self.assertEqual(0.0, min(snapshots))
+        self.assertEqual(0.0, min(last_5_s))
         self.assertGreater(min(longer), 0.15)
 
     def test_the_share_of_differing_neighbours_is_told(self):

@@ -4,7 +4,7 @@
 import unittest
 
 from tests.sim.host import SimGuest, SimHost
-from tests.sim.loads import Scenario, total
+from tests.sim.loads import SimulatedLoad, total
 from tests.sim.policies import Planned, Still, Threshold
 
 GIB = 1 << 30
@@ -64,19 +64,19 @@ class SimHostTest(unittest.TestCase):
         self.assertEqual([], moving.queue)
 
     def test_each_run_of_a_seed_is_the_same(self):
-        scenario = Scenario(1, 120, 0.1)
-        once, again = (scenario.run(Planned()) for _ in range(2))
+        load = SimulatedLoad(1, 120, 0.1)
+        once, again = (load.run(Planned()) for _ in range(2))
         self.assertEqual((once.lost, once.cost, once.moves), (again.lost, again.cost, again.moves))
 
     def test_the_planner_loses_less_than_simpler_planners(self):
         sums = {name: 0.0 for name in ('floating', 'static', 'threshold', 'planned')}
         for seed in range(2):
-            scenario = Scenario(seed, 600, 0.5, load=(0.7, 0.95))
+            load = SimulatedLoad(seed, 600, 0.5, load=(0.7, 0.95))
             for name, policy, floating in (
                 ('floating', Still(), True),
                 ('static', Still(), False),
                 ('threshold', Threshold(), False),
                 ('planned', Planned(), False),
             ):
-                sums[name] += total(scenario.run(policy, floating))
+                sums[name] += total(load.run(policy, floating))
         self.assertEqual(min(sums.values()), sums['planned'], sums)

@@ -154,11 +154,11 @@ class WatchTest(unittest.TestCase):
 
     def test_a_herd_is_settled_when_each_server_has_a_host_and_is_counted(self):
         self._look(('a', None, 'building', 'scheduling'), x=0)
-        self.assertFalse(self.watch.settled({'a'}))
+        self.assertFalse(self.watch.is_complete({'a'}))
         self._look(('a', 'x', 'building', None), x=0)
-        self.assertFalse(self.watch.settled({'a'}))
+        self.assertFalse(self.watch.is_complete({'a'}))
         self._look(('a', 'x', 'building', 'spawning'), x=4)
-        self.assertTrue(self.watch.settled({'a'}))
+        self.assertTrue(self.watch.is_complete({'a'}))
         self.assertEqual(set(), self.watch.active)
         self._look(('a', 'x', 'active', None), x=4)
         self.assertEqual({'a'}, self.watch.active)
@@ -166,7 +166,7 @@ class WatchTest(unittest.TestCase):
     def test_servers_that_are_refused_or_fail_are_not_waited_for(self):
         self.database.cell0 = {'b'}
         self._look(('a', None, 'error', None), x=0)
-        self.assertTrue(self.watch.settled({'a', 'b'}))
+        self.assertTrue(self.watch.is_complete({'a', 'b'}))
         self.assertIn('1 refused, 1 failed', self.watch.said())
 
     def test_the_last_host_of_a_server_counts(self):
@@ -195,7 +195,7 @@ class ReportTest(unittest.TestCase):
     def _report(self, **more):
         rounds = [_round(7), _round(8, **more), _round(12)]
         found = herd.report_of(dataclasses.replace(herd.SMOKE, without=False))
-        found['settings'] = [
+        found['variants'] = [
             {
                 'schedulers': 2,
                 'package': True,
@@ -205,21 +205,21 @@ class ReportTest(unittest.TestCase):
         ]
         return found
 
-    def test_the_table_has_a_row_of_each_setting(self):
+    def test_the_table_has_a_row_of_each_variant(self):
         lines = figures.table(self._report()).splitlines()
         self.assertEqual(['2', 'with', '8', '(p90', '12)', '7', '8', '12'], lines[2].split()[:8])
         self.assertIn('blind uniform choice', lines[3])
 
     def test_a_brief_report_has_nothing_of_each_guest(self):
-        (found,) = json.loads(json.dumps(figures.brief(self._report())))['settings']
+        (found,) = json.loads(json.dumps(figures.brief(self._report())))['variants']
         self.assertEqual([7, 8, 12], found['summary']['each'])
         self.assertEqual(3, found['summary']['under_way']['most'])
         self.assertNotIn('under_way', found['rounds'][0])
 
-    def test_a_report_passes_when_all_servers_ran_in_every_setting(self):
+    def test_a_report_passes_when_all_servers_ran_in_every_variant(self):
         self.assertTrue(figures.passed(self._report()))
         self.assertFalse(figures.passed(self._report(refused=1)))
-        self.assertFalse(figures.passed({**self._report(), 'settings': []}))
+        self.assertFalse(figures.passed({**self._report(), 'variants': []}))
         self.assertIn('2 schedulers', figures.label(2, True))
 
     def test_a_report_without_rounds_is_told_too(self):
@@ -227,10 +227,10 @@ class ReportTest(unittest.TestCase):
 
 
 class PlanTest(unittest.TestCase):
-    def test_settings_with_and_without_our_package_take_turns(self):
+    def test_variants_with_and_without_our_package_take_turns(self):
         plan = herd.Plan(schedulers=(2, 16), without=True)
-        self.assertEqual([(2, True), (2, False), (16, True), (16, False)], plan.settings())
-        self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).settings())
+        self.assertEqual([(2, True), (2, False), (16, True), (16, False)], plan.variants())
+        self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).variants())
 
     def _planned(self, *words):
         """Return the plan of a command line, and its exit code, without measuring anything."""

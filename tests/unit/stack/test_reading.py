@@ -64,7 +64,7 @@ class JournalTest(unittest.TestCase):
         )
 
 
-class ComplaintsTest(unittest.TestCase):
+class OurErrorsTest(unittest.TestCase):
     LOG = {
         'nova-scheduler.log': 'x ERROR nova_numa_pmc.scheduler.weigher it broke\n'
         'x INFO nova_numa_pmc.compute.monitor fine\n'
@@ -73,15 +73,15 @@ class ComplaintsTest(unittest.TestCase):
     }
 
     def test_errors_and_tracebacks_of_our_package_are_complaints(self):
-        self.assertEqual(2, len(reading.complaints(self.LOG, {})))
+        self.assertEqual(2, len(reading.our_errors(self.LOG, {})))
 
     def test_errors_of_a_journal_are_complaints(self):
         entries = reading.journal('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
-        self.assertEqual(['cmp1: it: guest a: bad'], reading.complaints({}, {'cmp1': entries}))
+        self.assertEqual(['cmp1: it: guest a: bad'], reading.our_errors({}, {'cmp1': entries}))
 
     def test_a_critical_line_is_a_complaint(self):
         log = {'a': 'x CRITICAL nova_numa_pmc.compute.monitor it broke'}
-        self.assertEqual(1, len(reading.complaints(log, {})))
+        self.assertEqual(1, len(reading.our_errors(log, {})))
 
     def test_an_agent_that_died_and_came_again_is_a_complaint(self):
         for what in (
@@ -89,10 +89,10 @@ class ComplaintsTest(unittest.TestCase):
             "nova-numa-agent.service: Failed with result 'watchdog'.",
         ):
             entries = reading.journal(_line(what, '5'), {})
-            self.assertEqual(1, len(reading.complaints({}, {'cmp1': entries})), what)
+            self.assertEqual(1, len(reading.our_errors({}, {'cmp1': entries})), what)
         entries = reading.journal(_line('nova-numa-agent.service: Deactivated successfully.'), {})
-        self.assertEqual([], reading.complaints({}, {'cmp1': entries}))
+        self.assertEqual([], reading.our_errors({}, {'cmp1': entries}))
 
     def test_errors_that_were_provoked_are_no_complaints(self):
         entries = reading.journal(_line('guest a: bad', '3'), {})
-        self.assertEqual([], reading.complaints({}, {'cmp1': entries}, ['guest a: bad']))
+        self.assertEqual([], reading.our_errors({}, {'cmp1': entries}, ['guest a: bad']))

@@ -181,8 +181,8 @@ class ApplyTest(OperatingCase):
         self.assertEqual(1, len(self.moved()))
 
     def test_a_guest_that_another_has_moved_meanwhile_is_not_moved_again(self):
-        def answer(question):
-            self.ask = lambda question: 'y'
+        def answer(prompt):
+            self.ask = lambda prompt: 'y'
             self.run_it('apply', '--yes')
             return 'y'
 

@@ -184,16 +184,16 @@ class TestCommand(unittest.TestCase):
         self.assertIn('at full speed', err)
 
     def test_calibrate_measures_only_after_a_yes(self):
-        code, out, err = self.run_it('--force', ask=lambda _question: '')
+        code, out, err = self.run_it('--force', ask=lambda _prompt: '')
         self.assertEqual((2, '', False), (code, out, os.path.exists(self.path)))
         self.assertIn('not measured: nothing was changed', err)
-        code, out, _err = self.run_it('--force', ask=lambda _question: 'y')
+        code, out, _err = self.run_it('--force', ask=lambda _prompt: 'y')
         self.assertEqual(0, code)
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
         self.assertEqual((1e9, 2e9), calibration.read(self.path).read_bytes_per_sec)
 
     def test_calibrate_keeps_nothing_after_ctrl_c(self):
-        def ask(_question):
+        def ask(_prompt):
             raise KeyboardInterrupt
 
         code, _out, err = self.run_it('--force', ask=ask)

@@ -63,15 +63,15 @@ class TestKeys(unittest.TestCase):
         self.ours, theirs = pty.openpty()
         self.terminal = os.fdopen(theirs, 'r')
         self.addCleanup(self.terminal.close)
-        self.settings = termios.tcgetattr(theirs)
+        self.attributes = termios.tcgetattr(theirs)
 
     def test_a_key_counts_at_once_and_the_settings_come_back(self):
         with screen.keys(self.terminal) as key:
             os.write(self.ours, b's')
             self.assertEqual('s', key(60))
             self.assertEqual('', key(0))
-            self.assertNotEqual(self.settings, termios.tcgetattr(self.terminal))
-        self.assertEqual(self.settings, termios.tcgetattr(self.terminal))
+            self.assertNotEqual(self.attributes, termios.tcgetattr(self.terminal))
+        self.assertEqual(self.attributes, termios.tcgetattr(self.terminal))
         os.close(self.ours)
 
     def test_without_a_terminal_no_key_is_read(self):

@@ -17,7 +17,7 @@ from tests.fixtures.hosts import GIB, LIMITS, guest, topology
 from tests.sim.constant import Constant, load
 
 OLD_NS, NOW_NS = 0, 10**15
-SETTLED = (60.0,) * 30
+HALF_HOUR = (60.0,) * 30
 
 
 class Here:
@@ -120,7 +120,7 @@ class ComposeTest(TestCase):
         here = Here(others=(1.0, 0.5))
         here.add('a', 4.0)
         here.add('b', 2.0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.guests['a'][0] = 1.0  # calm at the moment
         here.run(5.0)
         before = here.demand()
@@ -133,7 +133,7 @@ class ComposeTest(TestCase):
 
     def test_cpu_time_stolen_now_comes_off_the_capacity(self):
         here = Here()
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.sample = here.sample._replace(
             nodes=tuple(node._replace(stolen_cores=1.0) for node in here.sample.nodes)
         )
@@ -143,7 +143,7 @@ class ComposeTest(TestCase):
     def test_a_guest_that_ends_leaves_nothing(self):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         del here.guests['a'], here.promises['a']
         here.run(5.0)
         self.assertDemand((1.0, 0.0), here)
@@ -151,7 +151,7 @@ class ComposeTest(TestCase):
     def test_a_guest_that_comes_back_brings_its_past(self):
         here = Here()
         here.add('a', 3.0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         del here.guests['a']
         gone = here.promises.pop('a')
         here.run(60.0)
@@ -176,17 +176,17 @@ class ComposeTest(TestCase):
     def test_a_paused_guest_is_expected_back(self):
         here = Here()
         here.add('a', 4.0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.known['a'] = here.known['a']._replace(state='paused')
         here.guests['a'][0] = 0.0
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         self.assertDemand((4.0, 0.0), here)
 
     def test_traffic_follows_the_memory(self):
         here = Here()
         here.add('a', 2.0, bytes_per_sec=8e9)
         here.add('b', 2.0, bytes_per_sec=1e9)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.guests['a'][1] = {0: 0.5, 1: 0.5}
         here.run(5.0)
         for wanted, load_ in zip((5e9, 4e9), here.loads().values()):
@@ -196,7 +196,7 @@ class ComposeTest(TestCase):
         here = Here()
         here.add('a', 2.0, bytes_per_sec=8e9)
         here.add('b', 2.0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.guests['a'][2] = 2e9
         here.run(5.0)
         self.assertEqual(2e9, here.loads()[0].bandwidth_bytes_per_sec)
@@ -211,7 +211,7 @@ class ComposeTest(TestCase):
     def test_a_guest_on_cpus_of_its_own_counts_nowhere(self):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0, vcpus=0)
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, and nothing else
 
 
@@ -288,7 +288,7 @@ class YoungTest(TestCase):
         for at in range(5):
             here.add('f%d' % at, 4.0, vcpus=4, flavor='hot')
             here.add('o%d' % at, 0.0, vcpus=4, flavor='cold')
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         here.add('young', None, node=1, vcpus=4, since_ns=NOW_NS, flavor='hot')
         here.run(5.0)
         self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
@@ -298,7 +298,7 @@ class YoungTest(TestCase):
         here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
         for at in range(5):
             here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9, flavor='hot')
-        here.run(*SETTLED)
+        here.run(*HALF_HOUR)
         before = [each.bandwidth_bytes_per_sec for each in here.loads().values()]
         here.add('young', None, node=1, since_ns=NOW_NS, flavor='hot', started=False, **promise)
         del here.guests['young'], here.known['young']

@@ -45,7 +45,7 @@ class OneNodeTest(unittest.TestCase):
         nodes = [node(at) for at in range(3)]
         self.assertEqual(
             [(0,), (1,), (2,), (0,)],
-            [place(host(*nodes, rotation=turn)).nodes for turn in range(4)],
+            [place(host(*nodes, rotation=rotation)).nodes for rotation in range(4)],
         )
 
     def test_noise_below_a_step_does_not_tip_equal_guests(self):

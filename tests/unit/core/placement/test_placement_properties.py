@@ -42,15 +42,15 @@ class PropertyTest(unittest.TestCase):
     def test_promises_stay_within_capacity_while_something_fits(self, shape, steps):
         machine = topology([cpus for cpus, _ in shape], [size * MIB for _, size in shape])
         promises = []
-        for turn, (vcpus, size, departs) in enumerate(steps):
+        for rotation, (vcpus, size, departs) in enumerate(steps):
             if departs and promises:
                 promises.pop(size % len(promises))
                 continue
-            new = guest(str(turn), vcpus, size * MIB)
+            new = guest(str(rotation), vcpus, size * MIB)
             view, placed = start(machine, promises, new)
             self.assertEqual(feasible(view, new), bool(placed.mem_nodes))
             if placed.mem_nodes:
-                promises.append(placement.promise(new, placed, turn))
+                promises.append(placement.promise(new, placed, rotation))
             for kept in host_view.view(machine, promises, LIMITS).nodes:
                 self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
 
@@ -71,10 +71,10 @@ class PropertyTest(unittest.TestCase):
                 for one in machine.nodes
             )
         )
-        promises, turn = [], data.draw(st.integers(0, 9))
+        promises, rotation = [], data.draw(st.integers(0, 9))
         for at in range(guests):
             new = guest(str(at), min(vcpus, cpus), MIB)
-            view = host_view.view(machine, promises, LIMITS, rotation=turn + at)
+            view = host_view.view(machine, promises, LIMITS, rotation=rotation + at)
             placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
             promises.append(placement.promise(new, placed, at))
             on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
@@ -94,8 +94,8 @@ class PropertyTest(unittest.TestCase):
         def outcomes(view, name):
             # Equal nodes rotate by position, so the results of all rotations are compared.
             placed = [
-                placement.place(view._replace(rotation=turn), request, LIMITS)
-                for turn in range(len(order))
+                placement.place(view._replace(rotation=rotation), request, LIMITS)
+                for rotation in range(len(order))
             ]
             return {
                 (

@@ -28,7 +28,7 @@ def host_of(at=1, demand=4.0, guests='abcd'):
     )
 
 
-def settled(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
+def after_interval(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
     return rebalance_memory.after_interval(known, laid_out or host_of(), elapsed_s, now_s, terms)
 
 
@@ -47,40 +47,44 @@ class TrialTest(unittest.TestCase):
         return each.credit_core_sec
 
     def test_a_trial_is_credited_what_its_reverse_would_lose_each_interval(self):
-        once = settled(RebalanceMemory(trials=(TRIAL,)))
+        once = after_interval(RebalanceMemory(trials=(TRIAL,)))
         # If it were on node 0 again, 16 of 12 cores would be wanted; bursts would also wait.
         self.assertGreater(self.credit(once), 4.0 * 5)
         self.assertLess(self.credit(once), 5.0 * 5)
-        twice = self.credit(settled(once, elapsed_s=3.0))
+        twice = self.credit(after_interval(once, elapsed_s=3.0))
         self.assertAlmostEqual(self.credit(once) * 8 / 5, twice)
 
     def test_a_load_that_went_away_credits_nothing(self):
         self.assertLess(
-            self.credit(settled(RebalanceMemory(trials=(TRIAL,)), host_of(demand=0.1))), 0.1
+            self.credit(after_interval(RebalanceMemory(trials=(TRIAL,)), host_of(demand=0.1))), 0.1
         )
 
     def test_a_move_that_proves_wrong_is_debited(self):
         wrong = TRIAL._replace(parts=(('d', (1,), ((1, 1.0),), (0,)),))
         self.assertAlmostEqual(
-            -self.credit(settled(RebalanceMemory(trials=(TRIAL,)))),
-            self.credit(settled(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
+            -self.credit(after_interval(RebalanceMemory(trials=(TRIAL,)))),
+            self.credit(after_interval(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
         )
 
     def test_a_trial_that_has_paid_ends_and_halves_its_guests_caution(self):
         paid = RebalanceMemory(
             (), (TRIAL._replace(credit_core_sec=81.0),), (Caution('d', 8.0, NOW_S),)
         )
-        self.assertEqual(RebalanceMemory(cautions=(Caution('d', 4.0, NOW_S),)), settled(paid))
-        self.assertEqual(RebalanceMemory(), settled(paid._replace(cautions=())))
+        self.assertEqual(
+            RebalanceMemory(cautions=(Caution('d', 4.0, NOW_S),)), after_interval(paid)
+        )
+        self.assertEqual(RebalanceMemory(), after_interval(paid._replace(cautions=())))
 
     def test_a_trial_that_has_not_paid_leaves_the_caution(self):
-        kept = settled(RebalanceMemory((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
+        kept = after_interval(RebalanceMemory((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
         self.assertEqual((Caution('d', 8.0, NOW_S),), kept.cautions)
 
     def test_a_trial_whose_guest_has_gone_or_was_moved_is_dropped(self):
         for why, laid_out in (('gone', host_of(guests='abc')), ('moved', host_of(at=0))):
             with self.subTest(why):
-                self.assertEqual((), settled(RebalanceMemory(trials=(TRIAL,)), laid_out).trials)
+                self.assertEqual(
+                    (), after_interval(RebalanceMemory(trials=(TRIAL,)), laid_out).trials
+                )
 
     def test_a_trial_of_another_hour_or_of_the_future_is_dropped(self):
         for since_s, kept in (
@@ -90,7 +94,7 @@ class TrialTest(unittest.TestCase):
             (NOW_S + 1, False),
         ):
             with self.subTest(since_s):
-                known = settled(RebalanceMemory(trials=(TRIAL._replace(since_s=since_s),)))
+                known = after_interval(RebalanceMemory(trials=(TRIAL._replace(since_s=since_s),)))
                 self.assertEqual(kept, bool(known.trials))
 
     def test_memory_of_a_node_that_is_no_more_is_left_out(self):
@@ -98,7 +102,7 @@ class TrialTest(unittest.TestCase):
         kept, cut = (
             RebalanceMemory(trials=(each,)) for each in (TRIAL, TRIAL._replace(parts=parts))
         )
-        self.assertEqual(self.credit(settled(kept)), self.credit(settled(cut)))
+        self.assertEqual(self.credit(after_interval(kept)), self.credit(after_interval(cut)))
 
 
 class BudgetTest(unittest.TestCase):
@@ -109,15 +113,15 @@ class BudgetTest(unittest.TestCase):
             NOW_S,
             NOW_S + 1,
         )
-        known = settled(RebalanceMemory(moved_s=times, changed_s=times))
+        known = after_interval(RebalanceMemory(moved_s=times, changed_s=times))
         self.assertEqual((times[1:3],) * 2, (known.moved_s, known.changed_s))
 
     def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
-        known = settled(
+        known = after_interval(
             RebalanceMemory(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB)
         )
         self.assertEqual(GIB, known.owed_bytes)
-        self.assertEqual(0, settled(known).owed_bytes)
+        self.assertEqual(0, after_interval(known).owed_bytes)
 
     def test_caution_is_halved_each_hour_and_ends_at_one(self):
         old = NOW_S - rebalance_memory.HOUR_S - 1
@@ -129,11 +133,13 @@ class BudgetTest(unittest.TestCase):
             (Caution('gone', 8.0, NOW_S), ()),
         ):
             with self.subTest(before):
-                self.assertEqual(after, settled(RebalanceMemory(cautions=(before,))).cautions)
+                self.assertEqual(
+                    after, after_interval(RebalanceMemory(cautions=(before,))).cautions
+                )
 
     def test_settling_trials_leaves_regrets_as_they_are(self):
         kept = (Regret((('a', (1,), (1,)),), 2.5),)
-        self.assertEqual(kept, settled(RebalanceMemory(kept)).regrets)
+        self.assertEqual(kept, after_interval(RebalanceMemory(kept)).regrets)
 
 
 class BookedTest(unittest.TestCase):
@@ -219,7 +225,7 @@ class PropertyTest(unittest.TestCase):
     @given(BOOKED, st.floats(0, 3 * rebalance_memory.HOUR_S))
     def test_time_without_moves_adds_nothing(self, made, later_s):
         known = after_moves(made)
-        after = settled(known, elapsed_s=0.0, now_s=NOW_S + later_s)
+        after = after_interval(known, elapsed_s=0.0, now_s=NOW_S + later_s)
         before = rebalance_memory.caution_factors(known)
         for uuid, factor in rebalance_memory.caution_factors(after).items():
             self.assertTrue(1 < factor <= before[uuid])

@@ -264,19 +264,19 @@ class TestRefusals(Counting):
 class TestRotation(Counting):
     def test_sets_of_events_take_turns(self):
         child = self.child(lambda: touch(500))
-        turns = rotation.Rotation(
+        rotating = rotation.Rotation(
             ((FAULTS, CLOCK), (SWITCHES, CLOCK)), perf_event.thread(child.pid)
         )
-        self.addCleanup(turns.close)
+        self.addCleanup(rotating.close)
         faults = int(child.field(7))
-        turns.step()
+        rotating.step()
         child.run()
         seen = int(child.field(7)) - faults
-        turns.step()
+        rotating.step()
         child.run()
-        turns.stop()
+        rotating.stop()
         child.run()
-        counts = turns.read(10**9)
+        counts = rotating.read(10**9)
         self.assertEqual(seen, counts[FAULTS].value)
         self.assertEqual(10**9, counts[CLOCK].enabled_ns)
         self.assertEqual(
