@@ -154,7 +154,6 @@ LINES, LINES_SIGMA = 1e7, 0.8
 WORKERS = 4
 #: A decision: so long, and so much a host [s]. Measured with Nova 34 on 1,000 hosts: 1.1.
 DECIDE_S, DECIDE_HOST_S = 0.2, 0.0009
-ALTERNATES = 3  # Nova's max_attempts
 CANDIDATES = 1000  # Nova's [scheduler] max_placement_results
 
 # ---- Sensitivity -------------------------------------------------------------------------

@@ -120,56 +120,63 @@ class Region:
         looked_at = min(self.hosts.count, p.CANDIDATES)
         ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * looked_at
         free_s[worker] = ends_s
+        # Placement is asked once for all instances of a request.
+        at = self.fleet.candidates(guests[0], p.CANDIDATES, self._sampled)
         columns = self.fleet.columns
         if len(guests) > 1:  # Nova's own, from which it subtracts each instance
             columns = dict(columns)
             for name in fleets.COUNTED:
                 columns[name] = columns[name].copy()
-        for guest in guests:
-            self._push(ends_s, COMMIT, (guest, self._decide(now_s, guest, columns)))
+        orders = [self._decide(now_s, guest, at, columns) for guest in guests]
+        self._push(ends_s, COMMIT, (guests, orders))
 
-    def _decide(self, now_s, guest, columns):
-        """Return hosts: the chosen one and its alternates."""
+    def _decide(self, now_s, guest, at, columns):
+        """Return the candidates in the order in which they are tried."""
         self.result.decisions += 1
-        at = self.fleet.candidates(guest, p.CANDIDATES, self._sampled)
         if not len(at):
             return at
         view = fleets.View(self.fleet, at, now_s, columns)
         scores = self._policy.scores(view, self.trace, guest)
         if self._sampler is not None:
             self._sampler(view, guest, scores)
-        chosen = at[choose(scores, self._policy, self._choices)]
+        order = at[ordered(scores, self._policy, self._choices)]
         if columns is not self.fleet.columns:
-            trace, host = self.trace, chosen[0]
+            trace, host = self.trace, order[0]
             columns['vcpus_used'][host] += trace.vcpus[guest]
             columns['pinned_vcpus'][host] += trace.vcpus[guest] * trace.dedicated[guest]
             columns['ram_used_mib'][host] += trace.memory_mib[guest]
             columns['disk_used_gb'][host] += trace.disk_gb[guest]
             columns['instances'][host] += 1
             columns['io_ops'][host] += 1
-        return chosen
+        return order
 
     def _commit(self, now_s, payload):
-        guest, chosen = payload
-        result, trace = self.result, self.trace
-        large = trace.vcpus[guest] >= p.LARGE_VCPUS
+        """Claim for each guest of a request the first host that still has room, or refuse all."""
+        guests, orders = payload
+        fleet, result, trace = self.fleet, self.result, self.trace
+        large = int((trace.vcpus[guests] >= p.LARGE_VCPUS).sum())
         judged = now_s >= self.cell.fill_s
-        result.large += large and judged
-        for at, host in enumerate(chosen):
-            if self.fleet.has_room(host, guest):
-                result.conflicts += at > 0
-                break
-        else:
-            self.fleet.state[guest] = fleets.REFUSED
-            result.refused += 1
-            return
-        self.fleet.claim(guest, host)
-        result.placed += 1
-        result.large_placed += large and judged
-        result.given[host] += judged
-        self._herd(now_s, host)
-        self._push(now_s + trace.visible_s[guest], VISIBLE, guest)
-        self._push(now_s + trace.visible_s[guest] + trace.build_s[guest], START, guest)
+        result.large += large * judged
+        for done, (guest, order) in enumerate(zip(guests, orders)):
+            position = next(
+                (at for at, host in enumerate(order) if fleet.has_room(host, guest)), -1
+            )
+            if position < 0:
+                for claimed in guests[:done]:
+                    fleet.end(claimed)
+                fleet.state[guests] = fleets.REFUSED
+                result.refused += len(guests)
+                return
+            result.conflicts += position > 0
+            fleet.claim(guest, order[position])
+        result.placed += len(guests)
+        result.large_placed += large * judged
+        for guest in guests:
+            host = fleet.host[guest]
+            result.given[host] += judged
+            self._herd(now_s, host)
+            self._push(now_s + trace.visible_s[guest], VISIBLE, guest)
+            self._push(now_s + trace.visible_s[guest] + trace.build_s[guest], START, guest)
 
     def _herd(self, now_s, host):
         recent, new = self._recent, self._new
@@ -227,22 +234,18 @@ class Region:
         result.emptied += (np.count_nonzero(taken == 0) - result.emptied) / result.ticks
 
 
-def choose(scores, policy, rng):
-    """Return positions: the chosen one, then the alternates, the best first.
+def ordered(scores, policy, rng):
+    """Return all positions in the order in which they are tried.
 
-    As in Nova, they are sorted, with equals in their order, and one of the first ``subset`` is
-    chosen at random. Other schedulers choose among equals at random (``policy.ties``).
+    As in Nova, they are sorted, with equals in their order, and one of the first ``subset``,
+    chosen at random, is put before the others. Other schedulers try equals at random
+    (``policy.ties``).
     """
-    ties = rng.random(len(scores)) if policy.ties == 'random' else np.arange(len(scores))
-    first = p.ALTERNATES + policy.subset
-    if len(scores) > first:  # the others need not be sorted
-        at = np.flatnonzero(scores >= np.partition(scores, -first)[-first])
+    if policy.ties == 'random':
+        order = np.lexsort((rng.random(len(scores)), -scores))
     else:
-        at = np.arange(len(scores))
-    order = at[np.lexsort((ties[at], -scores[at]))]
+        order = np.argsort(-scores, kind='stable')
     if policy.subset > 1:
         pick = int(rng.integers(min(policy.subset, len(order))))
-        order = np.concatenate(
-            (order[pick : pick + 1], np.delete(order[: p.ALTERNATES + pick + 1], pick))
-        )
-    return order[: p.ALTERNATES]
+        order[: pick + 1] = np.roll(order[: pick + 1], 1)
+    return order

@@ -223,7 +223,7 @@ def beside_a_loaded_host(policy):
     names = []
     for guest in range(2):
         scores = policies.POLICIES[policy].scores(view, fleet.trace, guest)
-        names.append(HOST_NAMES[region.choose(scores, policies.POLICIES[policy], rng)[0]])
+        names.append(HOST_NAMES[region.ordered(scores, policies.POLICIES[policy], rng)[0]])
     return ' '.join(names)
 
 

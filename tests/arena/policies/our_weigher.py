@@ -59,7 +59,8 @@ def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
     """Return the weights with jitter, exact for the best hosts only and a lower bound for others.
 
     Drawing jitter takes longer than everything else, so it is drawn for hosts in the order that
-    they would have without it, until no other host can be among the first, one of which is chosen.
+    they would have without it, until no other host can be among the first, one of which is chosen;
+    claims hardly ever fail on all of these.
 
     :param jitter: of each host; 0 for none
     :param first: how many of the best hosts must be exact

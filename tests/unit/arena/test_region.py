@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -169,28 +170,64 @@ class SchedulerTest(unittest.TestCase):
         self.assertEqual({*range(16)} - {1}, {at for each in drawn for at in each})
         self.assertTrue(all(each == sorted({*each}) and len(each) == 4 for each in drawn))
 
-    def test_the_chosen_host_is_the_same_however_many_are_sorted(self):
-        rng = np.random.default_rng(1)
-        for name in ('stock-1', 'stock-10', 'load-variation'):
-            policy = policies.POLICIES[name]
-            for _ in range(50):
-                scores = rng.integers(0, 20, 100).astype(float)
-                found = region.choose(scores, policy, np.random.default_rng(2))
-                best = np.sort(scores)[::-1][: 10 if policy.subset > 1 else 3]
-                self.assertTrue(set(scores[found]) <= set(best))
-                self.assertEqual(p.ALTERNATES, len({*found.tolist()}))
+    def test_a_guest_is_refused_only_if_no_candidate_has_room_when_it_is_claimed(self):
+        for left in (1, 0):
+            with self.subTest(left):
+                cell, shape, trace = prepared(3)
+                ran = region.Region(cell, shape, trace, policies.POLICIES['stock-10'], 1)
+                ran._request(0.0, np.array([0]))
+                _, (order,) = payload = ran._queue[0][3]
+                self.assertEqual([*range(shape.count)], sorted(order.tolist()))
+                taken = order[: shape.count - left]
+                ran.fleet.taken_mib[taken] = shape.ram_mib[taken]
+                ran._commit(1.0, payload)
+                found = ran.result.placed, ran.result.refused, ran.result.conflicts
+                self.assertEqual((left, 1 - left, left), found)
+                self.assertEqual(order[-1] if left else -1, ran.fleet.host[0])
 
-    def test_a_subset_is_drawn_from_the_first_only(self):
+    def test_a_request_is_refused_if_one_of_its_instances_is(self):
+        cell, shape, trace = prepared(3)
+        for column in (trace.vcpus, trace.memory_mib, trace.disk_gb):
+            column[:3] = column[0]
+        for room_for, expected in ((3, (3, 0)), (2, (0, 3))):
+            with self.subTest(room_for):
+                ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
+                ran._request(0.0, np.arange(3))
+                fleet, usable_mib = ran.fleet, shape.ram_mib - p.RESERVED_MIB
+                fleet.taken_mib[:] = usable_mib
+                fleet.taken_mib[:room_for] -= trace.memory_mib[0]
+                before = fleet.taken_mib.copy()
+                ran._commit(1.0, ran._queue[0][3])
+                self.assertEqual(expected, (ran.result.placed, ran.result.refused))
+                self.assertEqual(room_for == 2, bool((fleet.taken_mib == before).all()))
+                self.assertEqual(
+                    {fleets.UNDER_WAY if room_for == 3 else fleets.REFUSED},
+                    {*fleet.state[:3].tolist()},
+                )
+
+    def test_instances_of_a_request_have_the_same_candidates(self):
+        cell, shape, trace = prepared(3)
+        cell.randomized = True
+        ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
+        with mock.patch.object(p, 'CANDIDATES', 4):
+            ran._request(0.0, np.arange(5))
+        _, orders = ran._queue[0][3]
+        self.assertEqual(1, len({tuple(sorted(order.tolist())) for order in orders}))
+
+    def test_candidates_are_sorted_and_equals_are_in_their_order_or_at_random(self):
+        scores = np.random.default_rng(1).integers(0, 20, 100).astype(float)
+        for name in ('stock-1', 'target-load-packing'):
+            found = region.ordered(scores, policies.POLICIES[name], np.random.default_rng(2))
+            self.assertEqual([*range(100)], sorted(found.tolist()))
+            self.assertEqual(sorted(scores, reverse=True), scores[found].tolist())
+            equals = found[scores[found] == 7].tolist()
+            self.assertEqual(name == 'stock-1', equals == sorted(equals))
+
+    def test_one_of_a_subset_is_put_first(self):
         scores, rng = np.arange(20.0), np.random.default_rng(1)
-        policy = policies.POLICIES['stock-10']
-        chosen = {int(region.choose(scores, policy, rng)[0]) for _ in range(300)}
+        chosen = set()
+        for _ in range(300):
+            found = region.ordered(scores, policies.POLICIES['stock-10'], rng).tolist()
+            chosen.add(found[0])
+            self.assertEqual([at for at in range(19, -1, -1) if at != found[0]], found[1:])
         self.assertEqual(set(range(10, 20)), chosen)
-        one = policies.POLICIES['stock-1']
-        np.testing.assert_array_equal([19, 18, 17], region.choose(scores, one, rng))
-
-    def test_alternates_are_the_best_of_the_others(self):
-        scores, rng = np.arange(20.0), np.random.default_rng(1)
-        for _ in range(50):
-            found = region.choose(scores, policies.POLICIES['stock-10'], rng).tolist()
-            rest = [at for at in (19, 18, 17) if at != found[0]]
-            self.assertEqual(rest[:2], found[1:])
