@@ -42,11 +42,14 @@ def relieve(fleet, guests):
     most, least = pressed.argmax(1), pressed.argmin(1)
     rows = np.arange(len(most))
     gap = pressed[rows, most] - pressed[rows, least]
+    guests = guests[np.argsort(fleet.host[guests], kind='stable')]
+    firsts = np.searchsorted(fleet.host[guests], np.arange(len(most) + 1))
     for host in np.flatnonzero((pressed.max(1) > p.MOVE_FLOOR) & (gap > p.MOVE_GAP)):
         source, target = most[host], least[host]
-        here = guests[(fleet.host[guests] == host) & (fleet.cpu_parts[guests, source] == 1)]
+        here = guests[firsts[host] : firsts[host + 1]]
         here = here[
-            (fleet.trace.memory_mib[here] <= fleet.free_mib(host)[target])
+            (fleet.cpu_parts[here, source] == 1)
+            & (fleet.trace.memory_mib[here] <= fleet.free_mib(host)[target])
             & ~fleet.trace.dedicated[here]
         ]
         wanted = gap[host] / 2 * fleet.hosts.cores[host, source]
