@@ -118,16 +118,12 @@ def _on_known(hosts, places, at, cores, lines, asked):
 
     :param lines: the guest's lines per core-second
     """
-    capacity, maximum, cpus, memory = (
-        column[at] for column in (hosts.cores, hosts.bandwidth, places.cpus, places.memory)
-    )
-    waits = _added_waiting(places.demand[at], capacity, cores * cpus, cpus > 0)
-    traffic = _levelled(places.traffic[at], maximum)
-    used = (traffic + cores * lines * losses_model.LINE_BYTES * memory) / maximum
+    waits, memory, maximum = places.waits(at, hosts, cores), places.memory[at], hosts.bandwidth[at]
+    traffic = places.traffic[at] + cores * lines * losses_model.LINE_BYTES * memory
+    used = traffic / maximum
     latency_ns = QUEUEING_NS * (_added_queueing(used) * memory).sum(1)
     if not asked.dedicated:
-        far = hosts.distances / np.diagonal(hosts.distances)[:, None] - 1
-        latency_ns += pressure.LOCAL_LATENCY_NS * ((cpus @ far) * memory).sum(1)
+        latency_ns += places.far_ns[at]
     lost = waits / max(cores, added_loss.DEMAND_MIN_CORES) + _lost_to_latency(lines, latency_ns)
     return lost, np.where(memory > 0, used, 0.0).max(1)
 
@@ -192,14 +188,17 @@ class Places:
 
     That depends on what the host has published and on what arrived since, and is kept with both.
 
-    :ivar demand, traffic: of the host's nodes, including what arrived since, hosts × nodes
+    :ivar demand, traffic: of the host's nodes, including what arrived since, hosts × nodes;
+        traffic is levelled
     :ivar cpus, memory: parts of the guest there
+    :ivar far_ns: what each of its lines takes longer because of the distance between them
     :ivar rate: as :class:`Known`
     """
 
     def __init__(self, count, nodes):
         self._state = np.full((3, count), np.nan)
-        self.rate = np.empty(count)
+        self._waits, self._cores = np.full(count, np.nan), 0.0
+        self.rate, self.far_ns = np.empty((2, count))
         self.demand, self.traffic, self.cpus, self.memory = np.empty((4, count, nodes))
 
     @classmethod
@@ -219,20 +218,39 @@ class Places:
         changed = np.flatnonzero((self._state[:, view.at[at]] != state).any(0))
         if not len(changed):
             return
-        known = Known(view.only(at[changed]))
-        self._state[:, known.at], self.rate[known.at] = state[:, changed], known.rate
-        told = known.only(slice(None))
+        hosts, told = view.fleet.hosts, Known(view.only(at[changed]))
+        renewed = told.at
+        self._state[:, renewed], self.rate[renewed] = state[:, changed], told.rate
+        self._waits[renewed] = np.nan
         charged, parts = _charge(told, asked), told.cores / told.cores.sum(1)[:, None]
         if asked.dedicated:  # Nova pins it: the nodes are not known, so it counts on all of them
-            self._keep(told, charged, parts, 1 / known.nodes)
+            self._keep(told, charged, parts, 1 / told.nodes)
         else:
             best, fits = best_nodes(told, asked.vcpus, asked.memory_mib)
-            on_best, on_both = np.arange(known.nodes) == best[:, None], _on_both(told, asked)
+            on_best, on_both = np.arange(told.nodes) == best[:, None], _on_both(told, asked)
             self._keep(told, charged & fits, on_best, on_best)
-            self._keep(told, charged & on_both, parts, 1 / known.nodes)
+            self._keep(told, charged & on_both, parts, 1 / told.nodes)
             charged &= fits | on_both
-        for position in np.flatnonzero(~charged):
-            self._ask(known, position, asked)
+        if not charged.all():
+            known = Known(view.only(at[changed[~charged]]))
+            for position in range(len(known.at)):
+                self._ask(known, position, asked)
+        self.traffic[renewed] = _levelled(self.traffic[renewed], hosts.bandwidth[renewed])
+        far = hosts.distances / np.diagonal(hosts.distances)[:, None] - 1
+        there = ((self.cpus[renewed] @ far) * self.memory[renewed]).sum(1)
+        self.far_ns[renewed] = pressure.LOCAL_LATENCY_NS * there
+
+    def waits(self, at, hosts, cores):
+        """Return the additional waiting on some hosts because of a guest [cores]."""
+        if cores != self._cores:
+            self._waits[:], self._cores = np.nan, cores
+        new = at[np.isnan(self._waits[at])]
+        if len(new):
+            cpus = self.cpus[new]
+            self._waits[new] = _added_waiting(
+                self.demand[new], hosts.cores[new], cores * cpus, cpus > 0
+            )
+        return self._waits[at]
 
     def _keep(self, known, chosen, cpus, memory):
         hosts = known.at[chosen]
@@ -344,11 +362,11 @@ class Known:
         self.kept = view.fleet.__dict__.setdefault('kept_answers', {})
 
     def only(self, at):
-        """Return a selection of them, as copies."""
+        """Return a selection of them, by position, as copies."""
         some = copy.copy(self)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
-                setattr(some, name, np.array(column[at]))
+                setattr(some, name, column[at])
         return some
 
 
