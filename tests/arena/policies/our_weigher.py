@@ -6,6 +6,7 @@ the package's own functions. The referee compares both with the real weigher.
 """
 
 import copy
+import hashlib
 import math
 import typing
 
@@ -17,7 +18,7 @@ from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling import added_loss, charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 from nova_numa_pmc.core.scheduling.outcome import expected_guest
-from nova_numa_pmc.scheduler import assumed_host, host_estimate, penalty, saved_hosts
+from nova_numa_pmc.scheduler import assumed_host, host_estimate, saved_hosts
 from tests.arena import losses as losses_model, parameters as p
 from tests.arena.policies import nova_weights
 
@@ -76,9 +77,19 @@ def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
         at = order[begun : begun + DRAWN]
         if begun and most[at[0]] < np.partition(found, -first)[-first]:
             break
-        drawn = [penalty.random_part(asked.instance_uuid, f'host{host}') for host in view.at[at]]
-        found[at] = weights(at, np.array(drawn))
+        found[at] = weights(at, _random_parts(asked.instance_uuid, view.at[at]))
     return found
+
+
+def _random_parts(instance_uuid, hosts):
+    """Compute penalty.random_part() for hosts."""
+    begun = hashlib.blake2b(f'{instance_uuid}/host'.encode(), digest_size=4)
+    digests = bytearray()
+    for host in hosts.tolist():
+        one = begun.copy()
+        one.update(b'%d' % host)
+        digests += one.digest()
+    return np.frombuffer(digests, '>u4') / 0xFFFFFFFF
 
 
 def packing(view, asked):

@@ -277,6 +277,11 @@ class OursTest(unittest.TestCase):
             np.testing.assert_allclose(expected[1:], found[1:])
             self.assertEqual(6, len(found))
 
+    def test_jitter_is_that_of_the_package(self):
+        expected = [penalty.random_part('7', f'host{at}') for at in (0, 9, 10, 4711)]
+        found = our_weigher._random_parts('7', np.array([0, 9, 10, 4711]))
+        self.assertEqual(expected, found.tolist())
+
     def test_jitter_is_drawn_for_all_that_can_be_chosen(self):
         rng, hosts = np.random.default_rng(1), np.arange(500)
         drawn = np.array([penalty.random_part('7', f'host{at}') for at in hosts])
