@@ -229,11 +229,14 @@ class Places:
         changed = np.flatnonzero((self._state[:, view.at[at]] != state).any(0))
         if not len(changed):
             return
+        came_parts = _parts(state[1, changed], state[2, changed], asked)
+        order = np.argsort(-came_parts, kind='stable')
+        changed, came_parts = changed[order], came_parts[order]
         hosts, told = view.fleet.hosts, Known(view.only(at[changed]))
         renewed = told.at
         self._state[:, renewed], self.rate[renewed] = state[:, changed], told.rate
         self._waits[renewed] = np.nan
-        charged, parts = _charge(told, asked), told.cores / told.cores.sum(1)[:, None]
+        charged, parts = _charge(told, asked, came_parts), told.cores / told.cores.sum(1)[:, None]
         if asked.dedicated:  # Nova pins it: the nodes are not known, so it counts on all of them
             self._keep(told, charged, parts, 1 / told.nodes)
         else:
@@ -288,33 +291,40 @@ def _on_both(known, asked):
     return ~alone.any(1) & both & (known.nodes == 2)
 
 
-def _charge(known, asked):
+def _parts(came_vcpus, came_mib, asked):
+    """Return in how many parts hosts are charged for what arrived since they published."""
+    parts = np.clip(np.rint(np.maximum(0, came_vcpus) / asked.vcpus), 1, charges.GUESTS_MAX)
+    return np.where((came_vcpus <= 0) & (came_mib <= 0), 0, parts)
+
+
+def _charge(known, asked, parts):
     """Charge hosts for what arrived since they published, as the package; return these hosts.
 
-    The charge has at most eight parts, each on the node where it would have gone.
+    :param parts: of each host's charge, in descending order; each is on the node where it would
+        have gone
     """
-    told = (known.came_vcpus <= 0) & (known.came_mib <= 0)
+    told = parts == 0
     if asked.dedicated:
         return told
-    came, mib = np.maximum(0, known.came_vcpus), np.maximum(0, known.came_mib)
-    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.GUESTS_MAX) * ~told
     told[:] = True
-    for turn in range(int(parts.max())):
-        at = np.flatnonzero(told & (parts > turn))
-        vcpus, memory_mib = came[at] / parts[at], np.ceil(mib[at] / parts[at])
-        some = known.only(at)
+    came, mib = np.maximum(0, known.came_vcpus), np.maximum(0, known.came_mib)
+    for turn in range(int(parts[0])):
+        rows = np.arange(np.count_nonzero(parts > turn))
+        first = slice(len(rows))
+        some = known.only(first)
+        vcpus, memory_mib = came[first] / parts[first], np.ceil(mib[first] / parts[first])
         best, fits = best_nodes(some, vcpus, memory_mib)
-        told[at[~fits]] = False
-        wanted = _per_vcpu(some.known_guests, some.known_sum) * vcpus
+        told[first] &= fits
+        wanted = some.per_vcpu * vcpus
         # numpy rounds halves differently from Python.
-        known.demand[at, best] = [
-            round(each, 6) for each in (known.demand[at, best] + wanted).tolist()
+        some.demand[rows, best] = [
+            round(each, 6) for each in (some.demand[rows, best] + wanted).tolist()
         ]
-        known.traffic[at, best] += wanted * np.where(np.isnan(some.rate), 0.0, some.rate)
-        known.promised_mib[at, best] += memory_mib.astype(np.int64)
-        known.node_vcpus[at, best] += vcpus
-        known.node_guests[at, best] += 1
-        known.turn[at] = (known.turn[at] + 1) % known.nodes
+        some.traffic[rows, best] += wanted * some.known_rate
+        some.promised_mib[rows, best] += memory_mib.astype(np.int64)
+        some.node_vcpus[rows, best] += vcpus
+        some.node_guests[rows, best] += 1
+        some.turn[:] = (some.turn + 1) % known.nodes
     return told
 
 
@@ -353,6 +363,8 @@ class Known:
     """The columns of hosts whose figures are fresh, for all of a view.
 
     :ivar rate: traffic per wanted core, or NaN if there is too little to say
+    :ivar known_rate: likewise, or 0
+    :ivar per_vcpu: expected demand of a vCPU [cores]
     """
 
     def __init__(self, view):
@@ -369,11 +381,13 @@ class Known:
         with np.errstate(divide='ignore', invalid='ignore'):
             rate = 100 * self.traffic.sum(1) / hundredths
         self.rate = np.where(hundredths >= 50, rate, np.nan)
+        self.known_rate = np.where(np.isnan(self.rate), 0.0, self.rate)
+        self.per_vcpu = _per_vcpu(self.known_guests, self.known_sum)
         self.distance_rows = view.fleet.distance_rows
         self.kept = view.fleet.__dict__.setdefault('kept_answers', {})
 
     def only(self, at):
-        """Return a selection of them, by position, as copies."""
+        """Return a selection of them by position; views if that is a slice, otherwise copies."""
         some = copy.copy(self)
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
@@ -391,8 +405,8 @@ def best_nodes(known, vcpus, memory_mib):
     :param vcpus, memory_mib: of one guest, or of one guest for each host
     """
     vcpus, memory_mib = (np.reshape(size, (-1, 1)) for size in (vcpus, memory_mib))
-    wanted = _per_vcpu(known.known_guests, known.known_sum)[:, None] * vcpus
-    added = wanted * np.where(np.isnan(known.rate), 0.0, known.rate)[:, None]
+    wanted = known.per_vcpu[:, None] * vcpus
+    added = wanted * known.known_rate[:, None]
     maximum, count = known.bandwidth, known.cores.shape[1]
     charged = np.maximum((known.demand + wanted) / known.cores, (known.traffic + added) / maximum)
     fits = (known.threads >= vcpus) & (known.memory_mib - known.promised_mib >= memory_mib)
