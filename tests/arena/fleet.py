@@ -189,27 +189,28 @@ class Fleet:
     def measure(self, running, traffic, now_s):
         """Measure a tick of the running guests, as their hosts' agents do."""
         hosts, guests = self.hosts, running.guests
-        nodes = hosts.count * hosts.nodes
         age_s = now_s - self.started_s[guests]
         self.wanted[guests] = running.want
         self._remember(guests, running.want, age_s)
         usual = np.where(running.waits, self.usual[guests], 0.0)
-        shape, at = hosts.cores.shape, self.host[guests]
+        at = running.hosts
         # Young guests count with the expected demand, or with what they have wanted if that is
         # more.
         young = (age_s < p.SETTLING_S) & running.waits
-        excess = young * np.maximum(0.0, running.vcpus * self._expected(at) - usual)
+        excess = young * np.maximum(0.0, running.vcpus * self._expected(slice(None))[at] - usual)
         # As agents do: the day's demand, and what minutes exceed it by more than chance.
         day, minutes, variance = (
-            running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
+            running.on_nodes(
+                np.where(running.waits, column[guests], 0.0), running.cpus, hosts.count
+            )
             for column in (self.usual, self.minutes, self.variance)
         )
         chance = lasting_demand.SIGNIFICANT_ERRORS * np.sqrt(
             variance * lasting_demand._MEAN_VARIANCE_RATIO
         )
-        self.node_demand = (day + np.maximum(0, minutes - day - chance)).reshape(shape)
-        self.node_young = running.on_nodes(excess, running.pairs, nodes).reshape(shape)
-        self.node_traffic = traffic.reshape(shape)
+        self.node_demand = day + np.maximum(0, minutes - day - chance)
+        self.node_young = running.on_nodes(excess, running.cpus, hosts.count)
+        self.node_traffic = traffic
         known = running.waits & (age_s >= p.SETTLING_S)
         self.known_guests = np.bincount(at, known, hosts.count)
         self.known_sum = np.bincount(at, known * usual / running.vcpus, hosts.count)

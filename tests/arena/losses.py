@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What guests lose to waiting and to distance, according to two models that share no code.
 
-Both take the running guests as tuples (guest, node, part), where a node is a position among all
-nodes of all hosts, and return what each guest wanted and could not use [cores].
+Both take the running guests with their parts on the nodes of their hosts, and return what each
+guest wanted and could not use [cores].
 """
 
 import numpy as np
@@ -17,7 +17,8 @@ class Running:
     """The guests that are running.
 
     :ivar guests: their numbers
-    :ivar pairs: (position in ``guests``, node, part) of their CPUs, three arrays
+    :ivar hosts: their hosts
+    :ivar cpus: parts of their CPUs on the nodes of these hosts, nodes × guests
     :ivar memory: likewise of their memory
     :ivar want: what each wants [cores]
     :ivar waits: whether it shares its CPUs; a dedicated guest does not wait
@@ -26,27 +27,20 @@ class Running:
     def __init__(self, fleet, trace, guests, want):
         """Take the guests from the arrays of a fleet."""
         self.guests, self.want = guests, want
-        base = fleet.host[guests] * fleet.hosts.nodes
-        self.pairs = _pairs(fleet.cpu_parts[guests], base)
-        self.memory = _pairs(fleet.memory_parts[guests], base)
+        self.hosts = fleet.host[guests]
+        self.cpus = np.ascontiguousarray(fleet.cpu_parts[guests].T)
+        self.memory = np.ascontiguousarray(fleet.memory_parts[guests].T)
         self.far_ns = fleet.far_ns[guests]
         self.lines, self.vcpus = trace.lines[guests], trace.vcpus[guests]
         self.waits = ~trace.dedicated[guests]
 
-    def on_nodes(self, amounts, pairs, nodes):
-        """Sum amounts of guests over nodes."""
-        guest, node, part = pairs
-        return np.bincount(node, amounts[guest] * part, nodes)
+    def on_nodes(self, amounts, parts, count):
+        """Sum amounts of guests over the nodes of so many hosts, hosts × nodes."""
+        return np.stack([np.bincount(self.hosts, amounts * part, count) for part in parts], 1)
 
-    def of_guests(self, values, pairs):
-        """Average the values of nodes for each guest, by its parts."""
-        guest, node, part = pairs
-        return np.bincount(guest, values[node] * part, len(self.guests))
-
-
-def _pairs(parts, base):
-    guest, node = np.nonzero(parts)
-    return guest, base[guest] + node, parts[guest, node]
+    def of_guests(self, values, parts):
+        """Average the values of nodes, hosts × nodes, for each guest by its parts."""
+        return sum(part * column[self.hosts] for part, column in zip(parts, values.T))
 
 
 def waiting(excess, sigma):
@@ -70,18 +64,17 @@ def by_pressure(running, hosts, burst_factor=1.0):
     Demand that exceeds the capacity waits, equally for all guests of a node; lines from n to m
     take ℓ_nm(u_m) − ℓ_nn longer, at most the time that the guest runs.
     """
-    nodes = hosts.count * hosts.nodes
     shared = np.where(running.waits, running.want, 0.0)
-    demand = running.on_nodes(shared, running.pairs, nodes)
+    demand = running.on_nodes(shared, running.cpus, hosts.count)
     busy = running.want / running.vcpus
     variance = shared * (1 - busy) * (1 + p.BURST * burst_factor * (running.vcpus - 1))
-    sigma = np.sqrt(running.on_nodes(variance, running.pairs, nodes))
-    waits = waiting(demand - hosts.cores.ravel(), sigma) / np.maximum(demand, 1e-9)
-    waited = shared * np.minimum(1.0, running.of_guests(waits, running.pairs))
+    sigma = np.sqrt(running.on_nodes(variance, running.cpus, hosts.count))
+    waits = waiting(demand - hosts.cores, sigma) / np.maximum(demand, 1e-9)
+    waited = shared * np.minimum(1.0, running.of_guests(waits, running.cpus))
     served = running.want - waited
     lines = served * running.lines
-    traffic = running.on_nodes(lines * LINE_BYTES, running.memory, nodes)
-    used = traffic / hosts.bandwidth.ravel()
+    traffic = running.on_nodes(lines * LINE_BYTES, running.memory, hosts.count)
+    used = traffic / hosts.bandwidth
     knee = np.minimum(used, pressure.QUEUEING_KNEE)
     queueing = knee / (1 - knee) + (used - knee) / (1 - knee) ** 2
     queueing_ns = pressure.QUEUEING_FACTOR * p.LOCAL_NS * queueing
@@ -103,7 +96,7 @@ class ProcessorSharing:
     def __init__(self, hosts):
         """Start with idle memory."""
         self._hosts = hosts
-        self._used = np.zeros(hosts.count * hosts.nodes)
+        self._used = np.zeros(hosts.bandwidth.shape)
         self._turn = 0
 
     def lost(self, running, bursts):
@@ -116,10 +109,10 @@ class ProcessorSharing:
         return total / self.DRAWS
 
     def _draw(self, running, asked):
-        capacity = self._hosts.cores.ravel()
-        wanted = running.on_nodes(asked * running.waits, running.pairs, len(capacity))
+        capacity, count = self._hosts.cores, self._hosts.count
+        wanted = running.on_nodes(asked * running.waits, running.cpus, count)
         scale = np.minimum(1.0, capacity / np.maximum(wanted, 1e-9))
-        granted = np.where(running.waits, running.of_guests(scale, running.pairs), 1.0)
+        granted = np.where(running.waits, running.of_guests(scale, running.cpus), 1.0)
         got = asked * np.minimum(1.0, granted)
         # An open queue up to 0.9, then a line: deliberately a different curve from the
         # definitions'.
@@ -127,6 +120,6 @@ class ProcessorSharing:
         slower_ns = 0.15 * p.LOCAL_NS * (level / (1 - level) + 100 * (self._used - level))
         stall_ns = running.far_ns + running.of_guests(slower_ns, running.memory)
         done = got / (1 + running.lines * stall_ns * 1e-9 / p.MLP)
-        sent = running.on_nodes(done * running.lines * 64, running.memory, len(capacity))
-        self._used += 0.5 * (sent / self._hosts.bandwidth.ravel() - self._used)
+        sent = running.on_nodes(done * running.lines * 64, running.memory, count)
+        self._used += 0.5 * (sent / self._hosts.bandwidth - self._used)
         return asked - done

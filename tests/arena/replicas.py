@@ -101,7 +101,7 @@ def level_out(fleet):
     want = fleet.trace.want(everyone, 0.0)
     for now_s in range(p.TICK_S, 24 * 3600, p.TICK_S):
         running = losses.Running(fleet, fleet.trace, everyone, want)
-        fleet.measure(running, np.zeros(fleet.hosts.count * fleet.hosts.nodes), now_s)
+        fleet.measure(running, np.zeros(fleet.hosts.cores.shape), now_s)
         if now_s % p.MOVE_EVERY_S == 0 and not inside.placed.relieve(fleet, everyone):
             break
     return fleet

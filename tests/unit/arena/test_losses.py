@@ -14,9 +14,8 @@ def running(want, cpus, memory, vcpus=(4, 4), lines=(0.0, 0.0), waits=(True, Tru
     found.want, found.vcpus = np.array(want, float), np.array(vcpus)
     found.lines, found.waits = np.array(lines), np.array(waits)
     found.far_ns = np.zeros(len(want))
-    zeros = np.zeros(len(want), int)
-    found.pairs = subject._pairs(np.array(cpus, float), zeros)
-    found.memory = subject._pairs(np.array(memory, float), zeros)
+    found.hosts = np.zeros(len(want), int)
+    found.cpus, found.memory = np.array(cpus, float).T, np.array(memory, float).T
     return found
 
 
@@ -67,7 +66,7 @@ class ByPressureTest(unittest.TestCase):
         one.far_ns[0] = 40.0
         lost, traffic = subject.by_pressure(one, host(cores=1000.0, bandwidth=1e15))
         self.assertAlmostEqual(2.0 * 1e6 * 40e-9 / p.MLP, lost[0], places=6)
-        self.assertAlmostEqual(2.0 * 1e6 * 64, traffic[1])
+        self.assertAlmostEqual(2.0 * 1e6 * 64, traffic[0, 1])
 
     def test_a_guest_loses_at_most_what_it_wants(self):
         one = running((2.0, 2.0), (FIRST, FIRST), (SECOND, SECOND), lines=(1e10, 1e10))
