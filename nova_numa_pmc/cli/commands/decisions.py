@@ -92,8 +92,8 @@ def to_lines(summary: shadow_log.ShadowSummary) -> list[str]:
         '%d decisions from %s to %s'
         % (
             summary.decisions,
-            tables.clock_time(summary.first_s, with_date=True),
-            tables.clock_time(summary.last_s, with_date=True),
+            tables.clock_time(summary.first_s),
+            tables.clock_time(summary.last_s),
         ),
         'another host would have been chosen in %d (%.1f %%)'
         % (summary.changed, 100 * summary.changed / summary.decisions),

@@ -88,7 +88,7 @@ def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     rows = [
         (
             entry.id,
-            tables.clock_time(entry.taken_s, with_date=True),
+            tables.clock_time(entry.taken_s),
             entry.mover,
             part.name,
             _place_text(part.before),

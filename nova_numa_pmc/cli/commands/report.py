@@ -101,7 +101,7 @@ def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[report.
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
         raise NumaPmcError(
             '%s: nothing was recorded at that time; the recording spans %s to %s'
-            % (args.file, *(tables.clock_time(time_s, with_date=True) for time_s in span))
+            % (args.file, *(tables.clock_time(time_s) for time_s in span))
         )
     return recorded, windows
 

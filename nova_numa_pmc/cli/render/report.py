@@ -11,7 +11,7 @@ from nova_numa_pmc.json_values import printable
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any, Optional
 
     #: (from, to) [s since the epoch]; None: unbounded.
@@ -79,42 +79,29 @@ def compare(
                 'the window %s to %s contains no samples; the recording spans '
                 '%s to %s'
                 % tuple(
-                    '…' if time_s is None else tables.clock_time(time_s, True)
+                    '…' if time_s is None else tables.clock_time(time_s)
                     for time_s in (*window, recorded.first_s, recorded.last_s)
                 )
             )
     host = WindowComparison(
-        'host', None, 'host', _compare_means(summary.summarise_host, recorded, before, after)
+        'host', None, 'host', _compare_means(recorded.nodes.values(), before, after)
     )
     nodes = (
-        WindowComparison(
-            'node',
-            node_id,
-            series.name,
-            _compare_means(summary.summarise_node, series, before, after),
-        )
+        WindowComparison('node', node_id, series.name, _compare_means([series], before, after))
         for node_id, series in sorted(recorded.nodes.items())
     )
     guests = (
-        WindowComparison(
-            'guest',
-            uuid,
-            series.name,
-            _compare_means(summary.summarise_guest, series, before, after),
-        )
+        WindowComparison('guest', uuid, series.name, _compare_means([series], before, after))
         for uuid, series in _guests_by_name(recorded)
     )
     return (host, *nodes, *guests)
 
 
 def _compare_means(
-    summarise: Callable[[_T, float | None, float | None], dict[str, float | None]],
-    series: _T,
-    before: Window,
-    after: Window,
+    parts: Collection[summary.MetricSeries], before: Window, after: Window
 ) -> dict[str, tuple[float | None, float | None]]:
     """Return {metric: (mean before, mean after)} of the metrics known in either window."""
-    means_before, means_after = summarise(series, *before), summarise(series, *after)
+    means_before, means_after = summary.summarise(parts, *before), summary.summarise(parts, *after)
     return {
         metric: (means_before[metric], means_after[metric])
         for metric in summary.COMPARED
@@ -189,8 +176,8 @@ def to_lines(
     lines = [
         '%s to %s, %d samples, source: %s'
         % (
-            tables.clock_time(recorded.first_s, True),
-            tables.clock_time(recorded.last_s, True),
+            tables.clock_time(recorded.first_s),
+            tables.clock_time(recorded.last_s),
             recorded.samples,
             _sources(recorded),
         )

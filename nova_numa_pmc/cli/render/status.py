@@ -87,7 +87,7 @@ def _agent_lines(agent: AgentStatus, measured: bool) -> list[str]:
             'agent: %s%s: "nova-numa-rebalance resume" ends the pause'
             % (
                 printable(str(agent.paused)),
-                '' if since is None else ', since ' + tables.clock_time(since, with_date=True),
+                '' if since is None else ', since ' + tables.clock_time(since),
             )
         )
     if agent.guests_by:

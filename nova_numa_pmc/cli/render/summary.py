@@ -8,6 +8,7 @@ weighted by time. A value that is unknown in a sample is left out.
 from __future__ import annotations
 
 import math
+import statistics
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +17,7 @@ from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from nova_numa_pmc.sample_records import GuestSample, NodeSample, Sample
 
@@ -175,75 +176,25 @@ def spread(values: Iterable[float]) -> Spread:
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return Spread(None, None, None, 0)
-    return Spread(
-        _quantile(known, 0.5), _quantile(known, 0.95), math.fsum(known) / len(known), len(known)
-    )
+    p95 = statistics.quantiles(known, n=20, method='inclusive')[-1] if known[1:] else known[0]
+    return Spread(statistics.median(known), p95, statistics.fmean(known), len(known))
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
-def summarise_node(
-    series: MetricSeries, from_s: float | None = None, to_s: float | None = None
+def summarise(
+    parts: Iterable[MetricSeries], from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
-    """Return {metric: mean over time, or None} of a node in a window, for :data:`COMPARED`."""
-    window = series.between(from_s, to_s)
-    return _means([_columns(series, window, series.values['demand_cores'])])
+    """Return {metric: mean over time, or None} in a window, for :data:`COMPARED`.
 
-
-def summarise_guest(
-    series: MetricSeries, from_s: float | None = None, to_s: float | None = None
-) -> dict[str, float | None]:
-    """Return {metric: mean over time, or None} of a guest in a window, for :data:`COMPARED`."""
-    window = series.between(from_s, to_s)
-    return _means([_columns(series, window, series.values['cores'])])
-
-
-def summarise_host(
-    recorded: RecordedSeries, from_s: float | None = None, to_s: float | None = None
-) -> dict[str, float | None]:
-    """Return {metric: mean over time, or None} of the host in a window, for :data:`COMPARED`.
-
-    Amounts are the sums of the nodes' means, and the pressure is the highest mean of a node.
-    """
-    return _means(
-        [
-            _columns(series, series.between(from_s, to_s), series.values['demand_cores'])
-            for series in recorded.nodes.values()
-        ]
-    )
-
-
-def _columns(series: MetricSeries, window: slice, cores: array[float]) -> dict[str, array[float]]:
-    unknown = array('f', [math.nan]) * len(series.taken_s)
-    columns = {
-        metric: series.values.get(metric, unknown)[window]
-        for metric in COMPARED
-        if metric != 'ipc'
-    }
-    return dict(
-        columns,
-        elapsed_s=series.elapsed_s[window],
-        cores=cores[window],
-        cpi=series.values['cpi'][window],
-    )
-
-
-def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
-    """Return {metric: mean over time, or None} of one or several nodes or guests together.
-
+    Amounts are the sums of the parts' means, and the pressure is the highest mean of a part.
     Samples have CPI but no instructions. With core-seconds c in place of cycles, which assumes
     equal clock rates, IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote) or,
     if the source has only ratios, their mean weighted by c.
 
-    :param parts: {metric: its values in each sample} of each node or guest
+    :param parts: the series of a node, of a guest, or of all nodes of a host
     """
+    columns = [_columns(series, series.between(from_s, to_s)) for series in parts]
     means = {
-        metric: _sum_if_known([_mean(part[metric], part['elapsed_s']) for part in parts])
+        metric: _sum_if_known([_mean(part[metric], part['elapsed_s']) for part in columns])
         for metric in (
             'local_per_sec',
             'remote_per_sec',
@@ -253,21 +204,36 @@ def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
             'distance_cores',
         )
     }
-    pressures = [_mean(part['pressure'], part['elapsed_s']) for part in parts]
+    pressures = [_mean(part['pressure'], part['elapsed_s']) for part in columns]
     means['pressure'] = max(
         (pressure for pressure in pressures if pressure is not None), default=None
     )
     instructions, cycles = _weighted_total(
-        parts, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan
+        columns, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan
     )
     means['ipc'] = instructions / cycles if cycles else None
     local, remote = means['local_per_sec'], means['remote_per_sec']
     if local is not None and remote is not None:
         means['remote_ratio'] = remote / (local + remote) if local + remote else None
     else:
-        total, weight = _weighted_total(parts, 'remote_ratio', lambda ratio: ratio)
+        total, weight = _weighted_total(columns, 'remote_ratio', lambda ratio: ratio)
         means['remote_ratio'] = total / weight if weight else None
     return {metric: means[metric] for metric in COMPARED}
+
+
+def _columns(series: MetricSeries, window: slice) -> dict[str, array[float]]:
+    unknown = array('f', [math.nan]) * len(series.taken_s)
+    columns = {
+        metric: series.values.get(metric, unknown)[window]
+        for metric in COMPARED
+        if metric != 'ipc'
+    }
+    return dict(
+        columns,
+        elapsed_s=series.elapsed_s[window],
+        cores=series.values['cores' if 'cores' in series.values else 'demand_cores'][window],
+        cpi=series.values['cpi'][window],
+    )
 
 
 def _mean(values: Iterable[float], weights: Iterable[float]) -> float | None:

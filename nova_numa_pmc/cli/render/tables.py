@@ -62,13 +62,12 @@ def percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else '%.1f' % (100 * ratio)
 
 
-def clock_time(taken_s: float, with_date: bool = False) -> str:
-    """Return a time as local time, such as '14:03:59', or with the date before it.
+def clock_time(taken_s: float) -> str:
+    """Return a time as local time, such as '2026-03-01 14:03:59'.
 
     :param taken_s: the time [s since the epoch]
     """
-    moment = datetime.datetime.fromtimestamp(taken_s)
-    return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')
+    return datetime.datetime.fromtimestamp(taken_s).strftime('%Y-%m-%d %H:%M:%S')
 
 
 def short_number(value: float | None, base: int = 1000) -> str:

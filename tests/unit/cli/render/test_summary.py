@@ -50,7 +50,7 @@ class TestSummary(unittest.TestCase):
                 samples.sample(30.0, 9.0, nodes=(samples.node(waiting_cores=None),)),
             ]
         )
-        self.assertEqual(1.0, summary.summarise_host(recorded)['waiting_cores'])
+        self.assertEqual(1.0, summary.summarise(recorded.nodes.values())['waiting_cores'])
 
     def test_a_cpi_that_cannot_be_relied_on_is_left_out(self):
         recorded = summary.gather(
@@ -60,7 +60,7 @@ class TestSummary(unittest.TestCase):
                 )
             ]
         )
-        self.assertEqual(0.5, summary.summarise_host(recorded)['ipc'])
+        self.assertEqual(0.5, summary.summarise(recorded.nodes.values())['ipc'])
 
     def test_instructions_per_cycle_is_of_all_cycles(self):
         # 3 core-seconds at 1 instruction per cycle and 1 at a quarter: 3.25 of 4.
@@ -69,7 +69,7 @@ class TestSummary(unittest.TestCase):
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
         (series,) = recorded.guests.values()
-        self.assertAlmostEqual(3.25 / 4, summary.summarise_guest(series)['ipc'])
+        self.assertAlmostEqual(3.25 / 4, summary.summarise([series])['ipc'])
 
     def test_a_source_with_only_ratios_is_summed_up_by_them(self):
         guests = [
@@ -80,7 +80,7 @@ class TestSummary(unittest.TestCase):
             samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
         )
         (series,) = recorded.guests.values()
-        self.assertAlmostEqual(0.4, summary.summarise_guest(series)['remote_ratio'], places=6)
+        self.assertAlmostEqual(0.4, summary.summarise([series])['remote_ratio'], places=6)
 
     def test_a_sum_over_a_host_with_an_unknown_node_is_unknown(self):
         recorded = summary.gather(
@@ -90,7 +90,7 @@ class TestSummary(unittest.TestCase):
                 )
             ]
         )
-        host = summary.summarise_host(recorded)
+        host = summary.summarise(recorded.nodes.values())
         self.assertIsNone(host['local_per_sec'])
         self.assertEqual(0.1, round(host['remote_ratio'], 6))
 
@@ -114,8 +114,8 @@ class TestSummary(unittest.TestCase):
             )
 
         recorded = summary.gather([sample(10.0, 'unpinned'), sample(20.0, 'pinned')])
-        before = summary.summarise_host(recorded, 5.0, 15.0)
-        after = summary.summarise_host(recorded, 15.0, 25.0)
+        before = summary.summarise(recorded.nodes.values(), 5.0, 15.0)
+        after = summary.summarise(recorded.nodes.values(), 15.0, 25.0)
         self.assertEqual((0.42, 0.47), (round(before['ipc'], 2), round(after['ipc'], 2)))
         self.assertAlmostEqual(56.0, before['remote_per_sec'] / after['remote_per_sec'], delta=0.1)
         self.assertEqual(
