@@ -337,12 +337,6 @@ class Sampler:
         self._uncore.close()
         self._guests.close()
 
-    def __enter__(self) -> Sampler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple[_T | None, ...]:
     values = dict(pairs)

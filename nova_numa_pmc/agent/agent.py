@@ -348,9 +348,3 @@ class Agent:
             self._demand_file.close(self.options)
         self._sampler.close()
         self._guest_events.close()
-
-    def __enter__(self) -> Agent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

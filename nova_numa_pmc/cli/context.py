@@ -195,7 +195,7 @@ class CommandContext:
 
         :param wait: waits for the given number of seconds
         """
-        with sampling.Sampler(self.options.counting, self.root) as sampler:
+        with contextlib.closing(sampling.Sampler(self.options.counting, self.root)) as sampler:
             for sample in sampling_loop.sample_every(
                 lambda: sampler.sample(self._clock_ns()),
                 interval_s,
@@ -211,7 +211,7 @@ class CommandContext:
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
-        with sampling.Sampler(self.options.counting, self.root) as sampler:
+        with contextlib.closing(sampling.Sampler(self.options.counting, self.root)) as sampler:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())

@@ -144,8 +144,8 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # therefore receive no signals.
     with (
         signals.blocked() as wait,
-        Agent(options, args.root, _listener(args.root)) as agent,
-        Exporter(LOG, options.metrics) as exporter,
+        contextlib.closing(Agent(options, args.root, _listener(args.root))) as agent,
+        contextlib.closing(Exporter(LOG, options.metrics)) as exporter,
     ):
         wait.watch(*agent.descriptors)
         LOG.info(
@@ -189,7 +189,7 @@ def _once(
                 file=sys.stderr,
             )
             options = options._replace(publish=False)
-        agent = stack.enter_context(Agent(options, args.root))
+        agent = stack.enter_context(contextlib.closing(Agent(options, args.root)))
         agent.tick()
         wait(options.counting.interval_s)
         last_publication = agent.tick().publication

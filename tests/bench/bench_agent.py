@@ -7,6 +7,7 @@ tick, all guests are as promised, half of the CPUs are busy, and everything is p
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import tempfile
@@ -52,7 +53,7 @@ def measure(there, root, args):
         counters_conf.CounterOptions(),
         rebalance=agent_conf.DRY_RUN,
     )
-    with Agent(options, root) as made:
+    with contextlib.closing(Agent(options, root)) as made:
         spent = {'sampling': 0.0}
         take = made._sampler.sample
 

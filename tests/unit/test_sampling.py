@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sampler on a host without a PMU, and with software events of this kernel."""
 
+import contextlib
 import os
 import tempfile
 import unittest
@@ -325,7 +326,7 @@ class SamplerTest(WithoutPmu):
             self.addCleanup(there.close)
             there.idle()
             there.launch(1, {0: MIB})
-            with sampling.Sampler(root=root) as sampler:
+            with contextlib.closing(sampling.Sampler(root=root)) as sampler:
                 for at_s in (0, 5):
                     there.thread(4001, 5001, at_s)
                     if at_s:
@@ -373,7 +374,7 @@ class WithCounters(unittest.TestCase):
 
     def test_six_guests_at_once_are_each_counted_right(self):
         guests = [self.launch(number) for number in range(1, 7)]
-        with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+        with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
             sampler.sample(0)
             before = [int(guest.field(7)) for guest in guests]
             ran = [threads.read(guest.pid, guest.pid).run_ns for guest in guests]
@@ -393,7 +394,7 @@ class WithCounters(unittest.TestCase):
             self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in found.nodes))
 
     def test_a_guest_started_meanwhile_is_counted_from_its_second_tick(self):
-        with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+        with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
             sampler.sample(0)
             guest = self.launch(3)
             sources = []
@@ -407,7 +408,7 @@ class WithCounters(unittest.TestCase):
         self.launch(1)
         after = len(os.listdir('/proc/self/fd'))
         for _ in range(2):
-            with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+            with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
                 sampler.sample(0)
                 self.assertLess(after, len(os.listdir('/proc/self/fd')))
             self.assertEqual(after, len(os.listdir('/proc/self/fd')))
@@ -416,7 +417,7 @@ class WithCounters(unittest.TestCase):
     def test_counts_of_guests_stand_for_cpus_that_cannot_be_counted(self):
         guests = [self.launch(number) for number in (1, 2)]
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+            with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
                 sampler.sample(0)
                 for guest in guests:
                     guest.run()
@@ -430,7 +431,9 @@ class WithCounters(unittest.TestCase):
 
     def test_counters_that_are_switched_off_are_not_used(self):
         self.launch(1)
-        with sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root) as sampler:
+        with contextlib.closing(
+            sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root)
+        ) as sampler:
             sampler.sample(0)
             found = sampler.sample(SECOND)
         self.assertNotIn('perf', ' '.join((found.source, *found.problems)))

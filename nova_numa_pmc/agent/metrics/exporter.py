@@ -84,9 +84,3 @@ class Exporter:
             endpoint, self._endpoint = self._endpoint, None
             with self._problem_log.stage('stopping metrics'):
                 endpoint.close()
-
-    def __enter__(self) -> Exporter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

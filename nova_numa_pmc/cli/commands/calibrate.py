@@ -19,6 +19,7 @@ exit codes: 0 measured, or a dry run; 1 refused or failed; 2 the question was an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -296,9 +297,10 @@ def measure(
                 node_plan.cpus, node, node_plan.sizes.slice_bytes
             )
             print_line('node %d: latency' % node_plan.id)
-            with memory_probe.PointerChain(
+            chain = memory_probe.PointerChain(
                 node, node_plan.sizes.chain_bytes, node_plan.sizes.flush_bytes
-            ) as chain:
+            )
+            with contextlib.closing(chain):
                 for from_node, cpu in first_cpus.items():
                     row = measured_ns[ids.index(from_node)]
                     row[ids.index(node_plan.id)] = chain.latency_ns(cpu)

@@ -19,6 +19,7 @@ exit codes: 0 the duration is over, or interrupted by the operator; 1 a problem;
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from array import array
@@ -99,7 +100,7 @@ def run(
             'recording to %s every %g s%s'
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
-        with live.until_interrupted(), open_sampler() as sampler:
+        with live.until_interrupted(), contextlib.closing(open_sampler()) as sampler:
             printed_problems: set[str] = set()
             for sample in _take_until(
                 args.duration,

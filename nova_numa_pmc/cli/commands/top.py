@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
 import sys
 import time
@@ -127,7 +128,7 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], None]) -> Iterato
             samples = iter(_last_sample(samples, args.replay))
         yield from sampling_loop.replay_every(samples, args.interval, wait)
         return
-    with live.open_sampler() as sampler:
+    with contextlib.closing(live.open_sampler()) as sampler:
         yield from itertools.islice(
             sampling_loop.sample_every(sampler.sample, args.interval, wait, time.monotonic),
             1 if args.once else None,
@@ -161,7 +162,7 @@ def to_parts(sample: Sample, sort: str, height: int | None = None) -> list[table
     header = [
         '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
-            tables.clock_time(sample.taken_s, with_date=True),
+            tables.clock_time(sample.taken_s),
             sample.elapsed_s,
             printable(sample.source) or 'none',
             len(sample.guests),

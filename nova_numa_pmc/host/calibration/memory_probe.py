@@ -37,7 +37,6 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from typing_extensions import Self
 
 _MPOL_PREFERRED = 1
 _MPOL_F_NODE_ADDR = 3
@@ -140,12 +139,6 @@ class Memory:
         """Free the memory."""
         self._view = None
         self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -310,12 +303,6 @@ class PointerChain:
             if memory is not None:
                 memory.close()
         self._memory = self._flush = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def chain_offsets(size: int, lines: int, seed: int = 1) -> list[int]:

@@ -9,6 +9,7 @@ rebalancing. Afterwards, the guest's CPUs, as the kernel has them, must be those
 The last line is one JSON object.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -62,7 +63,7 @@ def move(promised):
 
 def come_back():
     """Do what an agent does in its first tick."""
-    with Agent(options()) as made:
+    with contextlib.closing(Agent(options())) as made:
         made.tick()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics that Prometheus receives over real sockets; no client can disturb the agent."""
 
+import contextlib
 import http.client
 import json
 import logging
@@ -291,7 +292,7 @@ class AgentTest(AgentCase):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
-        with Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT)) as exporter:
+        with contextlib.closing(Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT))) as exporter:
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
                 exporter.show(self.tick(made, at_s), 0.01)

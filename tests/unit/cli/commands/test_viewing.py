@@ -39,10 +39,7 @@ class Sampler:
     def sample(self):
         return next(self._prepared)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         self.closed = True
 
 
@@ -306,7 +303,7 @@ class TestReport(Viewing):
         with self.assertRaisesRegex(NumaPmcError, 'the window .* contains no samples'):
             self.report('--before', '@0..@5', '--after', '..')
         with self.assertRaisesRegex(
-            NumaPmcError, 'the recording spans %s' % tables.clock_time(BASE_S, True)
+            NumaPmcError, 'the recording spans %s' % tables.clock_time(BASE_S)
         ):
             self.report('--to', '@5')
         with self.assertRaisesRegex(NumaPmcError, 'go together'):

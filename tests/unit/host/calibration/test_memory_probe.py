@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probes do what they claim; the speed of this machine's memory is not tested."""
 
+import contextlib
 import os
 import tempfile
 import unittest
@@ -30,7 +31,9 @@ class TestChain(unittest.TestCase):
     def test_the_whole_chain_is_followed(self):
         # Each line is one step, so a chain of ten times the lines takes longer than a tenth would;
         # the test checks that the end is reached and that the time is plausible.
-        with memory_probe.PointerChain(None, 4 * MIB, 2 * MIB, lines=2048) as chain:
+        with contextlib.closing(
+            memory_probe.PointerChain(None, 4 * MIB, 2 * MIB, lines=2048)
+        ) as chain:
             self.assertEqual(2048, chain.lines)
             self.assertGreater(chain.latency_ns(CPU, passes=3), 0.2)
 
