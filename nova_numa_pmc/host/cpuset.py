@@ -243,13 +243,13 @@ def narrow_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writ
         write(path, format_cpulist(cpus))
 
 
-def widen_early(groups: GuestGroups, cpus: frozenset[int], write: Writer = writes.write) -> None:
+def widen_early(groups: GuestGroups, cpus: frozenset[int]) -> None:
     """Undo :func:`narrow_early` for a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`hold`
     """
     writes.write_or_undo(
-        groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), write
+        groups.scope, _handover_steps(groups, read_cpusets(groups), (cpus,), 'cpus'), writes.write
     )
 
 

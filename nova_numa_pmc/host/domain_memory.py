@@ -23,6 +23,9 @@ _NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
 #: If this size is requested, libvirt uses no huge pages (qemuBuildMemoryGetPagesize in its
 #: src/qemu/qemu_command.c).
 _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
+#: Page size of a ``<hugepages/>`` that names none: the host's default, which is 2 MiB on x86
+#: unless the kernel was booted with another one. Nova always names the size.
+_DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 
 # Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver uses
 # VFIO as well. libvirt raises the limit on locked memory for all of these
@@ -71,17 +74,16 @@ def _not_ram_bytes(elements: Elements) -> int:
     )
 
 
-def page_bytes(elements: Elements, default_huge_page_bytes: int) -> int | None:
+def page_bytes(elements: Elements) -> int | None:
     """Return the largest size of the huge pages that back the guest, or None for normal pages.
 
-    :param default_huge_page_bytes: page size of a ``<hugepages/>`` that names none
     :raises DomainError: a size is malformed
     """
     if 'memoryBacking/hugepages' not in elements:
         return None
     pages = elements.get('memoryBacking/hugepages/page', ())
     if not pages:
-        return default_huge_page_bytes
+        return _DEFAULT_HUGE_PAGE_BYTES
     largest_bytes = max(
         values.parse_size_bytes(
             'hugepages', element.attributes.get('size', ''), element.attributes.get('unit')

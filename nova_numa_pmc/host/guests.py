@@ -38,10 +38,6 @@ STATUS_DIRECTORY = 'run/libvirt/qemu'
 #: The number of characters that are kept of a malformed value.
 _SHOWN_MAX = 40
 
-#: Page size of a ``<hugepages/>`` that names none: the host's default, which is 2 MiB on x86
-#: unless the kernel was booted with another one. Nova always names the size.
-DEFAULT_HUGE_PAGE_BYTES = 2 << 20
-
 # Elements by which others have bound the guest to nodes or CPUs of this host. <vcpu cpuset> is not
 # among them, because it only limits us, nor are <memoryBacking><hugepages><page nodeset> and
 # <cpu><numa>, because they are about the guest's nodes, not the host's. Shares of cache and of
@@ -64,19 +60,17 @@ _PINS = (
 )
 
 
-def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> model.Guest:
+def parse(xml: bytes) -> model.Guest:
     """Turn the XML of one domain, as the hook gets it, into a guest.
 
     ``cpu_nodes`` stays empty, because the XML only names CPUs, which are in ``pinned_cpus``.
 
     :raises DomainError: the XML is malformed, hostile, too large or unlike libvirt's
     """
-    return _guest(domain_xml.collect(xml, 'domain'), default_huge_page_bytes)
+    return _guest(domain_xml.collect(xml, 'domain'))
 
 
-def read_running(
-    root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES
-) -> tuple[list[model.Guest], list[str]]:
+def read_running(root: str = '/') -> tuple[list[model.Guest], list[str]]:
     """Return the running guests according to libvirt's status files, and problems.
 
     The guests have their ``pid``. A file is skipped if its process is gone or if it vanishes while
@@ -84,7 +78,7 @@ def read_running(
 
     :returns: (guests sorted by file name, problems that each begin with the file's path)
     """
-    return StatusFiles(root, default_huge_page_bytes).read()
+    return StatusFiles(root).read()
 
 
 def active_names(root: str = '/') -> frozenset[str]:
@@ -134,11 +128,8 @@ class StatusFiles:
     libvirt replaces a file by renaming another one over it, which changes the inode or the time.
     """
 
-    def __init__(
-        self, root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES
-    ) -> None:
+    def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._default_huge_page_bytes = default_huge_page_bytes
         #: {path: (identity, guest, problem)} as last parsed.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
@@ -180,7 +171,7 @@ class StatusFiles:
                 continue
             except OSError as error:
                 guest, problem = None, '%s: %s' % (ascii(path)[1:-1], error.strerror)
-            if problem is None and guest is not None and not self._is_alive(guest):
+            if guest and not os.path.exists(os.path.join(self._root, 'proc', str(guest.pid))):
                 guest = None
             entries.append((name[:-4], file_identity, guest, problem))
         return entries, []
@@ -188,12 +179,9 @@ class StatusFiles:
     def _parse(self, path: str) -> tuple[model.Guest | None, str | None]:
         """Return (guest, None), (None, problem), or (None, None) if the file names no process."""
         try:
-            return _running_guest(_read_bytes(path), self._default_huge_page_bytes), None
+            return _running_guest(_read_bytes(path)), None
         except DomainError as error:
             return None, '%s: %s' % (ascii(path)[1:-1], error)
-
-    def _is_alive(self, guest: model.Guest) -> bool:
-        return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
 
 
 def without_full_pins(running: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
@@ -211,13 +199,13 @@ def _read_bytes(path: str) -> bytes:
         return file.read(domain_xml.SIZE_MAX_BYTES + 1)
 
 
-def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | None:
+def _running_guest(xml: bytes) -> model.Guest | None:
     elements = domain_xml.collect(xml, 'domstatus')
     digits = elements['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
         return None
     pid = values.parse_integer('pid', digits, 1, 1 << 31)
-    guest = _guest(elements, default_huge_page_bytes)._replace(
+    guest = _guest(elements)._replace(
         pid=pid,
         vcpu_tids=_tids(elements),
         state=_word(elements, 'domstatus', 'state'),
@@ -264,7 +252,7 @@ def _tids(elements: Elements) -> tuple[int, ...]:
     )
 
 
-def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
+def _guest(elements: Elements) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(elements)
     memory_bytes, plugged_bytes = domain_memory.ram_sizes_bytes(elements)
     specs = _extra_specs(elements)
@@ -278,7 +266,7 @@ def _guest(elements: Elements, default_huge_page_bytes: int) -> model.Guest:
         placed_by=_placed_by(elements, specs),
         mem_nodes=_mem_nodes(elements),
         mem_bound=any(attributes(elements, 'numatune/memory', 'nodeset')) and _is_strict(elements),
-        page_bytes=domain_memory.page_bytes(elements, default_huge_page_bytes),
+        page_bytes=domain_memory.page_bytes(elements),
         locked=domain_memory.is_locked(elements),
         pci_devices=_pci_devices(elements),
         iothreads=_iothreads(elements),

@@ -281,9 +281,6 @@ class ElementsTest(unittest.TestCase):
     def test_huge_pages_without_a_size_are_the_hosts_default(self):
         xml = f'{HEAD}<memory>1</memory><memoryBacking><hugepages/></memoryBacking></domain>'
         self.assertEqual(2 << 20, guests.parse(xml.encode()).page_bytes)
-        self.assertEqual(
-            512 << 20, guests.parse(xml.encode(), default_huge_page_bytes=512 << 20).page_bytes
-        )
 
     def test_the_base_page_size_is_no_huge_page(self):
         base = "<page size='%d' unit='B'/>" % os.sysconf('SC_PAGESIZE')
