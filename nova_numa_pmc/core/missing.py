@@ -92,18 +92,15 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     lowest_maximum = min(maximum for _, maximum in known_pairs)
     filled_nodes = []
     for node in nodes:
-        if has_memory(node) and not _is_bandwidth_known(node):
-            maximum = node.bandwidth_max_bytes_per_sec or lowest_maximum
+        maximum = node.bandwidth_max_bytes_per_sec
+        if has_memory(node) and (node.bandwidth_bytes_per_sec is None or not maximum):
+            maximum = maximum or lowest_maximum
             node = node._replace(
                 bandwidth_bytes_per_sec=assumed_ratio * maximum,
                 bandwidth_max_bytes_per_sec=maximum,
             )
         filled_nodes.append(node)
     return tuple(filled_nodes)
-
-
-def _is_bandwidth_known(node: NodeView) -> bool:
-    return node.bandwidth_bytes_per_sec is not None and bool(node.bandwidth_max_bytes_per_sec)
 
 
 def _with_link(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:

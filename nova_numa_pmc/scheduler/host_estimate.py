@@ -214,7 +214,9 @@ def _arrivals(decoded: host_metrics.HostMetrics, host_state: HostStateLike) -> t
     :returns: 0 or negative amounts if none have arrived
     """
     vcpus = host_state.vcpus_used - decoded.vcpus_used
-    memory_mb = _memory_mb_used(host_state) - decoded.memory_mb_used
+    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
+    memory_mb_used = host_state.total_usable_ram_mb - host_state.free_ram_mb
+    memory_mb = memory_mb_used - decoded.memory_mb_used
     if decoded.sent_s is None:  # metrics of an older release
         return vcpus, memory_mb
     departed_share = 0.0  # of the counted guests
@@ -325,11 +327,6 @@ def _estimate(
             host,
         ),
     )
-
-
-def _memory_mb_used(host_state: HostStateLike) -> float:
-    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
-    return host_state.total_usable_ram_mb - host_state.free_ram_mb
 
 
 def describe(estimate: HostEstimate) -> str:

@@ -22,7 +22,6 @@ from nova_numa_pmc.scheduler import comparison, host_estimate, penalty, refusals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from nova_numa_pmc.core.scheduling.added_loss import AddedLoss
 
 _Default = TypeVar('_Default', int, None)
 _Parsed = TypeVar('_Parsed')
@@ -217,17 +216,14 @@ def decide(
             if guest_request.why_neutral
             else penalty.penalty(loss, options, hosts[position].host)
         )
+        is_known = estimates[position].outcome is not None and loss.pressure < math.inf
         decisions[position] = decisions[position]._replace(
-            pressure=loss.pressure if _is_known(estimates[position], loss) else None,
+            pressure=loss.pressure if is_known else None,
             loss=loss.loss_ratio,
             penalty=host_penalty,
             share=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
         )
     return decisions
-
-
-def _is_known(estimate: host_estimate.HostEstimate, loss: AddedLoss) -> bool:
-    return estimate.outcome is not None and loss.pressure < math.inf
 
 
 def defaults() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import node_traffic_per_core, split_bytes
 from nova_numa_pmc.core.placement import candidates, explain
 from nova_numa_pmc.core.placement.ranking import KEY_FIELDS, costs, rank_candidates
+from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -86,20 +87,17 @@ def place(
     return _placement(host_view, members, inputs, decision)
 
 
-class PlaceDecision:
+class PlaceDecision(Record):
     """The kind of place that was decided on, and its candidates in order.
 
-    :ivar reason: why the guest is left alone, or, if there are ``ranks``, the code of the kind
-    :ivar ranks: the candidates, best first; empty if the guest is left alone
-    :ivar assumed: codes of the parts of pressure that are assumed for some nodes (:mod:`missing`)
+    :param reason: why the guest is left alone, or, if there are ``ranks``, the code of the kind
+    :param ranks: the candidates, best first; empty if the guest is left alone
+    :param assumed: codes of the parts of pressure that are assumed for some nodes (:mod:`missing`)
     """
 
-    __slots__ = ('reason', 'ranks', 'assumed')
-
-    def __init__(
-        self, reason: model.Reason, ranks: Sequence[Rank] = (), assumed: tuple[str, ...] = ()
-    ) -> None:
-        self.reason, self.ranks, self.assumed = reason, ranks, assumed
+    reason: model.Reason
+    ranks: Sequence[Rank] = ()
+    assumed: tuple[str, ...] = ()
 
 
 def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:

@@ -229,7 +229,8 @@ def _best_due_candidate(
         gains_soon = _gains_due_soon(host_model, candidates, memory)
         due_candidates = []
         for candidate in candidates:
-            if not _has_gain(host_model, candidate) or _missing_regret(candidate, factors) > 0:
+            has_gain = candidate.gain > 0 and candidate.gain >= host_model.min_gain
+            if not has_gain or _missing_regret(candidate, factors) > 0:
                 continue
             budget = _exceeded_budget(candidate, memory, options)
             if budget:
@@ -241,11 +242,6 @@ def _best_due_candidate(
             return best
         if not _refresh(host_model, best):
             candidates.remove(best)
-
-
-def _has_gain(host_model: HostModel, candidate: MoveCandidate) -> bool:
-    """Return whether a candidate's gain is above 0 and at least the minimum."""
-    return candidate.gain > 0 and candidate.gain >= host_model.min_gain
 
 
 def _missing_regret(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:

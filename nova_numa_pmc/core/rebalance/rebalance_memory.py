@@ -135,20 +135,9 @@ def with_move_recorded(
         previous_factor = cautions[uuid].factor if uuid in cautions else 1.0
         cautions[uuid] = Caution(uuid, min(FACTOR_MAX, 2 * previous_factor), now_s)
     times_s = (now_s,) * len(move.parts)
+    memory = without_guests(memory, uuids)
     return memory._replace(
-        regrets=tuple(
-            regret
-            for regret in memory.regrets
-            if not uuids.intersection(uuid for uuid, *_ in regret.key)
-        ),
-        trials=(
-            *tuple(
-                open_trial
-                for open_trial in memory.trials
-                if not uuids.intersection(uuid for uuid, *_ in open_trial.parts)
-            ),
-            trial,
-        ),
+        trials=(*memory.trials, trial),
         cautions=tuple(cautions.values()),
         moved_s=memory.moved_s + (times_s if move.bytes else ()),
         changed_s=memory.changed_s + (() if move.bytes else times_s),
@@ -157,7 +146,7 @@ def with_move_recorded(
 
 
 def without_guests(memory: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
-    """Return the memory without regrets and trials of guests whose moves were not made or kept."""
+    """Return the memory without regrets and trials of guests, as after moves or failed ones."""
     uuids = frozenset(uuids)
     return memory._replace(
         regrets=tuple(
