@@ -36,7 +36,7 @@ def hold(call: HookCall, xml: bytes) -> None:
     :raises NumaPmcError: the guest is left as it is, and its promise says so
     """
     guest = guests.parse(xml)
-    decision = promises.recall(guest, call.options, call.root)
+    decision = promises.recorded_decision(guest, call.options, call.root)
     if decision is None:
         decision = promises.decide_promise(guest, call.options, call.root, call.lock_timeout_s())
     if decision.promise.origin != model.PLACED:

@@ -71,7 +71,7 @@ def read(options: HostOptions, root: str) -> HostPromises:
     return promises_file.read(options.state_path(root), files.read_boot_id(root)) or HostPromises()
 
 
-def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
+def recorded_decision(guest: model.Guest, options: HostOptions, root: str) -> Decision | None:
     """Return the decision recorded at the guest's start, or None if there is none.
 
     Its ``cpus`` are not recorded: :func:`promised_cpus` derives them from the host.
@@ -126,7 +126,7 @@ def decide_promise(
         problems += reconcile(host_promises, host, options, root, guest)
         _drop(host_promises, guest.name, guest.uuid)
         evidence = _evidence(
-            pools.cpus_of(own_host), pools.avoids_floating_pool(guest, host), options, root
+            pools.all_cpus(own_host), pools.avoids_floating_pool(guest, host), options, root
         )
         others = _promises_in_pool(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(

@@ -125,7 +125,7 @@ class Sampler:
         )
         problems += ladder_result.problems
         guest_samples = self._guest_samples(guests, ladder_result.evidence, problems)
-        resctrl_counts = {} if counts else self._resctrl.nodes_at(now_ns)
+        resctrl_counts = {} if counts else self._resctrl.rates_by_node_at(now_ns)
         counts = (
             counts
             or resctrl_counts

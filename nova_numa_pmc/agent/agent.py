@@ -82,7 +82,7 @@ class Agent:
             self._sampler.close()
             self._sampler = sampling.Sampler(options.counting, self._root)
         if options.rebalance != agent_conf.ON:
-            self.abandon()
+            self.end_move()
             self._executor.widened.clear()  # widened guests go home
         self._promises_upkeep.options = self._reassertion.options = options.shared
         self._late_starts.options = self._cache_widening.options = options.shared
@@ -230,7 +230,7 @@ class Agent:
     def _collect(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause_watch.observe(self._directory))
         if tick.paused:
-            self.abandon()
+            self.end_move()
         with self._problem_log.stage('measuring'):
             sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
             tick = tick._replace(sample=sample)
@@ -335,10 +335,10 @@ class Agent:
         """Drop the moves that have not begun."""
         self._executor.clear_queue()
 
-    def abandon(self) -> None:
+    def end_move(self) -> None:
         """End the move in progress: keep it if most of its memory has moved, else undo it."""
         with self._problem_log.stage('moving'):
-            self._executor.abandon()
+            self._executor.end_move()
         self._release_move_lock()
 
     def close(self) -> None:

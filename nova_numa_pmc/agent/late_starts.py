@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NEGLIGIBLE_BYTES = 256 << 10
 #: Time given to the hook, its default timeout [ns]. At the default interval, the second tick that
 #: sees a start finishes it.
-PATIENCE_NS = 2 * 10**9
+HOOK_GRACE_NS = 2 * 10**9
 
 
 class LateStarts:
@@ -51,7 +51,7 @@ class LateStarts:
         """Finish the starts that the hook could not finish.
 
         A start is finished once its guest has been seen running without a libvirt job for
-        :data:`PATIENCE_NS`; until then, the hook may still finish it.
+        :data:`HOOK_GRACE_NS`; until then, the hook may still finish it.
 
         :param tick: with host and promises
         :returns: the tick with the current promises
@@ -72,7 +72,7 @@ class LateStarts:
                 continue
             run_id, now_ns = guest.run_id, tick.now.monotonic_ns
             self._first_seen_ns[run_id] = first_seen_ns.get(run_id, now_ns)
-            if now_ns - self._first_seen_ns[run_id] >= PATIENCE_NS:
+            if now_ns - self._first_seen_ns[run_id] >= HOOK_GRACE_NS:
                 finished_promise = self._finish(guest, promise)
                 if finished_promise:
                     finished[guest.uuid] = finished_promise

@@ -77,7 +77,7 @@ class AgentLoop:
     def _tick(self) -> None:
         began_s = self._clock()
         tick = self._agent.tick()
-        self._exporter.show(tick, self._clock() - began_s)
+        self._exporter.update(tick, self._clock() - began_s)
         self._notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
 
     def _interval_s(self) -> float:
@@ -115,7 +115,7 @@ class AgentLoop:
         self._notify_manager(notify.READY)
 
     def _finish(self) -> None:
-        """Continue the move in progress for up to ``stop_timeout_s``, then abandon it."""
+        """Continue the move in progress for up to ``stop_timeout_s``, then end it."""
         self._agent.clear_queue()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
@@ -126,7 +126,7 @@ class AgentLoop:
             self._agent.handle_events()  # unread events would otherwise end each wait at once
             if pause_s:
                 self._wait(pause_s)
-        self._agent.abandon()
+        self._agent.end_move()
 
 
 def status_line(publication: Publication | None, paused: Paused | None = None) -> str:

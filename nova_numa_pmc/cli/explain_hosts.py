@@ -89,7 +89,7 @@ def weigh_with_nova(
         return None, "Nova's other weighers are left out: specify nova.conf with --nova-conf"
     if len(passing_hosts) < 2:
         return None, "Nova's other weighers are left out: Nova skips them if only one host is left"
-    with errors_name_file(args.hosts):
+    with name_file_in_errors(args.hosts):
         row_by_host = {
             saved_hosts.parse_host(row).host: row
             for row in saved_hosts.parse_rows(read_content(args.hosts))
@@ -159,12 +159,12 @@ def read(path: str) -> tuple[list[saved_hosts.SavedHost], float]:
 
     :raises RowsError: the file cannot be read or used
     """
-    with errors_name_file(path):
+    with name_file_in_errors(path):
         return saved_hosts.read(read_content(path))
 
 
 @contextlib.contextmanager
-def errors_name_file(path: str) -> Iterator[None]:
+def name_file_in_errors(path: str) -> Iterator[None]:
     """Put the file's path in front of the message of a :class:`RowsError` raised in the block."""
     try:
         yield

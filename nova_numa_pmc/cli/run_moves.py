@@ -33,7 +33,7 @@ _CHECK_S = 1.0
 _QUIET_WAIT_S = 0.5
 
 
-class RunResult(Record):
+class MovesResult(Record):
     """Result of a run of moves.
 
     :param batch: the id that the moves share in the history
@@ -98,7 +98,7 @@ def make_moves(
     mover: str,
     wait_s: float = 0.0,
     targets: dict[str, model.Promise] | None = None,
-) -> RunResult:
+) -> MovesResult:
     """Make the moves of a plan.
 
     :param promised, targets: as in :class:`move_promises.PlannedMove`
@@ -139,11 +139,11 @@ def make_moves(
                 signal = _run(command, move_executor, wait, display)
             finally:
                 not_begun = move_executor.pending
-                move_executor.abandon()
+                move_executor.end_move()
         finally:
             LOG.setLevel(previous_level)
             LOG.removeHandler(printer)
-    return RunResult(batch, tuple(entries), not_begun, signal)
+    return MovesResult(batch, tuple(entries), not_begun, signal)
 
 
 def _run(
@@ -179,7 +179,7 @@ def _cancel_if_busy(
     move_executor.observe(files.read()[0], host_promises.promises)
 
 
-def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
+def print_result(result: MovesResult, print_line: Callable[[str], None]) -> None:
     """Print how many moves were made, and why the others were not."""
     made_count = sum(entry.is_in_effect for entry in result.entries)
     if result.signal:
@@ -210,7 +210,7 @@ def print_result(result: RunResult, print_line: Callable[[str], None]) -> None:
         print_line('to take these moves back: nova-numa-rebalance undo')
 
 
-def to_data(result: RunResult) -> dict[str, Any]:
+def to_data(result: MovesResult) -> dict[str, Any]:
     """Return a result as plain data."""
     return {
         'batch': result.batch,

@@ -238,7 +238,7 @@ def _traffic(
             if node in position_of:
                 bytes_by_position[position_of[node]] = size
         guest_accesses.append((remote_by_position, bytes_by_position))
-    return pressure.attribute(
+    return pressure.attribute_accesses(
         local_rates, remote_rates, guest_accesses, [use.incoming_per_sec for use in uses]
     )
 

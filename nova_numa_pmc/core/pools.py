@@ -191,7 +191,7 @@ def pool_vcpus(guest: model.Guest, host: model.Topology) -> int:
     """
     if avoids_floating_pool(guest, host):
         return 0
-    shared_cpus = cpus_of(host) - dedicated_cpus(guest)
+    shared_cpus = all_cpus(host) - dedicated_cpus(guest)
     return max(
         0,
         guest.vcpus
@@ -199,7 +199,7 @@ def pool_vcpus(guest: model.Guest, host: model.Topology) -> int:
     )
 
 
-def cpus_of(host: model.Topology) -> frozenset[int]:
+def all_cpus(host: model.Topology) -> frozenset[int]:
     """Return the CPUs of all nodes of a host, which are the CPUs of one pool."""
     return _cpus_in_any_set(node.cpus for node in host.nodes)
 
@@ -211,7 +211,7 @@ def other_pools(
 
     If there are more than :data:`_OTHER_POOLS_MAX`, those with the most guests are returned.
     """
-    floating_cpus = cpus_of(host)
+    floating_cpus = all_cpus(host)
     host_cpus = _cpus_in_any_set(usable_cpus(node) for node in host.nodes)
     counts: dict[frozenset[int], int] = {}
     for guest in guests:

@@ -176,7 +176,7 @@ def _distance_cores(
     return sum(lines * extra for lines, extra in zip(known_lines, extra_ns)) * 1e-9 / mlp
 
 
-def attribute(
+def attribute_accesses(
     local: Sequence[float],
     remote: Sequence[float],
     guests: Sequence[tuple[Sequence[float], Sequence[float]]],

@@ -36,7 +36,7 @@ class CounterReading(Record):
     running_ns: int
 
 
-class Delta(Record):
+class CounterDelta(Record):
     """Increase of a counter between two readings.
 
     :param value: events, scaled to the whole time
@@ -49,7 +49,7 @@ class Delta(Record):
 
 def difference(
     previous: CounterReading | None, current: CounterReading | None, idle_is_zero: bool = False
-) -> Delta | None:
+) -> CounterDelta | None:
     """Return a counter's increase between two readings; None if it is unknown.
 
     The value is scaled by enabled ÷ running time, as perf does (perf_event_open(2),
@@ -72,15 +72,15 @@ def difference(
     if enabled < 0 or running < 0 or running > enabled or value >= _HALF:
         return None
     if enabled == 0:
-        return Delta(0.0, 1.0) if idle_is_zero and value == 0 else None
+        return CounterDelta(0.0, 1.0) if idle_is_zero and value == 0 else None
     if running == 0:
         return None
     if running == enabled:
-        return Delta(float(value), 1.0)
-    return Delta(value * enabled / running, running / enabled)
+        return CounterDelta(float(value), 1.0)
+    return CounterDelta(value * enabled / running, running / enabled)
 
 
-def add(deltas: Iterable[Delta | None]) -> Delta | None:
+def add(deltas: Iterable[CounterDelta | None]) -> CounterDelta | None:
     """Return the sum of deltas with the smallest of their shares.
 
     :returns: None if a delta is unknown or none is given
@@ -92,22 +92,22 @@ def add(deltas: Iterable[Delta | None]) -> Delta | None:
         known_deltas.append(delta)
     if not known_deltas:
         return None
-    return Delta(
+    return CounterDelta(
         sum(delta.value for delta in known_deltas), min(delta.share for delta in known_deltas)
     )
 
 
-def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
+def subtract(delta: CounterDelta | None, other: CounterDelta | None) -> CounterDelta | None:
     """Return ``delta − other``, but at least 0; None if either is unknown.
 
     A difference below 0 arises from counters that ran at different times.
     """
     if delta is None or other is None:
         return None
-    return Delta(max(0.0, delta.value - other.value), min(delta.share, other.share))
+    return CounterDelta(max(0.0, delta.value - other.value), min(delta.share, other.share))
 
 
-def per_sec(delta: Delta | None, elapsed_ns: float) -> float | None:
+def per_sec(delta: CounterDelta | None, elapsed_ns: float) -> float | None:
     """Return events per second; None if they are unknown or no time has passed."""
     if delta is None or elapsed_ns <= 0:
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NODE = NODES + '/node%d/hugepages/%s'
 
 
-def nodes_with_huge_pages(
+def with_huge_pages(
     root: str, nodes: tuple[model.Node, ...], totals: Mapping[str, int]
 ) -> tuple[model.Node, ...]:
     """Return the nodes with their huge pages filled in.

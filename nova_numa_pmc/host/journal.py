@@ -23,7 +23,7 @@ ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
 #: The time that all lines of one process may wait in total [s]. Guests that start at the same time
 #: can fill the daemon's queue for a moment.
-PATIENCE_S = 0.2
+WAIT_MAX_S = 0.2
 _LINE_MAX_BYTES = 8192
 
 
@@ -45,7 +45,7 @@ class JournalLines:
     def __init__(self, root: str, wait: Callable[[_socket.socket, float], float] = _wait) -> None:
         self._path = os.path.join(root, 'dev/log')
         self._wait = wait
-        self._left_s = PATIENCE_S
+        self._left_s = WAIT_MAX_S
         self.lost = 0
 
     def log(self, severity: int, message: str) -> None:

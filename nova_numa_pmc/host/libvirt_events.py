@@ -52,7 +52,7 @@ KEEPALIVE_COUNT = 3
 #: First and longest time between attempts to connect [s].
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: A call that takes longer than this counts as unanswered [s].
-PATIENCE_S = 5.0
+CALL_TIMEOUT_S = 5.0
 #: Longest time that a round of libvirt's event loop waits.
 _ROUND_MAX_MS = 1000
 #: The number of names kept while libvirt does not answer; once it does, all running guests are
@@ -131,7 +131,7 @@ class Listener:
     def problem(self) -> str:
         """Return why no events arrive from libvirt, or :data:`CONNECTED` if they do."""
         since_s = self._busy_since_s
-        if since_s is not None and self._clock() - since_s > PATIENCE_S:
+        if since_s is not None and self._clock() - since_s > CALL_TIMEOUT_S:
             return UNRESPONSIVE
         return self._problem
 

@@ -43,7 +43,7 @@ _DAX = 'sys/bus/dax/devices'
 _TIERS = 'sys/devices/virtual/memory_tiering'
 
 
-def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
+def with_memory_kinds(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
     """Return the nodes with the kind of their memory filled in.
 
     No file is opened unless a node has memory but no CPUs.

@@ -83,12 +83,12 @@ def read(root: str = '/') -> model.Topology:
     if any(node.memory_bytes and not node.online_cpus for node in nodes):
         from nova_numa_pmc.host import memory_kinds  # few hosts have such nodes
 
-        nodes = memory_kinds.with_memory(nodes, root)
+        nodes = memory_kinds.with_memory_kinds(nodes, root)
     totals = _huge_page_totals(root)
     if totals:
         from nova_numa_pmc.host import huge_pages  # few hosts have any
 
-        nodes = huge_pages.nodes_with_huge_pages(root, nodes, totals)
+        nodes = huge_pages.with_huge_pages(root, nodes, totals)
     return model.Topology(
         nodes, _read_distances(root, numbers), _read_cores(root, online), problems=problems
     )

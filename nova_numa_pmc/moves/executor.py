@@ -170,7 +170,7 @@ class MoveExecutor:
         """Drop the pending moves."""
         self._queue.clear()
 
-    def abandon(self) -> None:
+    def end_move(self) -> None:
         """Drop the pending moves, and end the move in progress.
 
         It is kept if most of the memory has moved, and taken back otherwise.

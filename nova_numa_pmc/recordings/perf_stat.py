@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles
-from nova_numa_pmc.core.rates import Delta
+from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host.perf import events
 from nova_numa_pmc.record import Record
@@ -56,7 +56,7 @@ class PerfStatLine(Record):
     cgroup: str
     event: str
     unit: str
-    delta: Delta | None
+    delta: CounterDelta | None
     supported: bool = True
 
 
@@ -137,7 +137,7 @@ def _row(match: re.Match[str]) -> PerfStatLine:
     value, delta = match['value'], None
     share = min(1.0, float(match['share']) / 100)
     if value not in (_NOT_COUNTED, _NOT_SUPPORTED) and share > 0:
-        delta = Delta(float(value), share)
+        delta = CounterDelta(float(value), share)
     return PerfStatLine(
         scope,
         None if number is None else int(number),
@@ -184,7 +184,7 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
     return None
 
 
-def amount(row: PerfStatLine, role: str) -> Delta | None:
+def amount(row: PerfStatLine, role: str) -> CounterDelta | None:
     """Return a row's delta, with amounts of data in bytes; None if unknown."""
     if row.delta is None or role not in counter_roles.UNCORE_ROLES:
         return row.delta

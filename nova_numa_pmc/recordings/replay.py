@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import counter_roles, pressure, rates
-from nova_numa_pmc.core.rates import Delta
+from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
 from nova_numa_pmc.recordings.perf_stat import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     #: {role: deltas of its events}
-    _DeltasByRole = dict[str, list[Delta | None]]
+    _DeltasByRole = dict[str, list[CounterDelta | None]]
 
 SIZE_MAX_BYTES = 1 << 30
 _LINE_MAX_BYTES = 16 << 20
@@ -155,7 +155,7 @@ def _read_table(file: TextIO) -> Interval | None:
         elapsed_s,
         elapsed_s,
         tuple(
-            PerfStatLine(HOST_SCOPE, None, '', name, '', Delta(value, 1.0))
+            PerfStatLine(HOST_SCOPE, None, '', name, '', CounterDelta(value, 1.0))
             for name, value in counts.items()
         ),
     )

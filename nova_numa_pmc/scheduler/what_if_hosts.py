@@ -69,7 +69,7 @@ class WhatIfHost:
         )
 
     @property
-    def free_mb(self) -> float:
+    def free_ram_mb(self) -> float:
         """Return the free RAM as Nova weighs it, without the allocation ratio [MiB]."""
         return self._ram_mb - self.memory_mb_used
 
@@ -197,7 +197,7 @@ def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
     """Return the sum of each host's weights by Nova's weighers, with default multipliers."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
-        (1.0, [max(0.0, host.free_mb) for host in hosts]),
+        (1.0, [max(0.0, host.free_ram_mb) for host in hosts]),
         (1.0, [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts]),
         (-1.0, [host.io_ops for host in hosts]),
     )

@@ -278,7 +278,7 @@ class LogTest(HookTest):
     def test_all_lines_together_wait_no_longer_than_one(self):
         self.host.fill_log()
         self.assertEqual(0, self.start())
-        self.assertEqual([journal.PATIENCE_S], self.waits_s)
+        self.assertEqual([journal.WAIT_MAX_S], self.waits_s)
         self.assertEqual((0,), self.promise(1).cpu_nodes)
 
     def test_some_of_many_lines_are_logged_and_the_rest_counted(self):

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 #: Maximum number of simultaneous scrapes; further connections are closed.
 _SCRAPES_MAX = 8
 #: A client that neither sends nor reads anything for this long is dropped [s].
-_PATIENCE_S = 10.0
+_CLIENT_TIMEOUT_S = 10.0
 #: Mode of the Unix socket; its group may read metrics.
 _MODE = 0o660
 
 
 class _Handler(MetricsHandler):
-    timeout = _PATIENCE_S
+    timeout = _CLIENT_TIMEOUT_S
     server_version, sys_version = 'nova-numa-agent', ''
 
 

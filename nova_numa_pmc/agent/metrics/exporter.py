@@ -44,7 +44,7 @@ class Exporter:
         """Return the address at which metrics are served, or None if there is none."""
         return self._endpoint.address if self._endpoint else None
 
-    def show(self, tick: Tick, seconds: float) -> None:
+    def update(self, tick: Tick, seconds: float) -> None:
         """Serve this tick from now on; never raise, and compute nothing yet.
 
         :param seconds: how long the tick took [s]

@@ -30,7 +30,7 @@ from nova_numa_pmc.checks import (
     interpreter,
     kernel,
     monitor,
-    published,
+    publication,
     scheduler,
     service,
 )
@@ -178,9 +178,9 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
     yield lambda: _check_hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
     directory = host_options.read_below(root).state_dir
-    yield lambda: published.check_published(host_options.below(root, directory), time.time())
-    yield lambda: published.check_paused(host_options.below(root, directory))
-    yield lambda: published.check_shared(directory, process)
+    yield lambda: publication.check_publication(host_options.below(root, directory), time.time())
+    yield lambda: publication.check_paused(host_options.below(root, directory))
+    yield lambda: publication.check_visible(directory, process)
     conf = _conf(args, COMPUTE, process)
     # A host that runs libvirt but no Nova service needs no configuration of nova-compute.
     yield lambda: service.check_service(processes.NOVA_COMPUTE, process, conf, required=False)
@@ -193,7 +193,7 @@ def _compute(args: argparse.Namespace, query: Query | None) -> Iterator[Check]:
         yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: published.check_pool(host_options.below(root, directory), conf)
+        yield lambda: publication.check_pool(host_options.below(root, directory), conf)
         yield lambda: conf.findings
     modules = _query(args, COMPUTE, process, query)
     if modules:

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, command: context.CommandContext | None = None)
 
 def _move_to_node(
     command: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
-) -> run_moves.RunResult | None:
+) -> run_moves.MovesResult | None:
     """Move a guest to a node and return the result, or None if it is there already.
 
     :param wait_s: how long to wait for another process that moves guests [s]

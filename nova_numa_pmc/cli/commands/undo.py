@@ -86,7 +86,7 @@ def _show(undo: undo_plan.UndoPlan) -> None:
 
 
 def _exit_code(
-    undo: undo_plan.UndoPlan, result: run_moves.RunResult | None, declined: bool
+    undo: undo_plan.UndoPlan, result: run_moves.MovesResult | None, declined: bool
 ) -> int:
     if declined:
         return exits.NOT_MADE

@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
             if not (math.isfinite(value) and value >= 0):
                 raise saved_hosts.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
-    with explain_hosts.errors_name_file(args.requests):
+    with explain_hosts.name_file_in_errors(args.requests):
         create_requests = what_if_hosts.read_requests(explain_hosts.read_content(args.requests))
-    with explain_hosts.errors_name_file(args.hosts):
+    with explain_hosts.name_file_in_errors(args.hosts):
         content = explain_hosts.read_content(args.hosts)
         _, saved_s = saved_hosts.read(content)
         choices = what_if_hosts.choices(content, create_requests, conf, saved_s)

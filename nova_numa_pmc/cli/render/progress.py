@@ -43,7 +43,7 @@ class LineProgress:
         """
 
 
-class Bars(LineProgress):
+class ProgressBars(LineProgress):
     """Progress display with a bar for each guest being moved: bytes, rate and remaining time."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -60,7 +60,7 @@ class Bars(LineProgress):
         )
         self._tasks: dict[str, rich.progress.TaskID] = {}  # by name
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> ProgressBars:
         self._bars.__enter__()
         return self
 
@@ -95,4 +95,4 @@ def open_progress(stream: TextIO | None = None) -> LineProgress:
     :param stream: where to write; None: stderr
     """
     stream = stream or sys.stderr
-    return Bars(stream) if rich is not None and stream.isatty() else LineProgress(stream)
+    return ProgressBars(stream) if rich is not None and stream.isatty() else LineProgress(stream)

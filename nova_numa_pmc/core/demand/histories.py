@@ -139,7 +139,7 @@ class GuestHistory(UsageHistory):
             else (mean / self.vcpus)
         )
 
-    def take_place(self, promise: model.Promise | None) -> bool:
+    def record_place(self, promise: model.Promise | None) -> bool:
         """Record the promised place, and return whether it has changed since the last call."""
         moved = self._promised_place is not None and self._promised_place != _promised_place(
             promise
@@ -251,7 +251,7 @@ class Histories:
             history.vcpus = definition.vcpus
         if guest and guest.flavor:
             history.flavor = guest.flavor
-        moved = history.take_place(promise)
+        moved = history.record_place(promise)
         demand_cores = sample.demand_cores
         if demand_cores is None or (guest and guest.state == 'paused'):
             return

@@ -42,7 +42,7 @@ REGRETS_MAX = 256
 PAYBACK_S = 600.0
 #: A guest is not widened if a move from its node will be due within this time, because widening
 #: would only delay the move [s].
-BRIDGE_S = 60.0
+DUE_SOON_S = 60.0
 #: The most moves that :func:`propose` lists.
 PROPOSED_MAX = 200
 
@@ -261,7 +261,7 @@ def _gains_due_soon(
         candidate
         for candidate in candidates
         if candidate.gain >= host_model.min_gain
-        and _missing_regret(candidate, factors) <= BRIDGE_S * candidate.gain
+        and _missing_regret(candidate, factors) <= DUE_SOON_S * candidate.gain
         and _exceeded_budget(candidate, memory, host_model.options) != plan_records.MOVES_PER_HOUR
     )
 

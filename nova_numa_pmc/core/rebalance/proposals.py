@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     Proposal = tuple[tuple[GuestModel, Place], ...]
 
 #: The most guests of each node that are evaluated by bound, and as many by bound ÷ cost.
-_MOVERS_MAX = 8
+_MOVED_MAX = 8
 #: The most guests of each node that are evaluated in swaps, or widened.
-_SWAPPERS_MAX = 6
+_SWAPPED_MAX = 6
 #: The most partners of such a guest on each other node by nearest demand.
 _NEAREST_MAX = 2
 #: The most such partners by each of two other orders.
@@ -51,7 +51,7 @@ def proposals(host_model: HostModel) -> list[Proposal]:
         evaluated_guests = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], bounds, _MOVERS_MAX)
+            else _best_guests(host_model, guests_by_place[positions], bounds, _MOVED_MAX)
         )
         for guest in evaluated_guests:
             all_proposals.extend(((guest, place),) for place in single_places(host_model, guest))
@@ -129,7 +129,7 @@ def _swap_proposals(
         guests_to_swap = (
             guests_by_place[positions]
             if is_exhaustive
-            else _best_guests(host_model, guests_by_place[positions], bounds, _SWAPPERS_MAX // 2)
+            else _best_guests(host_model, guests_by_place[positions], bounds, _SWAPPED_MAX // 2)
         )
         for guest in guests_to_swap:
             for other_positions in sorted(partners_by_place):
@@ -226,7 +226,7 @@ def _widening_proposals(
             continue
         calmest_guests = [guest for guest in guests if guest.demand > host_model.min_gain]
         calmest_guests.sort(key=lambda guest: (guest.stalls_per_ns / guest.demand, -guest.demand))
-        for guest in calmest_guests[:_SWAPPERS_MAX]:
+        for guest in calmest_guests[:_SWAPPED_MAX]:
             for n in idle_nodes:
                 # If accesses are not counted, the gain from cores that are idle only between
                 # bursts may be less than the unknown loss to distance.

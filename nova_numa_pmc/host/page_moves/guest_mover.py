@@ -241,7 +241,7 @@ class GuestMove:
     def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
         """Go through the guest's memory once and return the resulting state."""
         hopeless_bytes = 0
-        presence = mappings.Presence(self._groups.pid, self._root)
+        pagemap = mappings.Pagemap(self._groups.pid, self._root)
         try:
             for mapping, start, end in self._windows():
                 wait_s = bucket.wait_s(self._clock())
@@ -253,19 +253,19 @@ class GuestMove:
                 if self._cancelled:
                     return CANCELLED
                 self._check_alive()
-                if not presence.any(start, end):
+                if not pagemap.any_present(start, end):
                     yield
                     continue
                 target = self._target()
                 if target is None:
                     return FULL
-                moved = self._move(bucket, mapping, start, end, target, presence)
+                moved = self._move(bucket, mapping, start, end, target, pagemap)
                 hopeless_bytes = 0 if moved.moved_bytes else hopeless_bytes + moved.refused_bytes
                 if hopeless_bytes >= _HOPELESS_BYTES:
                     break
                 yield
         finally:
-            presence.close()
+            pagemap.close()
         return PARTLY if self._refused else DONE
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
@@ -294,9 +294,9 @@ class GuestMove:
         start: int,
         end: int,
         target: int,
-        presence: mappings.Presence,
+        pagemap: mappings.Pagemap,
     ) -> MovedPages:
-        moved = self._pages.move(mapping, start, end, target, presence)
+        moved = self._pages.move(mapping, start, end, target, pagemap)
         # The kernel has tried several times to move a refused page, so such pages count as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, self._clock())
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes

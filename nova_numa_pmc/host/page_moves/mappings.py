@@ -87,14 +87,14 @@ def start_ticks(pid: int, root: str = '/') -> int:
     return ticks
 
 
-class Presence:
-    """Lookup of the pages that are present in a process.
+class Pagemap:
+    """A process's pagemap, which says which of its pages are present.
 
     Looking up a range takes a hundredth of the time of locating its pages.
     """
 
     def __init__(self, pid: int, root: str = '/') -> None:
-        """Open a process's pagemap; if that fails, :meth:`any` assumes that pages are present."""
+        """Open a process's pagemap; if that fails, :meth:`any_present` is always true."""
         try:
             self._fd: int | None = os.open(
                 os.path.join(root, 'proc/%d/pagemap' % pid), os.O_RDONLY | os.O_CLOEXEC
@@ -102,7 +102,7 @@ class Presence:
         except OSError:
             self._fd = None
 
-    def any(self, start: int, end: int) -> bool:
+    def any_present(self, start: int, end: int) -> bool:
         """Return whether any page of the range may be present."""
         if self._fd is None:
             return True

@@ -22,7 +22,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.host.page_moves.mappings import Mapping, Presence
+    from nova_numa_pmc.host.page_moves.mappings import Mapping, Pagemap
 
 #: {errno's name in :class:`MovedPages`: the reason as text}
 TEXTS = {
@@ -70,16 +70,16 @@ class PageMover:
         self._since_probe = _PROBE_EVERY
 
     def move(
-        self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
+        self, mapping: Mapping, start: int, end: int, target: int, pagemap: Pagemap
     ) -> MovedPages:
         """Move the pages of a range that are not on a home node to a node.
 
         :param mapping: the mapping that contains the range
-        :param presence: the presence of the process's pages
+        :param pagemap: the process's pagemap
         :raises GuestGone, PageMoveError: as :func:`move_pages.move` does
         """
         addresses = array('Q', range(start, end, PAGE_BYTES))
-        statuses = self._locate(addresses, presence)
+        statuses = self._locate(addresses, pagemap)
         misplaced = page_choice.misplaced_pages(statuses, self._homes)
         if not misplaced:
             return MovedPages()
@@ -97,7 +97,7 @@ class PageMover:
             refused_pages * PAGE_BYTES,
         )
 
-    def _locate(self, addresses: array[int], presence: Presence) -> array[int]:
+    def _locate(self, addresses: array[int], pagemap: Pagemap) -> array[int]:
         """Return the node of each page, including pages that await a NUMA hinting fault.
 
         The kernel reports a huge page that awaits one like the zero page; touching one of its
@@ -108,7 +108,7 @@ class PageMover:
             hidden = [
                 address
                 for position, (address, status, present) in enumerate(
-                    zip(addresses, statuses, presence.are_present(addresses))
+                    zip(addresses, statuses, pagemap.are_present(addresses))
                 )
                 if present
                 and (

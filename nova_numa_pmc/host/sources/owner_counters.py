@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.perf.perf_event import GroupReadings
 
     #: What the events of each role counted; None: unknown.
-    Deltas = dict[str, rates.Delta | None]
+    Deltas = dict[str, rates.CounterDelta | None]
 
 #: The owner of targets, and the key that distinguishes its targets.
 _O = TypeVar('_O')
@@ -130,7 +130,7 @@ class OwnerCounters(Generic[_O, _K]):
                 for key, new in counts.items():
                     _add(totals, wanted[owner][key][1], earlier[key], new, idle_is_zero)
                 deltas[owner] = {
-                    role: None if total is None else rates.Delta(*total)
+                    role: None if total is None else rates.CounterDelta(*total)
                     for role, total in totals.items()
                 }
         return deltas, problems
@@ -168,7 +168,9 @@ def _add(
 
 
 def add_up(
-    counted_events: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
+    counted_events: Iterable[Event],
+    deltas: Mapping[str, rates.CounterDelta | None],
+    elapsed_ns: int,
 ) -> CpuRates:
     """Return an owner's rates; a role is unknown if one of its events is on any target.
 

@@ -100,7 +100,7 @@ class Resctrl:
             if evidence
         }
 
-    def nodes_at(self, now_ns: int) -> dict[int, CpuRates]:
+    def rates_by_node_at(self, now_ns: int) -> dict[int, CpuRates]:
         """Return {node id: counts} of the sample taken at this time [lines]; empty if none was."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 

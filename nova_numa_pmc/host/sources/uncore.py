@@ -134,7 +134,9 @@ class Uncore:
         ]
         return homes[0] if len(homes) == 1 else None
 
-    def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> UncoreUse:
+    def _use(
+        self, node_deltas: Mapping[str, rates.CounterDelta | None], elapsed_ns: int
+    ) -> UncoreUse:
         """Return a node's use from what its events counted."""
         amounts = {
             role: None if delta is None else delta.value

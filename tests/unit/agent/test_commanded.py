@@ -85,7 +85,7 @@ class MoveLockTest(CommandedCase):
     def test_an_agent_that_ends_releases_the_lock_for_moves(self):
         made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         self.until_moved(made)
-        made.abandon()
+        made.end_move()
         with command:
             command.take()
 

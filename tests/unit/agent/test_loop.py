@@ -33,7 +33,7 @@ class Agent:
         self.options = agent_conf.AgentOptions(
             None, counters_conf.CounterOptions(interval_s=interval_s)
         )
-        self.ticks, self.reloaded, self.abandoned = [], [], 0
+        self.ticks, self.reloaded, self.ended = [], [], 0
 
     def tick(self):
         self.ticks.append(self.clock.now_s)
@@ -54,8 +54,8 @@ class Agent:
         self.reloaded.append(options)
         self.options = options
 
-    def abandon(self):
-        self.abandoned += 1
+    def end_move(self):
+        self.ended += 1
         self.steps.clear()
 
 
@@ -142,7 +142,7 @@ class ServiceTest(unittest.TestCase):
         shown, reloaded = [], []
 
         class Exporter:
-            show = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
+            update = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
             reload = reloaded.append
 
         self.serve(
@@ -170,14 +170,14 @@ class ServiceTest(unittest.TestCase):
 
     def test_sigterm_finishes_moves_or_gives_them_up_in_time(self):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 12)
-        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.assertEqual((0, 0), (self.agent.ended, len(self.agent.steps)))
         self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
-        self.assertEqual(1, self.agent.abandoned)
+        self.assertEqual(1, self.agent.ended)
         self.assertLessEqual(self.clock.now_s, 10)
 
     def test_sigterm_finishes_only_the_move_in_progress(self):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, pending=[0.5] * 4)
-        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.assertEqual((0, 0), (self.agent.ended, len(self.agent.steps)))
         self.assertEqual([0.5] * 4, self.clock.waits)
 
 

@@ -126,7 +126,7 @@ class RebalancingTest(RebalancingCase):
                 self.until_moved(made)
                 if kept:
                     self.finish(made)
-                made.abandon()
+                made.end_move()
                 self.assertIsNone(made.step())
                 self.assertEqual(kept, self.AWAY in self.places().values())
 

@@ -93,19 +93,21 @@ class TestLosses(unittest.TestCase):
 
 class TestAttribute(unittest.TestCase):
     def test_remote_accesses_on_two_nodes_go_to_the_other(self):
-        traffic = pressure.attribute((5, 6), (10, 20), ())
+        traffic = pressure.attribute_accesses((5, 6), (10, 20), ())
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), traffic)
 
     def test_a_guests_pages_tell_where_its_remote_accesses_go(self):
         # All remote accesses of node 0 are those of one guest: a quarter of its pages elsewhere is
         # on node 1, the rest is on node 2.
-        traffic = pressure.attribute((0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))])
+        traffic = pressure.attribute_accesses(
+            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (50, 10, 30))]
+        )
         self.assertEqual((0.0, 25.0, 75.0), traffic[0])
 
     def test_traffic_of_controllers_corrects_what_pages_tell(self):
         # Pages imply an even division; according to the controllers, node 2 served three times as
         # much.
-        traffic = pressure.attribute(
+        traffic = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
         )
         for seen, fitted in zip((0.0, 25.0, 75.0), traffic[0]):
@@ -113,15 +115,15 @@ class TestAttribute(unittest.TestCase):
 
     def test_traffic_that_does_not_fit_stays_where_pages_tell(self):
         # The guest has no page on node 1, although that node served half of the traffic.
-        traffic = pressure.attribute(
+        traffic = pressure.attribute_accesses(
             (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)
         )
         self.assertEqual((0.0, 0.0, 100.0), traffic[0])
 
     def test_an_uncounted_controller_changes_no_attribution(self):
         self.assertEqual(
-            pressure.attribute((0, 0), (1, 1), ()),
-            pressure.attribute((0, 0), (1, 1), (), (1, None)),
+            pressure.attribute_accesses((0, 0), (1, 1), ()),
+            pressure.attribute_accesses((0, 0), (1, 1), (), (1, None)),
         )
 
     NODES = st.shared(st.integers(2, 5), key='nodes')
@@ -130,7 +132,7 @@ class TestAttribute(unittest.TestCase):
     @settings(max_examples=60, deadline=None)
     @given(AMOUNTS, AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4), AMOUNTS)
     def test_attributed_rows_sum_to_what_was_counted(self, local, remote, guests, incoming):
-        traffic = pressure.attribute(local, remote, guests, incoming)
+        traffic = pressure.attribute_accesses(local, remote, guests, incoming)
         for n, row in enumerate(traffic):
             self.assertEqual(local[n], row[n])
             self.assertAlmostEqual(remote[n], sum(row) - row[n], delta=1e-3 + 1e-6 * remote[n])
@@ -148,7 +150,7 @@ class TestAttribute(unittest.TestCase):
         nodes = range(len(truth))
         remote = [sum(row) - row[n] for n, row in enumerate(truth)]
         incoming = [sum(truth[n][m] for n in nodes if n != m) for m in nodes]
-        traffic = pressure.attribute([0] * len(truth), remote, (), incoming)
+        traffic = pressure.attribute_accesses([0] * len(truth), remote, (), incoming)
         missed = sum(abs(sum(row[m] for row in traffic) - incoming[m]) for m in nodes)
         # It converges slowly if a true cell is almost zero.
         self.assertLess(missed, (0.02 if len(truth) > 2 else 1e-7) * sum(incoming))

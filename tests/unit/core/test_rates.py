@@ -4,7 +4,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.rates import CounterReading, Delta
+from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 
 U64 = st.integers(0, 2**64 - 1)
 COUNTS = st.builds(CounterReading, U64, st.integers(0, 2**62), st.integers(0, 2**62))
@@ -13,19 +13,19 @@ COUNTS = st.builds(CounterReading, U64, st.integers(0, 2**62), st.integers(0, 2*
 class TestDifference(unittest.TestCase):
     def test_a_counter_that_ran_all_the_time_is_taken_as_it_is(self):
         self.assertEqual(
-            Delta(70.0, 1.0),
+            CounterDelta(70.0, 1.0),
             rates.difference(CounterReading(30, 100, 100), CounterReading(100, 200, 200)),
         )
 
     def test_a_multiplexed_count_is_scaled_and_has_its_share(self):
         self.assertEqual(
-            Delta(300.0, 0.25),
+            CounterDelta(300.0, 0.25),
             rates.difference(CounterReading(25, 1000, 500), CounterReading(100, 1400, 600)),
         )
 
     def test_a_difference_wraps_at_64_bits(self):
         self.assertEqual(
-            Delta(8.0, 1.0),
+            CounterDelta(8.0, 1.0),
             rates.difference(CounterReading(2**64 - 3, 1, 1), CounterReading(5, 2, 2)),
         )
 
@@ -45,7 +45,7 @@ class TestDifference(unittest.TestCase):
 
     def test_a_thread_that_did_not_run_did_nothing(self):
         count = CounterReading(100, 1000, 900)
-        self.assertEqual(Delta(0.0, 1.0), rates.difference(count, count, idle_is_zero=True))
+        self.assertEqual(CounterDelta(0.0, 1.0), rates.difference(count, count, idle_is_zero=True))
         self.assertIsNone(
             rates.difference(count, CounterReading(101, 1000, 900), idle_is_zero=True)
         )
@@ -68,22 +68,30 @@ class TestDifference(unittest.TestCase):
 
 class TestSums(unittest.TestCase):
     def test_the_least_seen_part_tells_how_sure_a_sum_is(self):
-        self.assertEqual(Delta(5.0, 0.5), rates.add([Delta(2.0, 0.5), Delta(3.0, 1.0)]))
+        self.assertEqual(
+            CounterDelta(5.0, 0.5), rates.add([CounterDelta(2.0, 0.5), CounterDelta(3.0, 1.0)])
+        )
 
     def test_an_unknown_part_makes_the_sum_unknown(self):
-        self.assertIsNone(rates.add([Delta(2.0, 0.5), None]))
+        self.assertIsNone(rates.add([CounterDelta(2.0, 0.5), None]))
         self.assertIsNone(rates.add([]))
 
     def test_a_subtracted_count_is_not_below_zero_and_has_the_lower_share(self):
-        self.assertEqual(Delta(2.0, 0.5), rates.subtract(Delta(5.0, 1.0), Delta(3.0, 0.5)))
-        self.assertEqual(0.0, rates.subtract(Delta(3.0, 1.0), Delta(5.0, 1.0)).value)
-        self.assertIsNone(rates.subtract(None, Delta(1.0, 1.0)))
+        self.assertEqual(
+            CounterDelta(2.0, 0.5), rates.subtract(CounterDelta(5.0, 1.0), CounterDelta(3.0, 0.5))
+        )
+        self.assertEqual(0.0, rates.subtract(CounterDelta(3.0, 1.0), CounterDelta(5.0, 1.0)).value)
+        self.assertIsNone(rates.subtract(None, CounterDelta(1.0, 1.0)))
 
 
 class TestRatios(unittest.TestCase):
     def test_per_sec_is_unknown_without_time_or_count(self):
-        self.assertEqual(50.0, rates.per_sec(Delta(100.0, 1.0), 2 * 10**9))
-        for delta, elapsed in ((None, 1), (Delta(1.0, 1.0), 0), (Delta(1.0, 1.0), -5)):
+        self.assertEqual(50.0, rates.per_sec(CounterDelta(100.0, 1.0), 2 * 10**9))
+        for delta, elapsed in (
+            (None, 1),
+            (CounterDelta(1.0, 1.0), 0),
+            (CounterDelta(1.0, 1.0), -5),
+        ):
             self.assertIsNone(rates.per_sec(delta, elapsed))
 
     def test_without_a_whole_a_ratio_is_unknown(self):

@@ -54,7 +54,7 @@ class JournalTest(unittest.TestCase):
         lines = self.waiting()
         for _ in range(20):
             lines.log(journal.WARNING, 'lost')
-        self.assertEqual(([journal.PATIENCE_S], 20), (self.waits_s, lines.lost))
+        self.assertEqual(([journal.WAIT_MAX_S], 20), (self.waits_s, lines.lost))
         self.assertEqual({'full'}, set(self.host.logged()))
 
     def test_a_wait_that_is_over_early_leaves_time_for_the_next(self):
@@ -62,7 +62,7 @@ class JournalTest(unittest.TestCase):
         lines = self.waiting(lambda: self.host.log.recv(9999), share=0.5)
         for _ in range(3):
             lines.log(journal.WARNING, 'said')
-        self.assertEqual([journal.PATIENCE_S / share for share in (1, 2, 4)], self.waits_s)
+        self.assertEqual([journal.WAIT_MAX_S / share for share in (1, 2, 4)], self.waits_s)
         self.assertEqual(3, sum('said' in line for line in self.host.logged()))
         self.assertEqual(0, lines.lost)
 

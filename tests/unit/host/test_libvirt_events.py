@@ -23,7 +23,7 @@ except ImportError:
     libvirt = None
 
 #: For a thread that can act at once; only a failure takes this long.
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
 class Clock:
@@ -47,8 +47,7 @@ class ListenerCase(unittest.TestCase):
         told = []
         while not holds(told):
             self.assertTrue(
-                select.select([self.listener], [], [], PATIENCE_S)[0],
-                (told, self.listener.problem),
+                select.select([self.listener], [], [], TIMEOUT_S)[0], (told, self.listener.problem)
             )
             told += self.listener.pop_events()
         return told
@@ -93,11 +92,11 @@ class RealTest(ListenerCase):
             path = os.path.join(directory, 'libvirt-sock-ro')
             daemon.bind(path)
             daemon.listen()
-            daemon.settimeout(PATIENCE_S)
+            daemon.settimeout(TIMEOUT_S)
             listener = self.listen('qemu+unix:///system?socket=' + path)
             taken, _ = daemon.accept()
             with taken:
-                self.clock.now_s += libvirt_events.PATIENCE_S + 1
+                self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
                 self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
                 self.assertEqual([], listener.pop_events())
                 listener.request_xml('g')
@@ -213,7 +212,7 @@ class HangingTest(ListenerCase):
         self.assertEqual(libvirt_events.CONNECTING, listener.problem)
         listener.request_xml('g')  # nothing waits
         self.until(lambda _: True)
-        self.clock.now_s += libvirt_events.PATIENCE_S + 1
+        self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
         self.assertEqual(libvirt_events.UNRESPONSIVE, listener.problem)
         self.fake.runs.set()
         self.until(lambda _: listener.problem == libvirt_events.CONNECTED)
@@ -226,7 +225,7 @@ class HangingTest(ListenerCase):
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
         self.assertEqual([libvirt_events.GuestEvent('g')], self.until(lambda told: told))
-        self.clock.now_s += libvirt_events.PATIENCE_S + 1
+        self.clock.now_s += libvirt_events.CALL_TIMEOUT_S + 1
         self.until_why(libvirt_events.UNRESPONSIVE)
         self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))
         self.fake.runs.set()

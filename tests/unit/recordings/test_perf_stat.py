@@ -3,7 +3,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.core.rates import Delta
+from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import perf_stat
 from nova_numa_pmc.recordings.perf_stat import CPU_SCOPE, HOST_SCOPE, NODE_SCOPE, PerfStatLine
@@ -48,18 +48,25 @@ class ParseTest(unittest.TestCase):
         self.assertEqual((0.303063611, 0.303063611), (first.at_s, first.elapsed_s))
         self.assertEqual(
             (
-                PerfStatLine(HOST_SCOPE, None, '', 'context-switches', '', Delta(630.0, 1.0)),
-                PerfStatLine(HOST_SCOPE, None, '', 'cpu-clock', 'msec', Delta(606.51, 1.0)),
+                PerfStatLine(
+                    HOST_SCOPE, None, '', 'context-switches', '', CounterDelta(630.0, 1.0)
+                ),
+                PerfStatLine(HOST_SCOPE, None, '', 'cpu-clock', 'msec', CounterDelta(606.51, 1.0)),
                 PerfStatLine(HOST_SCOPE, None, '', 'cycles', '', None, False),
                 PerfStatLine(HOST_SCOPE, None, '', 'r53100f', '', None),
                 PerfStatLine(
-                    HOST_SCOPE, None, '', 'uncore_imc_0/cas_count_read/', 'MiB', Delta(12.5, 1.0)
+                    HOST_SCOPE,
+                    None,
+                    '',
+                    'uncore_imc_0/cas_count_read/',
+                    'MiB',
+                    CounterDelta(12.5, 1.0),
                 ),
             ),
             first.rows,
         )
         self.assertAlmostEqual(0.098800652, second.elapsed_s)
-        self.assertEqual(Delta(185.0, 0.745), second.rows[0].delta)
+        self.assertEqual(CounterDelta(185.0, 0.745), second.rows[0].delta)
 
     def test_lines_by_node_and_events_with_commas_are_read(self):
         ([interval], broken) = rows(BY_NODE)
@@ -151,7 +158,7 @@ class RoleTest(unittest.TestCase):
         self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
 
     def test_amounts_are_in_bytes_by_their_unit(self):
-        row = PerfStatLine(HOST_SCOPE, None, '', 'x', 'MiB', Delta(2.0, 1.0))
+        row = PerfStatLine(HOST_SCOPE, None, '', 'x', 'MiB', CounterDelta(2.0, 1.0))
         self.assertEqual(2 << 20, perf_stat.amount(row, 'mem_read').value)
         self.assertEqual(128.0, perf_stat.amount(row._replace(unit=''), 'mem_read').value)
         self.assertIsNone(perf_stat.amount(row._replace(unit='furlong'), 'mem_read'))

@@ -189,7 +189,7 @@ class ExporterCase(unittest.TestCase):
     def open(self, options=None, tick=FULL):
         made = Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
         self.addCleanup(made.close)
-        made.show(tick, 0.25)
+        made.update(tick, 0.25)
         return made
 
     def scrape(self, made):
@@ -201,7 +201,7 @@ class ExporterCase(unittest.TestCase):
 class ContentTest(ExporterCase):
     def test_a_scrape_shows_what_the_tick_has_found(self):
         made = self.open()
-        made.show(FULL, 0.5)
+        made.update(FULL, 0.5)
         found = values(self.scrape(made))
         for name, value in (
             ('node_capacity_cores{node="0"}', 4.5),
@@ -295,7 +295,7 @@ class AgentTest(AgentCase):
         with contextlib.closing(Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT))) as exporter:
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
-                exporter.show(self.tick(made, at_s), 0.01)
+                exporter.update(self.tick(made, at_s), 0.01)
             found = values(get(exporter.address)[1])
         self.assertEqual(
             (1.0, 0.0, 1.0, 512 << 20, 1.0),
@@ -353,10 +353,10 @@ class UnixTest(ExporterCase):
         path = os.path.join(self.directory, 'later', 'metrics.sock')
         with self.assertLogs(LOG, 'INFO') as logs:
             made = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
-            made.show(FULL, 0.1)
+            made.update(FULL, 0.1)
             self.assertIsNone(made.address)
             os.mkdir(os.path.dirname(path))
-            made.show(FULL, 0.1)
+            made.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
         self.assertEqual(
             ['fails', 'served at', 'works again'],
@@ -402,7 +402,7 @@ class ClientTest(ExporterCase):
         idle = [self.connect(made) for _ in range(8)]
         turned_away = self.connect(made)
         self.assertEqual(b'', turned_away.recv(1))
-        made.show(FULL, 0.1)  # the loop does not notice
+        made.update(FULL, 0.1)  # the loop does not notice
         for client in idle:
             client.close()
         for _ in range(1000):
@@ -420,7 +420,7 @@ class ClientTest(ExporterCase):
                 with self.assertRaises((ConnectionError, http.client.HTTPException)):
                     get(made.address)
         self.assertEqual(1, len(logs.records))
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
 
 
@@ -429,19 +429,19 @@ class ReloadTest(ExporterCase):
         made = self.open(metrics_conf.MetricsOptions())
         self.assertIsNone(made.address)
         made.reload(metrics_conf.MetricsOptions(ANY_PORT))
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         first = made.address
         made.reload(metrics_conf.MetricsOptions(ANY_PORT, True))
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertEqual(first, made.address)
         self.assertIn('instance-1', self.scrape(made))
         made.reload(self.by_path)
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertNotIn('instance-1', self.scrape(made))
         with self.assertRaises(ConnectionError):
             get(first)
         made.reload(metrics_conf.MetricsOptions())
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertEqual([], os.listdir(self.directory))
 
     def test_a_port_that_is_taken_is_tried_again(self):
@@ -449,10 +449,10 @@ class ReloadTest(ExporterCase):
             address = ANY_PORT._replace(port=other.getsockname()[1])
             with self.assertLogs(LOG, 'WARNING') as logs:
                 made = self.open(metrics_conf.MetricsOptions(address))
-                made.show(FULL, 0.1)
+                made.update(FULL, 0.1)
         self.assertEqual(1, len(logs.records))
         self.assertIn('in use', logs.output[0])
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
 
     def test_a_thread_that_cannot_be_started_leaves_nothing_behind(self):
@@ -460,7 +460,7 @@ class ReloadTest(ExporterCase):
             with self.assertLogs(LOG, 'WARNING'):
                 made = self.open(self.by_path)
         self.assertEqual([], os.listdir(self.directory))
-        made.show(FULL, 0.1)
+        made.update(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
 
     def test_a_socket_that_cannot_be_removed_is_told(self):
@@ -478,7 +478,7 @@ class ReloadTest(ExporterCase):
             'from nova_numa_pmc.conf import metrics as metrics_conf\n'
             'made = Exporter(logging.getLogger(), metrics_conf.MetricsOptions('
             'metrics_conf.Address("", "127.0.0.1", 0)))\n'
-            'made.show(None, 0.1); made.show(None, 0.1); made.close()\n'
+            'made.update(None, 0.1); made.update(None, 0.1); made.close()\n'
         )
         done = subprocess.run(
             [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60

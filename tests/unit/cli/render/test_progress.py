@@ -33,5 +33,5 @@ class ProgressTest(unittest.TestCase):
         if importlib.util.find_spec('rich') is None:
             self.skipTest('rich is not installed')
         stream = io.StringIO()
-        self.show(progress.Bars(stream))
+        self.show(progress.ProgressBars(stream))
         self.assertIn('a [bold] 1 was moved\n', stream.getvalue())

@@ -127,7 +127,7 @@ class MappingsTest(unittest.TestCase):
         page = PAGE_BYTES
         soft_dirty, swapped, present = 1 << 55, 1 << 62, 1 << 63
         self.put('pagemap', struct.pack('=8Q', 0, soft_dirty, swapped, present, 0, 0, 0, 0))
-        there = mappings.Presence(7, self.root)
+        there = mappings.Pagemap(7, self.root)
         self.addCleanup(there.close)
         for start, end, expected in (
             (0, 2, False),
@@ -138,7 +138,7 @@ class MappingsTest(unittest.TestCase):
             (7, 9, True),
         ):
             with self.subTest((start, end)):
-                self.assertEqual(expected, there.any(start * page, end * page))
+                self.assertEqual(expected, there.any_present(start * page, end * page))
         self.assertEqual(
             [False, False, True, False], there.are_present([page, 2 * page, 3 * page, 4 * page])
         )
@@ -146,7 +146,7 @@ class MappingsTest(unittest.TestCase):
             [False, False], there.are_present([7 * page, 8 * page]), 'the file ends there'
         )
         there.close()
-        self.assertTrue(there.any(0, page), 'what cannot be told may be there')
+        self.assertTrue(there.any_present(0, page), 'what cannot be told may be there')
         self.assertEqual(
             [False], there.are_present([3 * page]), 'what cannot be told is not touched'
         )
@@ -154,7 +154,7 @@ class MappingsTest(unittest.TestCase):
     def test_mappings_presence_and_start_of_this_process_are_read(self):
         found = mappings.read(os.getpid())
         self.assertTrue(found)
-        there = mappings.Presence(os.getpid())
+        there = mappings.Pagemap(os.getpid())
         self.addCleanup(there.close)
-        self.assertTrue(any(there.any(m.start, m.end) for m in found))
+        self.assertTrue(any(there.any_present(m.start, m.end) for m in found))
         self.assertGreater(mappings.start_ticks(os.getpid()), 0)

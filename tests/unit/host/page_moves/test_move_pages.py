@@ -84,7 +84,7 @@ class KernelTest(unittest.TestCase):
         """No page lies elsewhere, and the child's bytes are unchanged."""
         node = self.nodes()[0]
         found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
-        there = mappings.Presence(self.child.pid)
+        there = mappings.Pagemap(self.child.pid)
         self.addCleanup(there.close)
         moved = PageMover(self.child.pid, frozenset({node})).move(
             found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there

@@ -10,7 +10,7 @@ from unittest import mock
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.evidence import RunningGuest
-from nova_numa_pmc.core.rates import CounterReading, Delta
+from nova_numa_pmc.core.rates import CounterDelta, CounterReading
 from nova_numa_pmc.host import threads, topology
 from nova_numa_pmc.host.perf import cpu_model, events, perf_event
 from nova_numa_pmc.host.sources import (
@@ -238,7 +238,8 @@ class OwnersTest(unittest.TestCase):
             },
         )
         self.assertEqual(
-            {'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}}, told
+            {'n': {'local_dram': CounterDelta(20.0, 0.5), 'remote_dram': CounterDelta(1.0, 1.0)}},
+            told,
         )
 
     def test_a_count_backwards_not_run_or_absent_is_unknown(self):
@@ -251,14 +252,16 @@ class OwnersTest(unittest.TestCase):
         ):
             with self.subTest(bad=bad):
                 told = self.sample(base, {0: [bad, CounterReading(4, 20, 20)]})
-                self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)}, told['n'])
+                self.assertEqual(
+                    {'local_dram': None, 'remote_dram': CounterDelta(4.0, 1.0)}, told['n']
+                )
                 counts = owner_counters.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_events_with_turns_of_their_own_leave_the_share_alone(self):
         told = {
-            'local_dram': Delta(9.0, 0.5),
-            'remote_cache': Delta(8.0, 0.2),
+            'local_dram': CounterDelta(9.0, 0.5),
+            'remote_cache': CounterDelta(8.0, 0.2),
             'stalled_cycles': None,
         }
         counts = owner_counters.add_up((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
@@ -276,7 +279,7 @@ class OwnersTest(unittest.TestCase):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
         counts = owner_counters.add_up(
             (local, REMOTE),
-            {'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)},
+            {'local_dram': CounterDelta(10.0, 1.0), 'remote_dram': CounterDelta(4.0, 0.5)},
             SECOND,
         )
         self.assertEqual((6.0, 4.0, 0.5), (*counts[:2], counts.share))
@@ -348,7 +351,8 @@ class UncoreTest(unittest.TestCase):
 
     def use(self, weight=1.0, **deltas):
         told = {
-            role: value if value is None else Delta(value, 1.0) for role, value in deltas.items()
+            role: value if value is None else CounterDelta(value, 1.0)
+            for role, value in deltas.items()
         }
         return uncore.Uncore(selecting(), weight)._use(told, 2 * SECOND)
 
@@ -488,7 +492,11 @@ class CrowdedTest(Counting):
         self.assertEqual(owner_counters.ROLES, source.cpu_roles_that_fit(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
-            uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
+            uuid: {
+                'local_dram': None,
+                'remote_dram': None,
+                'stalled_cycles': CounterDelta(1.0, 1.0),
+            }
         }
         with mock.patch.object(owner_counters.OwnerCounters, 'sample', return_value=(starved, ())):
             for roles in (owner_counters.ROLES[:2], (), ()):

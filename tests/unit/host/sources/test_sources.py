@@ -176,8 +176,11 @@ class ResctrlTest(OnHost):
             group, {0: (64 * total_0, 64 * local_0), 1: (64 * total_1, 64 * local_1)}, tasks
         )
 
-    def nodes_at(self, at_s):
-        return {node: counts[:2] for node, counts in self.source.nodes_at(at_s * SECOND).items()}
+    def rates_by_node_at(self, at_s):
+        return {
+            node: counts[:2]
+            for node, counts in self.source.rates_by_node_at(at_s * SECOND).items()
+        }
 
     def test_resctrl_that_is_not_mounted_is_unavailable(self):
         with self.assertRaisesRegex(SourceUnavailable, 'mount -t resctrl'):
@@ -193,8 +196,8 @@ class ResctrlTest(OnHost):
         self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), found['u1'][:6])
         self.assertEqual((0.0, 40.0, 1.0), found['u2'][2:5])
         self.assertEqual({'u1', 'u2'}, found.keys())
-        self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.nodes_at(2))
-        self.assertEqual({}, self.nodes_at(3))
+        self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.rates_by_node_at(2))
+        self.assertEqual({}, self.rates_by_node_at(3))
 
     def test_a_guest_with_a_group_of_its_own_is_counted(self):
         for total in (0, 100):
@@ -238,7 +241,7 @@ class ResctrlTest(OnHost):
         for total in (0, 100):
             self.host.monitor('', {0: (6400 * total, 3200 * total)})
             self.source.sample(self.tick(1 + total // 100))
-        self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.nodes_at(2))
+        self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.rates_by_node_at(2))
 
     @given(st.binary(max_size=30))
     def test_garbage_in_resctrl_files_gives_no_traffic(self, text):

@@ -3,7 +3,7 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import published
+from nova_numa_pmc.checks import publication as publication_checks
 from nova_numa_pmc.host import nova_conf, processes
 from nova_numa_pmc.state import pause, publication
 from tests.fixtures import hosts
@@ -21,7 +21,7 @@ class PublishedTest(unittest.TestCase):
         self.state = os.path.join(self.root, 'run/nova-numa-pmc')
 
     def codes(self):
-        return [found.code for found in published.check_published(self.state, NOW_S)]
+        return [found.code for found in publication_checks.check_publication(self.state, NOW_S)]
 
     def publish(self, age_s, interval_s=10, **more):
         os.makedirs(os.path.dirname(self.state), exist_ok=True)
@@ -59,14 +59,14 @@ class PublishedTest(unittest.TestCase):
         ):
             self.publish(0, guests_by=guests_by)
             self.assertEqual(expected, self.codes())
-        [found] = published.check_published(self.state, NOW_S)
+        [found] = publication_checks.check_publication(self.state, NOW_S)
         self.assertIn('libvirt does not answer', found.message)
 
     def test_a_paused_agent_is_found_with_its_reason(self):
-        self.assertEqual([], list(published.check_paused(self.state)))
+        self.assertEqual([], list(publication_checks.check_paused(self.state)))
         os.makedirs(os.path.dirname(self.state))
         pause.begin(self.state, 'firmware')
-        [found] = published.check_paused(self.state)
+        [found] = publication_checks.check_paused(self.state)
         self.assertEqual('agent-paused', found.code)
         self.assertIn('firmware', found.message)
 
@@ -83,7 +83,8 @@ class PublishedTest(unittest.TestCase):
                 write(self.root, 'nova.conf', text)
                 conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
                 self.assertEqual(
-                    codes, [found.code for found in published.check_pool(self.state, conf)]
+                    codes,
+                    [found.code for found in publication_checks.check_pool(self.state, conf)],
                 )
 
     def test_a_missing_publication_is_found(self):
@@ -97,8 +98,8 @@ class PublishedTest(unittest.TestCase):
     def test_a_state_directory_missing_in_novas_container_is_found(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')
-        (found,) = published.check_shared('/run/nova-numa-pmc', process)
+        (found,) = publication_checks.check_visible('/run/nova-numa-pmc', process)
         self.assertEqual('publication-not-in-container', found.code)
         write(self.root, 'image/run/nova-numa-pmc/host', '{}')
-        self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', process)))
-        self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', None)))
+        self.assertEqual([], list(publication_checks.check_visible('/run/nova-numa-pmc', process)))
+        self.assertEqual([], list(publication_checks.check_visible('/run/nova-numa-pmc', None)))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.processes import Process
 
 
-def check_published(directory: str, now_s: float) -> Iterator[Finding]:
+def check_publication(directory: str, now_s: float) -> Iterator[Finding]:
     """Check that the publication exists, can be read and is fresh.
 
     :param directory: the state directory, as this process sees it
@@ -92,7 +92,7 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     try:
         published = publication.read(directory)
     except StateError:
-        return  # check_published reports this
+        return  # check_publication reports this
     if published.pool_source in (pools.GUESTS, pools.KERNEL):
         file = conf.file_of('cpu_shared_set', 'compute')
         yield Finding(
@@ -123,7 +123,7 @@ def check_paused(directory: str) -> Iterator[Finding]:
         )
 
 
-def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
+def check_visible(directory: str, process: Process | None) -> Iterator[Finding]:
     """Check that a nova-compute in a container sees the state directory.
 
     :param directory: path of the state directory on the host ('/run/nova-numa-pmc')
