@@ -56,6 +56,7 @@ class Fleet:
         )
         self._inventories = (
             hosts.threads.sum(1),
+            p.CPU_RATIO * hosts.threads.sum(1),
             hosts.dedicated.sum(1),
             p.RAM_RATIO * hosts.ram_mib - p.RESERVED_MIB,
         )
@@ -92,18 +93,14 @@ class Fleet:
         return at[:most]
 
     def _room(self, guest, at):
-        trace, (threads, dedicated, usable_mib) = self.trace, self._inventories
+        trace, (threads, usable, dedicated, usable_mib) = self.trace, self._inventories
         vcpus = trace.vcpus[guest]
         room = (self.taken_mib[at] + trace.memory_mib[guest] <= usable_mib[at]) & (
             self.taken_gb[at] + trace.disk_gb[guest] <= p.DISK_GB
         )
         if trace.dedicated[guest]:
             return room & (self.taken_dedicated[at] + vcpus <= dedicated[at])
-        return (
-            room
-            & (self.taken_vcpus[at] + vcpus <= p.CPU_RATIO * threads[at])
-            & (vcpus <= threads[at])
-        )
+        return room & (self.taken_vcpus[at] + vcpus <= usable[at]) & (vcpus <= threads[at])
 
     def has_room(self, host, guest):
         """Return whether Placement lets a guest claim this host now."""
