@@ -72,12 +72,13 @@ def _jittered(stock, multiplier, penalties, jitter, view, asked, first):
         return stock[at] - multiplier * penalized
 
     most, found = weights(slice(None), 0.0), weights(slice(None), 1.0)
-    order = np.argsort(-most)
+    order, best = np.argsort(-most), np.full(first, -np.inf)
     for begun in range(0, len(order), DRAWN):
         at = order[begun : begun + DRAWN]
-        if begun and most[at[0]] < np.partition(found, -first)[-first]:
+        if most[at[0]] < best[0]:
             break
         found[at] = weights(at, _random_parts(asked.instance_uuid, view.at[at]))
+        best = np.partition(np.concatenate((best, found[at])), -first)[-first:]
     return found
 
 
@@ -241,10 +242,13 @@ class Places:
             self._keep(told, charged, parts, 1 / told.nodes)
         else:
             best, fits = best_nodes(told, asked.vcpus, asked.memory_mib)
-            on_best, on_both = np.arange(told.nodes) == best[:, None], _on_both(told, asked)
+            on_best = np.arange(told.nodes) == best[:, None]
             self._keep(told, charged & fits, on_best, on_best)
-            self._keep(told, charged & on_both, parts, 1 / told.nodes)
-            charged &= fits | on_both
+            if not fits.all():
+                on_both = _on_both(told, asked)
+                self._keep(told, charged & on_both, parts, 1 / told.nodes)
+                fits |= on_both
+            charged &= fits
         if not charged.all():
             known = Known(view.only(at[changed[~charged]]))
             for position in range(len(known.at)):
