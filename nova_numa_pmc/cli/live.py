@@ -121,7 +121,7 @@ def redraw(
     from nova_numa_pmc.cli.render import screen  # rich takes long to import
 
     frame: Frame | None = None
-    with until_interrupted(), screen.keys() as read_key, screen.open_screen(sys.stdout) as display:
+    with until_interrupted(), screen.keys() as read_key, screen.open_screen(sys.stdout) as draw:
 
         def wait(duration_s: float) -> None:
             end_s = time.monotonic() + duration_s
@@ -130,10 +130,10 @@ def redraw(
                     raise KeyboardInterrupt
                 on_key(key)
                 if frame is not None:
-                    display.draw(frame.to_parts())
+                    draw(frame.to_parts())
 
-        display.draw(['measuring for %g s …  (q ends)' % interval_s])
+        draw(['measuring for %g s …  (q ends)' % interval_s])
         for frame in frames(wait):
-            display.draw(frame.to_parts())
+            draw(frame.to_parts())
         while True:
             wait(3600)

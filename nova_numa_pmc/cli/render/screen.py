@@ -24,7 +24,7 @@ except ImportError:  # rich is an optional dependency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, TextIO
+    from typing import TextIO
 
 _STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
 #: Move the cursor home, erase to the end of the line, erase to the end of the screen: a screen
@@ -34,50 +34,36 @@ _HOME, _END_OF_LINE, _END_OF_SCREEN = '\x1b[H', '\x1b[K', '\x1b[J'
 _ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
 
 
-class PlainScreen:
-    """Terminal that is redrawn with plain text."""
+@contextlib.contextmanager
+def open_screen(stream: TextIO) -> Iterator[Callable[[Iterable[tables.Table | str]], None]]:
+    """Yield a function that redraws a terminal with tables and lines: by rich, if installed.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> PlainScreen:
-        self._stream.write(_ALTERNATE)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.write(_NORMAL)
-        self._stream.flush()
-
-    def draw(self, parts: Iterable[tables.Table | str]) -> None:
-        """Redraw the terminal with these tables and lines."""
-        width, height = shutil.get_terminal_size()
-        lines: list[str] = []
-        for part in parts:
-            lines += [part[:width]] if isinstance(part, str) else tables.to_lines(part, width)
-        self._stream.write(
-            _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
-        )
-        self._stream.flush()
+    At the end, the terminal shows again what it showed before.
+    """
+    if rich is not None:
+        console = rich.console.Console(file=stream)
+        with rich.live.Live(console=console, screen=True, auto_refresh=False) as live:
+            yield lambda parts: live.update(
+                rich.console.Group(*map(_renderable, parts)), refresh=True
+            )
+        return
+    stream.write(_ALTERNATE)
+    try:
+        yield lambda parts: _draw_plainly(stream, parts)
+    finally:
+        stream.write(_NORMAL)
+        stream.flush()
 
 
-class RichScreen:
-    """Terminal that is redrawn with colours by rich."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._live = rich.live.Live(
-            console=rich.console.Console(file=stream), screen=True, auto_refresh=False
-        )
-
-    def __enter__(self) -> RichScreen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._live.__exit__(*raised)
-
-    def draw(self, parts: Iterable[tables.Table | str]) -> None:
-        """Redraw the terminal with these tables and lines."""
-        self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
+def _draw_plainly(stream: TextIO, parts: Iterable[tables.Table | str]) -> None:
+    width, height = shutil.get_terminal_size()
+    lines: list[str] = []
+    for part in parts:
+        lines += [part[:width]] if isinstance(part, str) else tables.to_lines(part, width)
+    stream.write(
+        _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
+    )
+    stream.flush()
 
 
 def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
@@ -94,11 +80,6 @@ def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
             line_text.stylize('reverse')
         lines.append(line_text)
     return rich.console.Group(*lines, *map(_renderable, part.notes))
-
-
-def open_screen(stream: TextIO) -> PlainScreen | RichScreen:
-    """Return the best available screen for a terminal, as a context manager."""
-    return PlainScreen(stream) if rich is None else RichScreen(stream)
 
 
 def height() -> int:

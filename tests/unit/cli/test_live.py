@@ -23,7 +23,7 @@ class TestRedraw(unittest.TestCase):
 
         @contextlib.contextmanager
         def fake_screen(_stream):
-            yield unittest.mock.Mock(draw=lambda parts: drawn.extend(parts))
+            yield drawn.extend
 
         def frames(wait):
             for number in numbers:

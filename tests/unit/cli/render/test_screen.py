@@ -22,19 +22,20 @@ class Terminal(io.StringIO):
 
 
 class TestScreens(unittest.TestCase):
-    def drawn(self, made, parts=PARTS):
+    def drawn(self, parts=PARTS):
         stream = Terminal()
         with (
             unittest.mock.patch.dict(
                 os.environ, {'COLUMNS': '160', 'LINES': '30', 'TERM': 'xterm'}
             ),
-            made(stream) as shown,
+            screen.open_screen(stream) as draw,
         ):
-            shown.draw(parts)
+            draw(parts)
         return stream.getvalue()
 
     def test_plain_text_shows_everything_and_leaves_the_terminal_as_it_was(self):
-        text = self.drawn(screen.PlainScreen)
+        with unittest.mock.patch.object(screen, 'rich', None):
+            text = self.drawn()
         for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
             self.assertIn(expected, text)
         self.assertTrue(text.startswith('\x1b[?1049h'))
@@ -42,20 +43,14 @@ class TestScreens(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
     def test_a_screen_with_rich_shows_the_same_as_plain_text(self):
-        text = self.drawn(screen.RichScreen)
+        text = self.drawn()
         for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
             self.assertIn(expected, text)
 
     @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
     def test_a_name_is_not_read_as_markup(self):
         sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
-        self.assertIn(
-            '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.to_parts(sample, 'name'))
-        )
-
-    def test_without_rich_the_screen_is_plain(self):
-        with unittest.mock.patch.object(screen, 'rich', None):
-            self.assertIsInstance(screen.open_screen(io.StringIO()), screen.PlainScreen)
+        self.assertIn('[red]x[/nonsense]', self.drawn(top.to_parts(sample, 'name')))
 
 
 class TestKeys(unittest.TestCase):
