@@ -6,11 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import guest_lookup
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import candidates, placement, ranking
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state.promises_file import HostPromisesDraft
 
@@ -91,12 +89,3 @@ def possible_places(
         )
         for rank in placement.decide_place(inputs, limits).ranks
     ]
-
-
-def find_running(name: str, root: str) -> model.Guest:
-    """Return the running guest with this name, uuid or libvirt id.
-
-    :raises UnknownGuest: no such guest runs, or it cannot be read; the message lists similar names
-    """
-    running, problems = guests.read_running(root)
-    return guest_lookup.find(name, running, problems)

@@ -167,14 +167,14 @@ def parse_whole_number(root: str, path: str, digits: str, maximum: int) -> int:
     return int(digits)
 
 
-def read_whole_number(root: str, path: str, maximum: int) -> int | None:
+def read_whole_number(root: str, path: str) -> int | None:
     """Read a file that holds one number.
 
     :returns: the number, or None if there is no such file
-    :raises TopologyError: the file does not hold a number, or one above ``maximum``
+    :raises TopologyError: the file does not hold a number, or one above :data:`AMOUNT_MAX`
     """
     text = read_text(root, path)
-    return None if text is None else parse_whole_number(root, path, text, maximum)
+    return None if text is None else parse_whole_number(root, path, text, AMOUNT_MAX)
 
 
 def read_meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:

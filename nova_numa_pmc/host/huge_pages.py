@@ -10,7 +10,7 @@ The libvirt hook imports this module if the host has huge pages, so it imports o
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.files import AMOUNT_MAX, NODES, parse_whole_number, read_whole_number
+from nova_numa_pmc.host.files import NODES, parse_whole_number, read_whole_number
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -79,7 +79,7 @@ def _pages_of_size(
     unreported_nodes: list[int] = []
     for node_id in left_bytes:
         directory = _NODE % (node_id, path.rpartition('/')[2])
-        total = read_whole_number(root, directory + '/nr_hugepages', AMOUNT_MAX)
+        total = read_whole_number(root, directory + '/nr_hugepages')
         if total is None:
             unreported_nodes += [node_id] if node_id in own_nodes else []
         elif total:
@@ -107,4 +107,4 @@ def _divide(fitting: Mapping[int, int], total: int, free: int) -> list[tuple[int
 
 
 def _read_free(root: str, directory: str) -> int:
-    return read_whole_number(root, directory + '/free_hugepages', AMOUNT_MAX) or 0
+    return read_whole_number(root, directory + '/free_hugepages') or 0

@@ -20,7 +20,6 @@ from nova_numa_pmc.core.memory_domains import DISTANCE_MAX, LOCAL_DISTANCE, REMO
 from nova_numa_pmc.cpulist import CPUS_MAX, HEX_DIGITS, format_cpulist, is_number
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host.files import (
-    AMOUNT_MAX,
     CPUS,
     NODES,
     parse_whole_number,
@@ -104,8 +103,7 @@ def _huge_page_totals(root: str) -> dict[str, int]:
     except OSError:
         return {}
     pages = {
-        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name), AMOUNT_MAX)
-        for name in names
+        name: read_whole_number(root, '%s/%s/nr_hugepages' % (_HUGE_PAGES, name)) for name in names
     }
     return {'%s/%s' % (_HUGE_PAGES, name): total for name, total in pages.items() if total}
 

@@ -27,13 +27,13 @@ import json
 from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model, usable_cpus
-from nova_numa_pmc.cli import dry_run, exits, options, output, parse
+from nova_numa_pmc.cli import dry_run, exits, guest_lookup, options, output, parse
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_values, files
+from nova_numa_pmc.host import domain_values, files, guests
 from nova_numa_pmc.json_values import printable
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--count',
-        type=parse.whole_number(1, _COUNT_MAX),
+        type=parse.whole_number(_COUNT_MAX),
         default=1,
         metavar='N',
         help='with --hosts: place this many such guests, one after another',
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
         return explain_hosts.run(args, **requested_flavor(args))
     guest = (
-        dry_run.find_running(args.guest, args.root)
+        guest_lookup.find(args.guest, *guests.read_running(args.root))
         if args.guest
         else new_guest(requested_flavor(args))
     )

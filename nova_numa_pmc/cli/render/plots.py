@@ -49,7 +49,11 @@ def draw(
     """
     os.makedirs(directory, exist_ok=True)
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
-    guests = sorted(recorded.guests.values(), key=_total_cores, reverse=True)[:_LINES_MAX]
+    guests = sorted(
+        recorded.guests.values(),
+        key=lambda series: math.fsum(x for x in series.values['cores'] if not math.isnan(x)),
+        reverse=True,
+    )[:_LINES_MAX]
     title = (
         'the %d guests with most CPU time' % _LINES_MAX
         if len(recorded.guests) > _LINES_MAX
@@ -72,14 +76,6 @@ def draw(
             _draw_file(path, heading, all_series, known_panels, recorded, windows)
             paths.append(path)
     return paths
-
-
-def _total_cores(series: MetricSeries) -> float:
-    return math.fsum(value for value in series.values['cores'] if not math.isnan(value))
-
-
-def _local_time(taken_s: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(taken_s)
 
 
 def _draw_file(
@@ -106,7 +102,7 @@ def _draw_file(
             )
             # A leading '_' hides a label and '$' begins a formula; a guest's name may have both.
             axes.plot(
-                list(map(_local_time, times)),
+                list(map(datetime.datetime.fromtimestamp, times)),
                 [value * factor for value in values],
                 linewidth=1,
                 marker='.',
@@ -115,8 +111,8 @@ def _draw_file(
             )
         for shade, (begin, end) in zip(('tab:red', 'tab:green'), windows):
             axes.axvspan(
-                _local_time(recorded.first_s if begin is None else begin),
-                _local_time(recorded.last_s if end is None else end),
+                datetime.datetime.fromtimestamp(recorded.first_s if begin is None else begin),
+                datetime.datetime.fromtimestamp(recorded.last_s if end is None else end),
                 color=shade,
                 alpha=0.08,
             )

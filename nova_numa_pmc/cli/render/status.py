@@ -51,7 +51,13 @@ def to_lines(host: HostStatus) -> list[str]:
         *_agent_lines(host.agent, host.measured),
         'floating pool: CPUs %s, %s'
         % (format_cpulist(host.pool.cpus), pools.TEXTS.get(host.pool.source, host.pool.source)),
-        *_memory_lines(host.nodes),
+        *(
+            memory_line(
+                node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
+            )
+            for node in host.nodes
+            if node.memory_kind != model.HOST
+        ),
         '',
         *tables.to_lines(node_table(host.nodes)),
     ]
@@ -114,17 +120,6 @@ def memory_line(node_id: int, size_bytes: int | None, memory: model.NodeMemory) 
         node_memory.TEXTS[memory.kind],
         printable(memory.source),
     )
-
-
-def _memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
-    """Return a line for each node whose memory is not for guests."""
-    return [
-        memory_line(
-            node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
-        )
-        for node in nodes
-        if node.memory_kind != model.HOST
-    ]
 
 
 def age(seconds: float) -> str:

@@ -305,7 +305,7 @@ class PointerChain:
         self._memory = self._flush = None
 
 
-def chain_offsets(size: int, lines: int, seed: int = 1) -> list[int]:
+def chain_offsets(size: int, lines: int) -> list[int]:
     """Return the offsets of a chain's lines in the order in which they are visited.
 
     The memory is divided into equal parts, each with one line of the chain at a random offset, so
@@ -314,7 +314,7 @@ def chain_offsets(size: int, lines: int, seed: int = 1) -> list[int]:
 
     :param size: size of the memory in bytes
     """
-    generator = random.Random(seed)
+    generator = random.Random(1)
     stride = size // lines
     lines_per_part = stride // LINE_BYTES
     per_window = max(1, min(lines, _WINDOW_BYTES // stride))

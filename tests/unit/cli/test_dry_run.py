@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import dry_run
+from nova_numa_pmc.cli import dry_run, guest_lookup
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
@@ -69,7 +69,9 @@ class PreviewTest(HostTest):
         self.host.launch(1)
         first = self.start(1)
         said, recorded = dry_run.decide_unrecorded(
-            dry_run.find_running(hosts.name_of(1), self.root), self.options, self.root
+            guest_lookup.find(hosts.name_of(1), *guests.read_running(self.root)),
+            self.options,
+            self.root,
         )
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
         self.assertEqual(0, sum(node.guests for node in said.view.nodes))
@@ -86,9 +88,11 @@ class PreviewTest(HostTest):
     def test_running_guests_are_found_by_name_uuid_and_id(self):
         self.host.launch(1)
         for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
-            self.assertEqual(hosts.uuid_of(1), dry_run.find_running(name, self.root).uuid)
+            self.assertEqual(
+                hosts.uuid_of(1), guest_lookup.find(name, *guests.read_running(self.root)).uuid
+            )
         with self.assertRaisesRegex(UnknownGuest, 'no guest .* guests here: instance-00000001'):
-            dry_run.find_running('other', self.root)
+            guest_lookup.find('other', *guests.read_running(self.root))
 
 
 class PlacesTest(HostTest):

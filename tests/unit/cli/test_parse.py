@@ -55,7 +55,7 @@ class TestTimes(unittest.TestCase):
 
 class WholeNumberTest(unittest.TestCase):
     def test_a_whole_number_within_the_bounds_is_parsed(self):
-        whole_number = parse.whole_number(1, 20)
+        whole_number = parse.whole_number(20)
         self.assertEqual([1, 7, 20], [whole_number(text) for text in ('1', '7', '20')])
 
     def test_other_text_is_refused_as_a_whole_number(self):
@@ -64,4 +64,4 @@ class WholeNumberTest(unittest.TestCase):
                 self.subTest(text=text),
                 self.assertRaisesRegex(argparse.ArgumentTypeError, 'from 1 to 20'),
             ):
-                parse.whole_number(1, 20)(text)
+                parse.whole_number(20)(text)
