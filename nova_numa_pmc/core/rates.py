@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.core.missing import all_known
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -85,11 +86,7 @@ def add(deltas: Iterable[CounterDelta | None]) -> CounterDelta | None:
 
     :returns: None if a delta is unknown or none is given
     """
-    known_deltas = []
-    for delta in deltas:
-        if delta is None:
-            return None
-        known_deltas.append(delta)
+    known_deltas = all_known(list(deltas))
     if not known_deltas:
         return None
     return CounterDelta(
