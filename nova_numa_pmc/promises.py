@@ -118,7 +118,7 @@ def decide_promise(
     device_nodes, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
-    guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
+    guest, limit_problems = promise_limit.limit_memory(guest, host, options.placement_options)
     guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
     host_promises = host_promises or locked(options, root, timeout_s)
@@ -130,10 +130,18 @@ def decide_promise(
         )
         others = _promises_in_pool(host_promises.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest, device_nodes, own_host, others, options.limits, evidence, host_promises.rotation
+            guest,
+            device_nodes,
+            own_host,
+            others,
+            options.placement_options,
+            evidence,
+            host_promises.rotation,
         )
-        placed = placement.place(view, request, options.limits)
-        placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, options.limits)
+        placed = placement.place(view, request, options.placement_options)
+        placed, cpus = _narrow_to_l3(
+            placed, own_host, view, others, request, options.placement_options
+        )
         promise = placement.promise(guest_in_pool, placed, files.boottime_ns())._replace(cpus=cpus)
         decision = Decision(
             promise,
@@ -143,7 +151,7 @@ def decide_promise(
             failed=promise.origin == model.FLOATING and not request.excluded,
         )
         if by_node and placed.nodes:
-            followable = _followable_bytes(by_node, host, options.limits)
+            followable = _followable_bytes(by_node, host, options.placement_options)
             decision = _follow(request, decision, own_host, followable)
         host_promises.put(decision.promise)
         host_promises.rotation += 1
@@ -159,7 +167,7 @@ def _view_and_request(
     device_nodes: tuple[int, ...],
     host: model.Topology,
     others: Collection[model.Promise],
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
     evidence: pool_loads.PlacementEvidence,
     rotation: int,
 ) -> tuple[model.HostView, model.Request]:
@@ -167,9 +175,12 @@ def _view_and_request(
     from nova_numa_pmc.core import host_view
     from nova_numa_pmc.core.placement import placement
 
-    view = host_view.view(host, others, limits, dict(evidence.loads), rotation)
+    view = host_view.view(host, others, placement_options, dict(evidence.loads), rotation)
     request = host_view.request(
-        guest, limits, device_nodes, placement.with_traffic_per_core(evidence.history, view)
+        guest,
+        placement_options,
+        device_nodes,
+        placement.with_traffic_per_core(evidence.history, view),
     )
     return host_view.with_later_guests(view, dict(evidence.vcpus), evidence.history), request
 
@@ -180,7 +191,7 @@ def _narrow_to_l3(
     view: model.HostView,
     promises: Collection[model.Promise],
     request: model.Request,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> tuple[model.Placement, tuple[int, ...]]:
     """Narrow a placement on one node to one of the node's L3 caches, if it has several.
 
@@ -196,7 +207,9 @@ def _narrow_to_l3(
         return placed, ()
     from nova_numa_pmc.core.placement import l3  # few hosts have several L3 caches on a node
 
-    cpus, reasons = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
+    cpus, reasons = l3.choose(
+        host, view, tuple(promises), placed.nodes, request, placement_options
+    )
     return placed._replace(
         cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + reasons
     ), cpus
@@ -220,7 +233,7 @@ def updated_promise(
     promise: model.Promise,
     guest: model.Guest,
     host: model.Topology,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> model.Promise:
     """Return a running guest's promise with its current vCPUs, memory and nodes.
 
@@ -228,7 +241,7 @@ def updated_promise(
     """
     from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _with_pool_vcpus(promise_limit.limit_memory(guest, host, limits)[0], host)
+    guest = _with_pool_vcpus(promise_limit.limit_memory(guest, host, placement_options)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -296,7 +309,9 @@ def reconcile(
     problems += read_problems
     for guest in running:
         if guest.name in unknown_names:
-            guest, limit_problems = promise_limit.limit_memory(guest, host, options.limits)
+            guest, limit_problems = promise_limit.limit_memory(
+                guest, host, options.placement_options
+            )
             problems += ['guest %s: %s' % (guest.name, problem) for problem in limit_problems]
             host_promises.put(_implied_promise(_with_pool_vcpus(guest, host), host, options, root))
     return problems
@@ -329,7 +344,7 @@ def _promises_in_pool(
 
 
 def _followable_bytes(
-    by_node: Mapping[int, int], host: model.Topology, limits: model.PlacementOptions
+    by_node: Mapping[int, int], host: model.Topology, placement_options: model.PlacementOptions
 ) -> dict[int, int]:
     """Return the part of {node id: bytes} on nodes for guests; {} if most of it is elsewhere."""
     from nova_numa_pmc.core import node_memory
@@ -337,7 +352,7 @@ def _followable_bytes(
     followable = {
         node.id: by_node[node.id]
         for node in host.nodes
-        if node.id in by_node and node_memory.is_for_guests(node, limits)
+        if node.id in by_node and node_memory.is_for_guests(node, placement_options)
     }
     return followable if 2 * sum(followable.values()) > sum(by_node.values()) else {}
 

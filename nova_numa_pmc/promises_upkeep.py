@@ -89,7 +89,9 @@ class PromisesUpkeep:
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.updated_promise(before, guest, host, self.options.limits)
+                after = promises.updated_promise(
+                    before, guest, host, self.options.placement_options
+                )
                 if after != before:
                     changed.append((before, after))
         if not changed:

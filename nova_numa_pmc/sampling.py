@@ -292,7 +292,9 @@ class Sampler:
             return nodes
         if host_promises is None:  # no guest has been placed since boot
             return nodes
-        view = host_view.view(host, host_promises.promises.values(), self._options.limits)
+        view = host_view.view(
+            host, host_promises.promises.values(), self._options.placement_options
+        )
         return tuple(
             node._replace(promised_bytes=node_view.promised_bytes)
             for node, node_view in zip(nodes, view.nodes)
@@ -306,7 +308,9 @@ class Sampler:
         return build_sample.NodeCapacities(
             [
                 host_view.capacity_without_stolen(cores, stolen[node.id])
-                for node, cores in zip(host.nodes, host_view.capacity_cores(host, options.limits))
+                for node, cores in zip(
+                    host.nodes, host_view.capacity_cores(host, options.placement_options)
+                )
             ],
             _by_position(host, options.bandwidth_max),
             _by_position(host, options.link_max),

@@ -284,7 +284,7 @@ class Agent:
             and tick.host_promises
         ):
             return None
-        limits, sample = self.options.shared.limits, tick.sample
+        placement_options, sample = self.options.shared.placement_options, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
         history = model.DemandHistory()
@@ -301,12 +301,12 @@ class Agent:
         view = host_view.view(
             tick.host,
             tick.host_promises.promises.values(),
-            limits,
+            placement_options,
             loads,
             tick.host_promises.rotation,
             now_ns,
         )
-        return publication.from_sample(view, sample, limits)._replace(
+        return publication.from_sample(view, sample, placement_options)._replace(
             guests_by=tick.source, history=history
         )
 
@@ -316,7 +316,7 @@ class Agent:
         if not any(promise.bound for promise in tick.host_promises.promises.values()):
             return None
         view = host_view.view(
-            tick.host, tick.host_promises.promises.values(), self.options.shared.limits
+            tick.host, tick.host_promises.promises.values(), self.options.shared.placement_options
         )
         return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 

@@ -63,7 +63,7 @@ class CacheWidening:
         cores = dict(
             zip(
                 (node.id for node in tick.host.nodes),
-                capacity_cores(tick.host, self.options.limits),
+                capacity_cores(tick.host, self.options.placement_options),
             )
         )
         before, self._waited = self._waited, {}

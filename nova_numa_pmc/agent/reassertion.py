@@ -85,7 +85,7 @@ class Reassertion:
         """
         assert tick.host is not None and tick.host_promises is not None
         failed: set[str] = set()
-        room = _Room(self.options.limits.reserve_bytes, self._root)
+        room = _Room(self.options.placement_options.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.host_promises.promises.get(guest.uuid)

@@ -98,7 +98,7 @@ class Rebalancer:
             tick.host_promises,
             tick.guests,
             sampler,
-            self.options.shared.limits,
+            self.options.shared.placement_options,
             self._root,
             widened_nodes=self._executor.widened.nodes,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),

@@ -45,7 +45,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
     :param conf: configuration of nova-compute
     """
     path = host_options.below(root, host_options.PATH)
-    ours = host_options.read(path).limits.ram_ratio
+    ours = host_options.read(path).placement_options.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
     if not nova:  # Nova treats 0.0 as not set
@@ -77,7 +77,7 @@ def check_withheld_memory(root: str, conf: NovaConf) -> Iterator[Finding]:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes reports this
-    withheld = node_memory.list_withheld(nodes, host_options.read(path).limits)
+    withheld = node_memory.list_withheld(nodes, host_options.read(path).placement_options)
     if not withheld:
         return
     withheld_mib = sum(node.memory_bytes for node, _ in withheld) >> 20

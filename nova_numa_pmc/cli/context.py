@@ -230,7 +230,7 @@ class CommandContext:
                 observed.host_promises,
                 observed.guests,
                 sampler,
-                self.options.shared.limits,
+                self.options.shared.placement_options,
                 self.root,
                 widened_nodes=self._widened_nodes(observed),
                 now_ns=files.boottime_ns(),

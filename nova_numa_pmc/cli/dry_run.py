@@ -62,7 +62,7 @@ def decide_unrecorded(
 
 
 def possible_places(
-    decision: promises.Decision, limits: model.PlacementOptions
+    decision: promises.Decision, placement_options: model.PlacementOptions
 ) -> list[PossiblePlace]:
     """Return the possible places, the best first; none if the guest is left alone.
 
@@ -87,5 +87,5 @@ def possible_places(
             rank.pressure,
             dict(zip(ranking.KEY_FIELDS, rank.key)),
         )
-        for rank in placement.decide_place(inputs, limits).ranks
+        for rank in placement.decide_place(inputs, placement_options).ranks
     ]

@@ -197,7 +197,9 @@ def _read_nodes(
     :param publication: the agent's publication, or None if there is no fresh one
     """
     view = host_view.view(
-        observed.host, observed.host_promises.promises.values(), command.options.shared.limits
+        observed.host,
+        observed.host_promises.promises.values(),
+        command.options.shared.placement_options,
     )
     loads = (
         _loads_of_sample(observed.sample)
@@ -207,7 +209,7 @@ def _read_nodes(
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
     for node, host_node in zip(view.nodes, observed.host.nodes):
-        memory = node_memory.memory_of(host_node, command.options.shared.limits)
+        memory = node_memory.memory_of(host_node, command.options.shared.placement_options)
         statuses.append(
             NodeStatus(
                 id=node.id,

@@ -26,7 +26,7 @@ def may_reuse(sent: Publication, now: Publication, deadband: float) -> bool:
     :param deadband: by how much each measured utilisation may differ; 0: not at all
     """
     return (
-        sent.limits == now.limits
+        sent.placement_options == now.placement_options
         and _shape(sent.view) == _shape(now.view)
         and _are_close(
             _promised_bytes(sent.view), _promised_bytes(now.view), len(now.view.nodes) << 20

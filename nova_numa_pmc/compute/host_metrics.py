@@ -14,13 +14,13 @@ from nova_numa_pmc import model
 from nova_numa_pmc.compute.distances import AMOUNT_MAX, read_distances, read_domains
 from nova_numa_pmc.compute.nova_metrics import (
     CURRENT,
-    DEFAULT_LIMITS,
+    DEFAULT_PLACEMENT_OPTIONS,
     GUESTS_BITS,
     INTERVAL_DEFAULT_S,
-    LIMITS,
     MAJOR,
     MAXIMUM,
     NODES_MAX,
+    PUBLISHED_OPTIONS,
     UNKNOWN,
     UUID_DIGITS,
     UUIDS,
@@ -81,7 +81,7 @@ class HostMetrics:
     """A host's metrics, decoded.
 
     :ivar aggregates: the host in the form that the decision uses
-    :ivar limits: placement options with the host's pressure floor and step
+    :ivar placement_options: the defaults with the host's pressure floor and step
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own counts when the metrics were sent, without
@@ -92,7 +92,7 @@ class HostMetrics:
 
     __slots__ = (
         'aggregates',
-        'limits',
+        'placement_options',
         'taken_s',
         'interval_s',
         'vcpus_used',
@@ -104,7 +104,7 @@ class HostMetrics:
     )
 
     aggregates: Aggregates
-    limits: model.PlacementOptions
+    placement_options: model.PlacementOptions
     taken_s: int
     interval_s: int
     vcpus_used: int
@@ -195,7 +195,7 @@ def _decode(metrics: object) -> HostMetrics | None:
         if 'pmc.every' in current
         else INTERVAL_DEFAULT_S
     )
-    decoded.limits = _limits(maximum)
+    decoded.placement_options = _placement_options(maximum)
     distances, nearest = read_distances(count, maximum)
     rotation = integer(current['pmc.turn'], AMOUNT_MAX) if 'pmc.turn' in current else 0
     bandwidth_start = _HEADER + 4 * count
@@ -315,13 +315,13 @@ def _read_optional(
     return bandwidths[0], bandwidths[1], links, distances, members
 
 
-def _limits(maximum: _Values) -> model.PlacementOptions:
+def _placement_options(maximum: _Values) -> model.PlacementOptions:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
-        return DEFAULT_LIMITS._replace(
+        return DEFAULT_PLACEMENT_OPTIONS._replace(
             **{  # type: ignore[arg-type]  # of all fields' types
                 field: max(1, integer(maximum[key], AMOUNT_MAX)) / scale
-                for key, field, scale in LIMITS
+                for key, field, scale in PUBLISHED_OPTIONS
                 if key in maximum
             }
         )
-    return DEFAULT_LIMITS
+    return DEFAULT_PLACEMENT_OPTIONS

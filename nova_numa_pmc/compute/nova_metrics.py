@@ -90,8 +90,8 @@ UNKNOWN_MB = 10**6
 
 UNKNOWN = -1
 GUESTS_BITS = 10
-LIMITS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000)
-DEFAULT_LIMITS = model.PlacementOptions()
+PUBLISHED_OPTIONS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000)
+DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 
 
 class NovaCounts(Record):
@@ -157,9 +157,9 @@ def to_values(
             maximum['pmc.i%d' % position] = node.id
     distances.add_distances(maximum, view)
     distances.add_domains(maximum, view)
-    for key, field, scale in LIMITS:
-        value = getattr(publication.limits, field)
-        if value != getattr(DEFAULT_LIMITS, field):
+    for key, field, scale in PUBLISHED_OPTIONS:
+        value = getattr(publication.placement_options, field)
+        if value != getattr(DEFAULT_PLACEMENT_OPTIONS, field):
             maximum[key] = round(value * scale)
     return current, maximum
 

@@ -39,7 +39,7 @@ class CounterOptions(Record):
     :param bandwidth_max, link_max: (node id, bytes per second) pairs
     :param latencies_ns: pairs of a node id and the latencies to all nodes, by ascending id [ns]
     :param write_weight: cost of writing a byte, relative to reading one
-    :param limits: the group ``[placement]``
+    :param placement_options: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     """
 
@@ -54,7 +54,7 @@ class CounterOptions(Record):
     latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
     local_latency_ns: float = pressure.LOCAL_LATENCY_NS
     write_weight: float = 1.0
-    limits: model.PlacementOptions = model.PlacementOptions()
+    placement_options: model.PlacementOptions = model.PlacementOptions()
     state_dir: str = '/run/nova-numa-pmc'
 
 
@@ -186,7 +186,7 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
         _per_node('latency_ns', group.latency_ns, _row),
         group.local_latency_ns,
         group.write_weight,
-        shared.limits,
+        shared.placement_options,
         shared.state_dir,
     )
 

@@ -26,7 +26,7 @@ PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A configuration file is a few kilobytes; a longer file is refused.
 SIZE_MAX_BYTES = 1 << 20
 
-_DEFAULT_LIMITS = model.PlacementOptions()
+_DEFAULT_PLACEMENT_OPTIONS = model.PlacementOptions()
 _BOOLEANS = {
     'true': True,
     '1': True,
@@ -69,12 +69,12 @@ class Option(Record):
 class HostOptions(Record):
     """The operator's options, checked; the fields are named as the options of ``[hook]``.
 
-    :param limits: the group ``[placement]``
+    :param placement_options: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     :param problems: problems to log: what could not be used, and what is used instead
     """
 
-    limits: model.PlacementOptions
+    placement_options: model.PlacementOptions
     enabled: bool
     timeout_s: float
     bind: bool
@@ -101,7 +101,7 @@ OPTIONS = (
         'placement',
         'ram_allocation_ratio',
         float,
-        _DEFAULT_LIMITS.ram_ratio,
+        _DEFAULT_PLACEMENT_OPTIONS.ram_ratio,
         0.1,
         64.0,
         "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
@@ -112,7 +112,7 @@ OPTIONS = (
         'placement',
         'reserve_mib',
         int,
-        _DEFAULT_LIMITS.reserve_bytes >> 20,
+        _DEFAULT_PLACEMENT_OPTIONS.reserve_bytes >> 20,
         0,
         1 << 20,
         'Memory of each node kept for the host itself [MiB].',
@@ -122,7 +122,7 @@ OPTIONS = (
         'placement',
         'smt_ratio',
         float,
-        _DEFAULT_LIMITS.smt_ratio,
+        _DEFAULT_PLACEMENT_OPTIONS.smt_ratio,
         0.0,
         1.0,
         'Capacity that the second hardware thread of a core adds [cores].',
@@ -131,7 +131,7 @@ OPTIONS = (
         'placement',
         'domain_distance',
         int,
-        _DEFAULT_LIMITS.domain_distance,
+        _DEFAULT_PLACEMENT_OPTIONS.domain_distance,
         0,
         254,
         'Nodes nearer to each other than this share their memory channels and are one place for '
@@ -144,7 +144,7 @@ OPTIONS = (
         'placement',
         'pressure_floor',
         float,
-        _DEFAULT_LIMITS.pressure_floor,
+        _DEFAULT_PLACEMENT_OPTIONS.pressure_floor,
         0.0,
         1.0,
         'Pressure below which all nodes are equally good, so that locality decides.',
@@ -153,7 +153,7 @@ OPTIONS = (
         'placement',
         'pressure_step',
         float,
-        _DEFAULT_LIMITS.pressure_step,
+        _DEFAULT_PLACEMENT_OPTIONS.pressure_step,
         0.001,
         1.0,
         'Pressures that differ by less than this count as equal.',
@@ -409,7 +409,7 @@ def read(path: str = PATH) -> HostOptions:
 
 def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> HostOptions:
     """Return the values as a record."""
-    limits = model.PlacementOptions(
+    placement_options = model.PlacementOptions(
         ram_ratio=values['placement', 'ram_allocation_ratio'],
         reserve_bytes=values['placement', 'reserve_mib'] << 20,
         smt_ratio=values['placement', 'smt_ratio'],
@@ -420,4 +420,9 @@ def _record(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Ho
         guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
     )
     hook = {name: value for (group, name), value in values.items() if group == 'hook'}
-    return HostOptions(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)
+    return HostOptions(
+        placement_options=placement_options,
+        state_dir=values['state', 'dir'],
+        problems=problems,
+        **hook,
+    )

@@ -24,7 +24,7 @@ _L3_AS_NUMA = ('AuthenticAMD', 'HygonGenuine')
 _BY_CONTROLLERS_MAX = 4
 
 
-def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, ...]:
+def domains(host: model.Topology, placement_options: model.PlacementOptions) -> tuple[int, ...]:
     """Return the memory domains of a host's nodes, as in :class:`model.HostView`.
 
     * If an L3 cache spans several nodes, they are sub-NUMA clusters, and each node has memory
@@ -35,11 +35,10 @@ def domains(host: model.Topology, limits: model.PlacementOptions) -> tuple[int, 
       the memory channels of the socket.
     * Otherwise, and if caches or sockets are unknown, each node has memory channels of its own.
 
-    :param limits: the placement options, of which ``domain_distance`` takes precedence unless it
-        is 0
+    :param placement_options: their ``domain_distance`` takes precedence unless it is 0
     """
-    if limits.domain_distance:
-        return domains_from_distances(host.distances, limits.domain_distance)
+    if placement_options.domain_distance:
+        return domains_from_distances(host.distances, placement_options.domain_distance)
     if host.vendor not in _L3_AS_NUMA:
         return ()
     sockets = [

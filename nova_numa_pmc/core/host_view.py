@@ -45,7 +45,7 @@ _CAPACITY_MIN_RATIO = 0.05
 def view(
     host: model.Topology,
     promises: Iterable[model.Promise],
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
     loads: Mapping[int, model.NodeLoad | NodeSample] | None = None,
     rotation: int = 0,
     now_ns: int | None = None,
@@ -66,10 +66,10 @@ def view(
         is added to the measured demand, which does not fully include them yet. The sum is an upper
         bound: taking the larger of the two would require each guest's own measurement
     """
-    nodes = with_guest_memory(host.nodes, limits)
+    nodes = with_guest_memory(host.nodes, placement_options)
     promises = list(promises)
-    cores = capacity_cores(host, limits)
-    capacities = [capacity_bytes(node, limits) for node in nodes]
+    cores = capacity_cores(host, placement_options)
+    capacities = [capacity_bytes(node, placement_options) for node in nodes]
     promised_bytes, promised_huge_bytes = _sum_promises(nodes, capacities, promises)
     guests, vcpus, young_vcpus = _count_guests(nodes, cores, promises, now_ns)
     views = []
@@ -103,19 +103,19 @@ def view(
             tuple(views),
             cache_hierarchy.distances(host),
             rotation,
-            cache_hierarchy.domains(host, limits),
+            cache_hierarchy.domains(host, placement_options),
         )
     )
 
 
 def with_guest_memory(
-    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
     """Return the nodes without memory that is not for guests."""
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
 
-        nodes = node_memory.without_withheld(nodes, limits)
+        nodes = node_memory.without_withheld(nodes, placement_options)
     return nodes
 
 
@@ -239,7 +239,7 @@ def expected_traffic(
 
 def request(
     guest: model.Guest,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
     device_nodes: Iterable[int] = (),
     history: model.DemandHistory | None = None,
 ) -> model.Request:
@@ -305,20 +305,22 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     )
 
 
-def capacity_bytes(node: model.Node, limits: model.PlacementOptions) -> int:
+def capacity_bytes(node: model.Node, placement_options: model.PlacementOptions) -> int:
     """Return the bytes of a node that may be promised in normal pages.
 
     They are ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
     """
     huge_bytes = sum(pool.page_bytes * pool.total for pool in node.huge_pages)
-    usable_bytes = node.memory_bytes - huge_bytes - node.unreclaimable_bytes - limits.reserve_bytes
-    return max(0, int(limits.ram_ratio * usable_bytes))
+    usable_bytes = (
+        node.memory_bytes - huge_bytes - node.unreclaimable_bytes - placement_options.reserve_bytes
+    )
+    return max(0, int(placement_options.ram_ratio * usable_bytes))
 
 
-def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list[float]:
+def capacity_cores(host: model.Topology, placement_options: model.PlacementOptions) -> list[float]:
     """Return the capacity C_n of each node by position [cores].
 
-    It is the number of the node's cores, plus ``limits.smt_ratio`` for each further usable SMT
+    It is the number of the node's cores, plus the option ``smt_ratio`` for each further usable SMT
     sibling. A busy sibling adds far less than a core: when XAPI counted threads as cores, its
     guests lost more CPU time than they gained by locality.
     """
@@ -331,7 +333,9 @@ def capacity_cores(host: model.Topology, limits: model.PlacementOptions) -> list
         for cpu in siblings:
             position = position_of_cpu.pop(cpu, None)
             if position is not None:
-                cores[position] += limits.smt_ratio if position in counted_positions else 1.0
+                cores[position] += (
+                    placement_options.smt_ratio if position in counted_positions else 1.0
+                )
                 counted_positions.add(position)
     for position in position_of_cpu.values():  # CPUs of which the core is unknown
         cores[position] += 1.0

@@ -17,41 +17,41 @@ TEXTS = {model.DEVICE: "a device's", model.SLOW: 'of a slower tier'}
 BY_OPTION = 'device_memory_nodes'
 
 
-def memory_of(node: model.Node, limits: model.PlacementOptions) -> model.NodeMemory:
+def memory_of(node: model.Node, placement_options: model.PlacementOptions) -> model.NodeMemory:
     """Return the kind of a node's memory, as the operator's options or else the kernel states it.
 
     The memory of a node with CPUs is always the host's own.
     """
-    if node.online_cpus or node.cpus or node.id in limits.guest_memory_nodes:
+    if node.online_cpus or node.cpus or node.id in placement_options.guest_memory_nodes:
         return model.NodeMemory()
-    if node.id in limits.device_memory_nodes:
+    if node.id in placement_options.device_memory_nodes:
         return model.NodeMemory(model.DEVICE, BY_OPTION)
     return node.memory
 
 
-def is_for_guests(node: model.Node, limits: model.PlacementOptions) -> bool:
+def is_for_guests(node: model.Node, placement_options: model.PlacementOptions) -> bool:
     """Return whether a node has memory that guests may be promised."""
-    return bool(node.memory_bytes) and memory_of(node, limits).kind == model.HOST
+    return bool(node.memory_bytes) and memory_of(node, placement_options).kind == model.HOST
 
 
 def without_withheld(
-    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
 ) -> tuple[model.Node, ...]:
     """Return the nodes without memory that is not for guests."""
     return tuple(
         node
-        if is_for_guests(node, limits) or not node.memory_bytes
+        if is_for_guests(node, placement_options) or not node.memory_bytes
         else node._replace(memory_bytes=0, free_bytes=0, huge_pages=())
         for node in nodes
     )
 
 
 def list_withheld(
-    nodes: tuple[model.Node, ...], limits: model.PlacementOptions
+    nodes: tuple[model.Node, ...], placement_options: model.PlacementOptions
 ) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, kind of its memory) for each node whose memory is not for guests."""
     return tuple(
-        (node, memory_of(node, limits))
+        (node, memory_of(node, placement_options))
         for node in nodes
-        if node.memory_bytes and not is_for_guests(node, limits)
+        if node.memory_bytes and not is_for_guests(node, placement_options)
     )

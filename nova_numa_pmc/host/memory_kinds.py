@@ -69,10 +69,11 @@ def withheld_nodes(root: str = '/') -> frozenset[int]:
         return frozenset()
     from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    limits = host_options.read_below(root).limits
+    placement_options = host_options.read_below(root).placement_options
     return (
-        frozenset(_kinds(root, memory_only, with_cpus)) | limits.device_memory_nodes & memory_only
-    ) - limits.guest_memory_nodes
+        frozenset(_kinds(root, memory_only, with_cpus))
+        | placement_options.device_memory_nodes & memory_only
+    ) - placement_options.guest_memory_nodes
 
 
 def _kinds(root: str, memory_only: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:

@@ -94,7 +94,11 @@ class MovePromises:
                 others = {**promised, **{part.planned.uuid: part.after for part in parts}}
                 del others[plan_part.uuid]
                 after = narrow_to_l3(
-                    after, guest, host, list(others.values()), self.options.shared.limits
+                    after,
+                    guest,
+                    host,
+                    list(others.values()),
+                    self.options.shared.placement_options,
                 )
             parts.append(
                 MovePart(
@@ -177,7 +181,9 @@ class MovePromises:
 
         It is raised under the lock, so that the promises are not written.
         """
-        view = host_view.view(host, host_promises.promises.values(), self.options.shared.limits)
+        view = host_view.view(
+            host, host_promises.promises.values(), self.options.shared.placement_options
+        )
         target_nodes = {node for part in parts for node in part.planned.mem_nodes}
         for node in view.nodes:
             if node.id in target_nodes and node.promised_bytes > node.capacity_bytes:

@@ -95,7 +95,7 @@ def narrow_to_l3(
     guest: model.Guest,
     host: model.Topology,
     others: Sequence[model.Promise],
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
@@ -108,7 +108,7 @@ def narrow_to_l3(
     if not pools.has_several_l3s(host, after.cpu_nodes):
         return after._replace(cpus=())
     own = pools.with_guest_pool(guest, host)
-    view = host_view.view(own, others, limits)
+    view = host_view.view(own, others, placement_options)
     domains = {
         view.domains[position] if view.domains else position
         for position, node in enumerate(view.nodes)
@@ -117,7 +117,7 @@ def narrow_to_l3(
     request = model.Request(guest.vcpus_limit, guest.memory_bytes, allowed_cpus=guest.allowed_cpus)
     cpus: tuple[int, ...] = ()
     if len(domains) == 1:
-        cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, limits)
+        cpus, _ = l3.choose(own, view, tuple(others), after.cpu_nodes, request, placement_options)
     return after._replace(cpus=cpus)
 
 

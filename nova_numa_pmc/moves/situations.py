@@ -26,7 +26,7 @@ def situation(
     host_promises: HostPromises,
     guests: Iterable[model.Guest],
     sampler: Sampler,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
     root: str,
     widened_nodes: Mapping[str, tuple[int, ...]] | None = None,
     measured_since_ns: int | None = None,
@@ -48,7 +48,7 @@ def situation(
     view = host_view.view(
         host,
         promised.values(),
-        limits,
+        placement_options,
         {node.id: node for node in sample.nodes},
         host_promises.rotation,
     )
@@ -66,7 +66,7 @@ def situation(
         guest_load.waiting_cores(pool_samples),
         tuple(available_bytes),
         sampler.mlp,
-        limits,
+        placement_options,
     )
 
 

@@ -302,7 +302,7 @@ def _estimate(
     present_size: _Size | None,
     guest: ExpectedGuest,
 ) -> HostEstimate:
-    host, limits = decoded.aggregates, decoded.limits
+    host, placement_options = decoded.aggregates, decoded.placement_options
     history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)
@@ -313,12 +313,12 @@ def _estimate(
         )
         host = subtract_guest(host, present_guest)
     if vcpus > 0 or memory_mb > 0:
-        host = add_new_guests(host, vcpus, memory_mb, guest, limits, cores_per_vcpu)
+        host = add_new_guests(host, vcpus, memory_mb, guest, placement_options, cores_per_vcpu)
     # As in outcome(), the record's check of its arguments would take too long.
     return tuple.__new__(
         HostEstimate,
         (
-            outcome(host, guest, limits),
+            outcome(host, guest, placement_options),
             None,
             max(0, vcpus),
             host.demand is not None,

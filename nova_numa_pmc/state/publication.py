@@ -41,7 +41,7 @@ _NAME_MAX = 64
 _REASON_MAX = 256
 _GUESTS_MAX = 1023
 
-_LIMITS = ('pressure_floor', 'pressure_step')
+_PUBLISHED_OPTIONS = ('pressure_floor', 'pressure_step')
 #: Member of ``limits``: before 1.3, nodes nearer than this were one domain.
 _DOMAIN_DISTANCE = 'domain_distance'
 #: Members of a node that are numbers. The optional ones may be null, which is unknown.
@@ -66,8 +66,8 @@ class Publication(Record):
     :param remote_ratios: by position, remote ÷ all DRAM accesses of the node's CPUs; None if
         unknown
     :param source: the best source of evidence in use, or '' if there is none
-    :param limits: limits of placements. The file has those that :func:`placement.place` reads from
-        it: floor and step
+    :param placement_options: the file has those that :func:`placement.place` reads from it, floor
+        and step, as ``limits``
     :param pools: measured load of each pool, beginning with the floating pool, which ``view``
         describes. The hook reads these from a separate file (:mod:`pool_loads`)
     :param demand_now_cores: by position, demand in the interval, with None where unknown; empty if
@@ -84,7 +84,7 @@ class Publication(Record):
     view: model.HostView
     remote_ratios: tuple[float | None, ...]
     source: str = ''
-    limits: model.PlacementOptions = model.PlacementOptions()
+    placement_options: model.PlacementOptions = model.PlacementOptions()
     pools: tuple[model.PoolLoad, ...] = ()
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
@@ -110,12 +110,12 @@ def freshness(publication: Publication, now_s: float) -> str:
 
 
 def from_sample(
-    view: model.HostView, sample: Sample, limits: model.PlacementOptions
+    view: model.HostView, sample: Sample, placement_options: model.PlacementOptions
 ) -> Publication:
     """Return the publication of a host, from its view and a sample.
 
     :param view: the view of the host at the time of the sample
-    :param limits: limits of placements on the host
+    :param placement_options: the host's
     """
     remote_ratios = {node.id: node.remote_ratio for node in sample.nodes}
     demand_now_cores = {node.id: node.demand_cores for node in sample.nodes}
@@ -125,7 +125,7 @@ def from_sample(
         view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
         tuple(remote_ratios.get(node.id) for node in view.nodes),
         sample.source,
-        limits,
+        placement_options,
         pool_loads_of(view, sample),
         tuple(demand_now_cores.get(node.id) for node in view.nodes),
         sample.pool_source,
@@ -200,7 +200,10 @@ def encode(publication: Publication) -> bytes:
                 'guests_by': publication.guests_by[:_REASON_MAX],
                 'limits': {
                     _DOMAIN_DISTANCE: memory_domains.threshold(publication.view)[0],
-                    **{name: getattr(publication.limits, name) for name in _LIMITS},
+                    **{
+                        name: getattr(publication.placement_options, name)
+                        for name in _PUBLISHED_OPTIONS
+                    },
                 },
                 'rotation': publication.view.rotation,
                 'distances': publication.view.distances,
@@ -237,7 +240,7 @@ def decode(data: bytes) -> Publication:
             _view(members, views, limits),
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
             members.text('source', _NAME_MAX, ''),
-            _limits(limits),
+            _placement_options(limits),
             tuple(_pool(_members(pool)) for pool in members.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
             members.text('pool_source', _NAME_MAX, ''),
@@ -302,10 +305,10 @@ def _view(
     return model.HostView(views, distances, members.integer('rotation', 0), domains)
 
 
-def _limits(members: json_values.Members) -> model.PlacementOptions:
+def _placement_options(members: json_values.Members) -> model.PlacementOptions:
     values: dict[str, Any] = {
         name: members.number(name, model.PlacementOptions._field_defaults[name])
-        for name in _LIMITS
+        for name in _PUBLISHED_OPTIONS
     }
     return model.PlacementOptions(**values)
 

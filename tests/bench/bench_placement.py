@@ -34,7 +34,7 @@ from nova_numa_pmc.core.placement import placement  # noqa: E402
 from nova_numa_pmc.record import Record  # noqa: E402
 from tests.bench import many_caches  # noqa: E402
 from tests.bench.exact_search import Host, Search  # noqa: E402
-from tests.fixtures.hosts import LIMITS, MIB, guest, topology, two_level  # noqa: E402
+from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, topology, two_level  # noqa: E402
 
 MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
 PRESSURE_RATIO_MAX = 1.1
@@ -90,7 +90,9 @@ class Sequence:
             vcpus * rng.choice((128, 256, 512, 1024)) * MIB,
         )
         view = self.view()
-        placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
+        placed = placement.place(
+            view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+        )
         per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
         self.running[new.name] = (
             new,
@@ -107,7 +109,7 @@ class Sequence:
         return host_view.view(
             self.topology,
             [kept for _, kept, _ in self.running.values()],
-            LIMITS,
+            PLACEMENT_OPTIONS,
             loads,
             self.rotation,
         )
@@ -183,12 +185,12 @@ def decision_us(count):
         model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
         for at in range(4 * count)
     ]
-    view = host_view.view(machine, kept, LIMITS)
-    request = host_view.request(guest(vcpus=4), LIMITS)
+    view = host_view.view(machine, kept, PLACEMENT_OPTIONS)
+    request = host_view.request(guest(vcpus=4), PLACEMENT_OPTIONS)
     times = []
     for _ in range(1000):
         start = time.perf_counter_ns()
-        placement.place(view, request, LIMITS)
+        placement.place(view, request, PLACEMENT_OPTIONS)
         times.append(time.perf_counter_ns() - start)
     return statistics.median(times) / 1000
 

@@ -21,7 +21,7 @@ from itertools import combinations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
-from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
+from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology, two_level
 
 SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
 #: There are 42,504 sets of five nodes.
@@ -61,7 +61,7 @@ def drawn(rng):
     )
 
 
-def exact(inputs, limits):
+def exact(inputs, placement_options):
     """Return the best :class:`ranking.Rank` of all the smallest sets, or None if there is none."""
     threads, free = inputs.threads, [max(0, left) for left in inputs.free_bytes]
     vcpus, memory = inputs.request.vcpus, inputs.request.memory_bytes
@@ -78,13 +78,16 @@ def exact(inputs, limits):
             # is in the lowest step, or below the floor, can be the best.
             added = inputs.request.demand_cores / size / CORES
             highest = [max(pressures[at] for at in chosen) + added for chosen in holding]
-            least = max(limits.pressure_floor, min(highest)) + limits.pressure_step
+            least = (
+                max(placement_options.pressure_floor, min(highest))
+                + placement_options.pressure_step
+            )
             kept = [
                 candidates.Candidate(chosen, chosen, True)
                 for chosen, most in zip(holding, highest)
                 if most <= least
             ]
-            return ranking.rank_candidates(inputs, kept, limits)[0][0]
+            return ranking.rank_candidates(inputs, kept, placement_options)[0][0]
     return None
 
 
@@ -98,11 +101,11 @@ def spans(cases, rng):
     while len(found) < cases:
         view, request = drawn(rng)
         inputs = candidates.PlacementInput(*memory_domains.merge(view), view, request)
-        best, exact_us = timed(exact, inputs, LIMITS)
+        best, exact_us = timed(exact, inputs, PLACEMENT_OPTIONS)
         if best is None or len(best.candidate.cpu_positions) < 2:
             continue
-        _, us = timed(placement.place, view, request, LIMITS)
-        ours = placement.decide_place(inputs, LIMITS).ranks[0]
+        _, us = timed(placement.place, view, request, PLACEMENT_OPTIONS)
+        ours = placement.decide_place(inputs, PLACEMENT_OPTIONS).ranks[0]
         more = len(ours.candidate.cpu_positions) > len(best.candidate.cpu_positions)
         found.append(
             (
@@ -153,10 +156,10 @@ def shared():
 
 def start(host, promises, new, rotation):
     """Decide as the hook does; return the promise."""
-    view = host_view.view(host, promises, LIMITS, rotation=rotation)
-    request = host_view.request(new, LIMITS)
-    placed = placement.place(view, request, LIMITS)
-    cpus, _ = l3.choose(host, view, promises, placed.nodes, request, LIMITS)
+    view = host_view.view(host, promises, PLACEMENT_OPTIONS, rotation=rotation)
+    request = host_view.request(new, PLACEMENT_OPTIONS)
+    placed = placement.place(view, request, PLACEMENT_OPTIONS)
+    cpus, _ = l3.choose(host, view, promises, placed.nodes, request, PLACEMENT_OPTIONS)
     return placement.promise(new, placed, rotation)._replace(cpus=cpus)
 
 
@@ -181,7 +184,9 @@ def highest(host, promises):
 
 def relative(ours, best):
     """Return a pressure relative to the best; below the floor, all are equally good."""
-    return max(LIMITS.pressure_floor, ours) / max(LIMITS.pressure_floor, best)
+    return max(PLACEMENT_OPTIONS.pressure_floor, ours) / max(
+        PLACEMENT_OPTIONS.pressure_floor, best
+    )
 
 
 def timed(function, *args):

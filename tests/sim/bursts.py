@@ -16,7 +16,7 @@ BUSY = 0.125
 TRUE_RATIO = GUESTS * VCPUS * BUSY / CORES
 INTERVAL_S, COARSE_S, FINE_MINUTES = 5.0, 60.0, 5
 _OLD_NS, _NOW_NS = 0, 10**15
-_LIMITS = model.PlacementOptions()
+_PLACEMENT_OPTIONS = model.PlacementOptions()
 _HOST = model.Topology(
     (model.Node(0, frozenset(range(CORES)), 1 << 40),),
     ((10,),),
@@ -86,7 +86,13 @@ class BurstingHost:
         self.last_5_s = sum(wanted) / CORES
         (load,) = (
             lasting_demand.LastingDemand(
-                self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
+                self._histories,
+                self._sample,
+                _HOST,
+                _GUESTS,
+                _PROMISES,
+                _PLACEMENT_OPTIONS,
+                _NOW_NS,
             )
             .node_loads()
             .values()

@@ -23,7 +23,7 @@ THREADS, SHARED_THREADS = 64, 8
 #: Whole cores: in the fixture, siblings are half a node apart.
 SHARED = '0-3,32-35,64-67,96-99'
 NOVA_CONF = '[compute]\ncpu_shared_set = %s\ncpu_dedicated_set = 4-31,36-63,68-95,100-127\n'
-LIMITS = model.PlacementOptions()
+PLACEMENT_OPTIONS = model.PlacementOptions()
 SPEC = types.SimpleNamespace(
     instance_uuid='u',
     numa_topology=None,
@@ -69,10 +69,10 @@ class PoolsCase(unittest.TestCase):
         seen = host_view.view(
             usable_cpus.host_with_pool_cpus(self.root, self.sampler.pool),
             (),
-            LIMITS,
+            PLACEMENT_OPTIONS,
             {node.id: node for node in sample.nodes},
         )
-        return publication.from_sample(seen, sample, LIMITS)
+        return publication.from_sample(seen, sample, PLACEMENT_OPTIONS)
 
     def answer(self, published):
         """Return what the scheduler would say about a guest of 2 vCPUs."""

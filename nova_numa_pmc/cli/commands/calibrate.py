@@ -107,7 +107,9 @@ def run(
     if not args.dry_run and not confirm.can_ask(args, command):
         return exits.USAGE
     host = read_host()
-    withheld = node_memory.list_withheld(host.nodes, host_options.read_below('/').limits)
+    withheld = node_memory.list_withheld(
+        host.nodes, host_options.read_below('/').placement_options
+    )
     plans = plan(host, withheld)
     for line in intentions(plans, args.out, withheld):
         print(line, file=sys.stderr)

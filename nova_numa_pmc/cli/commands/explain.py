@@ -129,9 +129,9 @@ def run(args: argparse.Namespace) -> int:
     )
     shared = host_options.read_below(args.root)
     decision, recorded = dry_run.decide_unrecorded(guest, shared, args.root)
-    places = dry_run.possible_places(decision, shared.limits)
+    places = dry_run.possible_places(decision, shared.placement_options)
     nodes = usable_cpus.host_with_pool_cpus(args.root).nodes
-    withheld = node_memory.list_withheld(nodes, shared.limits)
+    withheld = node_memory.list_withheld(nodes, shared.placement_options)
     if args.json:
         print(
             json.dumps(

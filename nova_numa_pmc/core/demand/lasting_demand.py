@@ -168,7 +168,7 @@ class LastingDemand:
         host: model.Topology,
         guests: Mapping[str, model.Guest],
         promises: Mapping[str, model.Promise],
-        limits: model.PlacementOptions,
+        placement_options: model.PlacementOptions,
         now_ns: int,
     ) -> None:
         """Prepare to compose the demand at the end of an interval.
@@ -183,7 +183,9 @@ class LastingDemand:
         self._samples = {guest_sample.uuid: guest_sample for guest_sample in sample.guests}
         self._now_ns = now_ns
         self._flavors: dict[str | None, model.DemandHistory] = {}
-        self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
+        self._cores = dict(
+            zip((node.id for node in host.nodes), capacity_cores(host, placement_options))
+        )
 
     def node_loads(self) -> dict[int, model.NodeLoad]:
         """Return {node id: load} over the longer horizon.

@@ -41,16 +41,16 @@ def choose(
     promises: Iterable[model.Promise],
     nodes: tuple[int, ...],
     request: model.Request,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
     """Choose the L3 cache that a guest is held to, among those of the nodes that it was given.
 
     It is the cache with the fewest promised vCPUs per core, then the fewest guests, then the
     lowest CPU. Memory does not matter, because all caches of a place reach it equally well. No
     cache is chosen, and the guest gets all CPUs of its nodes, if it could want more cores than the
-    cache has, or if it would leave the cache above ``limits.pressure_floor`` and more crowded than
-    its nodes are together: guests that are held to fewer CPUs must not wait while others are idle.
-    A cache of which the guest may use only a single core is therefore never chosen. The demand per
+    cache has, or if it would leave the cache above ``pressure_floor`` and more crowded than its
+    nodes are together: guests that are held to fewer CPUs must not wait while others are idle. A
+    cache of which the guest may use only a single core is therefore never chosen. The demand per
     vCPU is that of the nodes together, because it is not measured for each cache.
 
     :param host: a host whose nodes' ``cpus`` are those of the guest's pool
@@ -59,7 +59,7 @@ def choose(
     :param nodes: ids of the nodes of the guest's place
     :returns: (online CPUs of the cache in ascending order, or empty if none was chosen; reasons)
     """
-    caches = _usable_caches(host, nodes, request, limits)
+    caches = _usable_caches(host, nodes, request, placement_options)
     vcpus = max(1, request.vcpus)
     fitting_caches = [
         cache
@@ -87,7 +87,7 @@ def choose(
         sum(node.cores for node in place_nodes) or 1.0
     )
     values = (('caches', len(caches)), ('pressure', cache_pressure))
-    if cache_pressure > max(limits.pressure_floor, place_pressure) + 1e-9:
+    if cache_pressure > max(placement_options.pressure_floor, place_pressure) + 1e-9:
         return (), (model.Reason(L3_CROWDED, values),)
     return tuple(sorted(best_cache.cpus)), (model.Reason(ONE_L3, values),)
 
@@ -105,7 +105,7 @@ def _usable_caches(
     host: model.Topology,
     nodes: tuple[int, ...],
     request: model.Request,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> list[Cache]:
     """List the caches of which the guest may use CPUs, with their capacity."""
     usable_by_cache: dict[frozenset[int], frozenset[int]] = {}
@@ -125,7 +125,7 @@ def _usable_caches(
                 model.Node(position, cache.usable) for position, cache in enumerate(caches)
             )
         ),
-        limits,
+        placement_options,
     )
     for cache, capacity in zip(caches, cores):
         cache.cores = capacity

@@ -41,7 +41,7 @@ def with_traffic_per_core(
 
 
 def place(
-    host_view: model.HostView, request: model.Request, limits: model.PlacementOptions
+    host_view: model.HostView, request: model.Request, placement_options: model.PlacementOptions
 ) -> model.Placement:
     """Decide where a guest belongs.
 
@@ -53,7 +53,7 @@ def place(
     (:data:`ranking.KEY_FIELDS`):
 
     1. The pressures that the guest would leave on the candidate's nodes, highest first, at least
-       ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. Other nodes do not
+       the option ``pressure_floor`` and in steps of ``pressure_step``. Other nodes do not
        count. For single nodes, sorting by the pressures of the whole host would give the same
        order, except that, if they are rounded, a step on a calm node could outweigh the guest's
        own.
@@ -81,7 +81,7 @@ def place(
         return _leave_alone(model.Reason(explain.POLICY_NONE))
     merged, members = memory_domains.merge(host_view)
     inputs = candidates.PlacementInput(merged, members, host_view, request)
-    decision = decide_place(inputs, limits)
+    decision = decide_place(inputs, placement_options)
     if not decision.ranks:
         return _leave_alone(decision.reason)
     return _placement(host_view, members, inputs, decision)
@@ -100,7 +100,9 @@ class PlaceDecision(Record):
     assumed: tuple[str, ...] = ()
 
 
-def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> PlaceDecision:
+def decide_place(
+    inputs: PlacementInput, placement_options: model.PlacementOptions
+) -> PlaceDecision:
     """Decide on the kind of place for a guest, and order its candidates."""
     request = inputs.request
     if sum(inputs.threads) < max(1, request.vcpus):
@@ -109,9 +111,13 @@ def decide_place(inputs: PlacementInput, limits: model.PlacementOptions) -> Plac
                 explain.TOO_FEW_CPUS, (('vcpus', request.vcpus), ('threads', sum(inputs.threads)))
             )
         )
-    for code, places in candidates.kinds_of_place(inputs, lambda: costs(inputs, limits)):
+    for code, places in candidates.kinds_of_place(
+        inputs, lambda: costs(inputs, placement_options)
+    ):
         if places:
-            return PlaceDecision(model.Reason(code), *rank_candidates(inputs, places, limits))
+            return PlaceDecision(
+                model.Reason(code), *rank_candidates(inputs, places, placement_options)
+            )
     return PlaceDecision(
         model.Reason(
             explain.NO_SINGLE_NODE, (('vcpus', request.vcpus), ('threads', max(inputs.threads)))

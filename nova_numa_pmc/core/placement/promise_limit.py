@@ -14,7 +14,7 @@ from nova_numa_pmc.core.host_view import capacity_bytes, with_guest_memory
 
 def promisable_bytes(
     host: model.Topology,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
     page_bytes: int | None = None,
     node_ids: tuple[int, ...] = (),
 ) -> int:
@@ -27,9 +27,12 @@ def promisable_bytes(
     :param node_ids: ids of the nodes that others have bound its memory to; empty for any nodes
     """
     bound_nodes = tuple(node for node in host.nodes if node.id in node_ids)
-    nodes = bound_nodes or with_guest_memory(host.nodes, limits)
+    nodes = bound_nodes or with_guest_memory(host.nodes, placement_options)
     if page_bytes is None:
-        return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits) for node in nodes)
+        return sum(
+            capacity_bytes(node._replace(unreclaimable_bytes=0), placement_options)
+            for node in nodes
+        )
     return sum(
         pool.page_bytes * pool.total
         for node in nodes
@@ -39,7 +42,7 @@ def promisable_bytes(
 
 
 def limit_memory(
-    guest: model.Guest, host: model.Topology, limits: model.PlacementOptions
+    guest: model.Guest, host: model.Topology, placement_options: model.PlacementOptions
 ) -> tuple[model.Guest, tuple[str, ...]]:
     """Limit the memory of a guest to what its host could promise.
 
@@ -50,7 +53,7 @@ def limit_memory(
     :returns: (guest, problems)
     """
     maximum_bytes = promisable_bytes(
-        host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
+        host, placement_options, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ()
     )
     if guest.memory_bytes <= maximum_bytes or not maximum_bytes:
         return guest, ()

@@ -47,7 +47,7 @@ class Rank(Record):
 
 
 def rank_candidates(
-    inputs: PlacementInput, candidates: Sequence[Candidate], limits: PlacementOptions
+    inputs: PlacementInput, candidates: Sequence[Candidate], placement_options: PlacementOptions
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
@@ -60,15 +60,17 @@ def rank_candidates(
         for candidate in candidates
     )
     rank_one = _rank_single if are_single_nodes else _rank_set
-    ranks = [rank_one(inputs, candidate, nodes, limits) for candidate in candidates]
+    ranks = [rank_one(inputs, candidate, nodes, placement_options) for candidate in candidates]
     ranks.sort(key=lambda rank: rank.key)
     return ranks, assumed
 
 
-def costs(inputs: PlacementInput, limits: PlacementOptions) -> list[tuple[float, float]]:
+def costs(
+    inputs: PlacementInput, placement_options: PlacementOptions
+) -> list[tuple[float, float]]:
     """Return (steps of pressure, at least the floor; pressure) by position, without the guest."""
     return [
-        (in_steps(max(pressure, limits.pressure_floor), limits), pressure)
+        (in_steps(max(pressure, placement_options.pressure_floor), placement_options), pressure)
         for pressure in pressures(inputs.view)
     ]
 
@@ -83,7 +85,7 @@ def _rank_single(
     inputs: PlacementInput,
     candidate: Candidate,
     nodes: Sequence[NodeView],
-    limits: PlacementOptions,
+    placement_options: PlacementOptions,
 ) -> Rank:
     """Rank a single node, which is the usual case, by a key without lists."""
     view, request, position = inputs.view, inputs.request, candidate.cpu_positions[0]
@@ -98,9 +100,9 @@ def _rank_single(
         candidate,
         pressure,
         (
-            in_steps(max(pressure, limits.pressure_floor), limits),
+            in_steps(max(pressure, placement_options.pressure_floor), placement_options),
             _distance(inputs, candidate),
-            in_steps(pressure, limits),
+            in_steps(pressure, placement_options),
             round((node.vcpus + request.vcpus) / cores, 9),
             _promised_ratio(inputs, mem_positions),
             round(node.guests, 9),
@@ -154,7 +156,7 @@ def _rank_set(
     inputs: PlacementInput,
     candidate: Candidate,
     nodes: Sequence[NodeView],
-    limits: PlacementOptions,
+    placement_options: PlacementOptions,
 ) -> Rank:
     view, mem_positions = inputs.view, candidate.mem_positions or candidate.cpu_positions
     pressures_left = pressures_with(inputs, candidate, nodes)
@@ -163,11 +165,11 @@ def _rank_set(
         pressures_left[0],
         (
             [
-                in_steps(max(pressure, limits.pressure_floor), limits)
+                in_steps(max(pressure, placement_options.pressure_floor), placement_options)
                 for pressure in pressures_left
             ],
             _distance(inputs, candidate),
-            [in_steps(pressure, limits) for pressure in pressures_left],
+            [in_steps(pressure, placement_options) for pressure in pressures_left],
             _vcpus_per_core(inputs, candidate),
             _promised_ratio(inputs, mem_positions),
             round(sum(nodes[position].guests for position in candidate.cpu_positions), 9),
@@ -222,7 +224,7 @@ def utilisations(
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
-def in_steps(pressure: float, limits: PlacementOptions) -> float:
+def in_steps(pressure: float, placement_options: PlacementOptions) -> float:
     """Return a pressure in steps: whole steps up to 1, above it with the pressure in thousandths.
 
     Above 1, whole steps would hide too much: on 16 cores, a step is 0.8 cores of waiting, and a
@@ -230,11 +232,11 @@ def in_steps(pressure: float, limits: PlacementOptions) -> float:
     becoming 14.99.
     """
     pressure = min(PRESSURE_MAX, pressure)  # also replaces NaN: comparisons with it are false
-    if limits.pressure_step <= 0:
+    if placement_options.pressure_step <= 0:
         return round(pressure, 9)
     if pressure > 1:
-        return round(pressure, 3) / limits.pressure_step
-    return int(pressure / limits.pressure_step + 1e-9)
+        return round(pressure, 3) / placement_options.pressure_step
+    return int(pressure / placement_options.pressure_step + 1e-9)
 
 
 def _distance(inputs: PlacementInput, candidate: Candidate) -> float:

@@ -45,7 +45,9 @@ class HostModel(Layout):
     ) -> None:
         """Build the model of a situation."""
         super().__init__(situation, options)
-        self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
+        self._order = NodeOrder(
+            self.nodes, self.memory_at, self.latencies_ns, situation.placement_options
+        )
 
     def effect(self, guest: GuestModel, place: Place) -> losses.Effect:
         """Return a guest's effect at a place, after any move of its memory is complete."""

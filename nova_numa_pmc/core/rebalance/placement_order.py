@@ -33,7 +33,7 @@ class NodeOrder:
     :param nodes: views of the host's memory domains
     :param memory_at: by position, the position of the memory of guests that run there
     :param latencies_ns: latencies by position, with a row for each node's CPUs
-    :param limits: placement options, of which the floor and step of pressure are used
+    :param placement_options: only the floor and step of pressure are used
     """
 
     def __init__(
@@ -41,11 +41,12 @@ class NodeOrder:
         nodes: tuple[model.NodeView, ...],
         memory_at: Sequence[int],
         latencies_ns: Sequence[Sequence[float]],
-        limits: model.PlacementOptions,
+        placement_options: model.PlacementOptions,
     ) -> None:
         self._nodes, _ = missing.fill_in(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
-        self._limits, self._bytes_per_core_sec = limits, node_traffic_per_core(nodes)
+        self._placement_options = placement_options
+        self._bytes_per_core_sec = node_traffic_per_core(nodes)
 
     def prefers(self, guest: GuestModel, n: int) -> bool:
         """Return whether a placement would prefer position ``n`` to the guest's present place."""
@@ -72,11 +73,11 @@ class NodeOrder:
             0.0 if memory == n else self._pressure(guest, memory, traffic, False),
         )
         pressure = max(0.0, pressure + noise)
-        row, limits = self._latencies_ns[n], self._limits
+        row, placement_options = self._latencies_ns[n], self._placement_options
         return (
-            ranking.in_steps(max(pressure, limits.pressure_floor), limits),
+            ranking.in_steps(max(pressure, placement_options.pressure_floor), placement_options),
             row[memory] - row[n],
-            ranking.in_steps(pressure, limits),
+            ranking.in_steps(pressure, placement_options),
         )
 
     def _pressure(

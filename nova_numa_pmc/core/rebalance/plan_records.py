@@ -91,7 +91,7 @@ class Situation(Record):
         its page cache); on a node that is left out, only promises limit what fits
     :param mlp: number of cache misses that a core waits for at the same time
         (``core/pressure.py``)
-    :param limits: placement options
+    :param placement_options: the host's
     """
 
     view: HostView
@@ -100,7 +100,7 @@ class Situation(Record):
     waiting_cores: tuple[tuple[int, float], ...] = ()
     available_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
-    limits: PlacementOptions = PlacementOptions()
+    placement_options: PlacementOptions = PlacementOptions()
 
 
 class RebalanceOptions(Record):

@@ -24,7 +24,7 @@ def add_new_guests(
     vcpus: float,
     memory_mib: float,
     guest: ExpectedGuest,
-    limits: PlacementOptions,
+    placement_options: PlacementOptions,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> Aggregates:
     """Charge a host for guests that arrived after it was measured, where they probably went.
@@ -49,7 +49,7 @@ def add_new_guests(
     )
     host = host.copy()
     for _ in range(count):
-        positions = outcome(host, mean_guest, limits).positions
+        positions = outcome(host, mean_guest, placement_options).positions
         cores = sum(host.cores[position] for position in positions)
         _add_shares(
             host,

@@ -69,10 +69,12 @@ class Outcome(Record):
     mem_positions: tuple[int, ...]
 
 
-def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions) -> Outcome:
+def outcome(
+    host: Aggregates, guest: ExpectedGuest, placement_options: model.PlacementOptions
+) -> Outcome:
     """Return the pressures of a host with one more guest."""
     _, _, guest_cores, policy, intensity = guest
-    if is_uniform(host) and policy in _ONE_NODE_POLICIES and limits.pressure_step > 0:
+    if is_uniform(host) and policy in _ONE_NODE_POLICIES and placement_options.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         guest_traffic = None
         if host.bandwidth_max and host.bandwidth and host.bytes_per_core_sec is not None:
@@ -81,14 +83,14 @@ def outcome(host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptio
         if demand is None:
             demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
         pressures = _pressures_with_guest(host, demand, guest_cores, guest_traffic or 0)
-        best = _best_position(host, guest, pressures, guest_traffic, limits)
+        best = _best_position(host, guest, pressures, guest_traffic, placement_options)
         if best is not None:
             # A record's check of its arguments would take as long as the rest of this branch.
             positions, used = (best,), (pressures[best],)
             return tuple.__new__(
                 Outcome, (explain.ON_ONE_NODE, used, positions, positions, positions)
             )
-    return outcome_by_placement(host, guest, limits)
+    return outcome_by_placement(host, guest, placement_options)
 
 
 def expected_guest(
@@ -128,7 +130,7 @@ def _best_position(
     guest: ExpectedGuest,
     pressures: Sequence[float],
     guest_traffic: float | None,
-    limits: model.PlacementOptions,
+    placement_options: model.PlacementOptions,
 ) -> int | None:
     """Return the position of the best single domain; None if the guest fits on none.
 
@@ -148,7 +150,7 @@ def _best_position(
         positions = [position for position in positions if maxima[position] >= required]
     if len(positions) < 2:
         return positions[0] if positions else None
-    step = limits.pressure_step
+    step = placement_options.pressure_step
     # A pressure that is lower by more than a step is also lower in steps.
     if len(positions) == 2:
         first, second = positions
@@ -160,7 +162,7 @@ def _best_position(
     step_counts = [
         int(pressures[position] / step + 1e-9)
         if pressures[position] <= 1
-        else ranking.in_steps(pressures[position], limits)
+        else ranking.in_steps(pressures[position], placement_options)
         for position in positions
     ]
     fewest = min(step_counts)
@@ -194,7 +196,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
 
 
 def outcome_by_placement(
-    host: Aggregates, guest: ExpectedGuest, limits: model.PlacementOptions
+    host: Aggregates, guest: ExpectedGuest, placement_options: model.PlacementOptions
 ) -> Outcome:
     """Return the pressures of a host with one more guest, by :func:`placement.decide_place`.
 
@@ -204,7 +206,7 @@ def outcome_by_placement(
     inputs = candidates.PlacementInput(
         view, tuple((position,) for position in range(len(view.nodes))), view, request(host, guest)
     )
-    decision = decide_place(inputs, limits)
+    decision = decide_place(inputs, placement_options)
     if decision.ranks:
         best = decision.ranks[0].candidate
     else:

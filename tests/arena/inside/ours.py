@@ -9,7 +9,7 @@ from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
 
-LIMITS = model.PlacementOptions()
+PLACEMENT_OPTIONS = model.PlacementOptions()
 
 
 def placed(fleet, host, guest):
@@ -23,7 +23,7 @@ def placed(fleet, host, guest):
     placement = outcome(
         aggregates(fleet, host),
         expected_guest(int(trace.vcpus[guest]), int(trace.memory_mib[guest])),
-        LIMITS,
+        PLACEMENT_OPTIONS,
     )
     return (
         nodes.parts(placement.cpu_positions, hosts.cores[host]),

@@ -24,9 +24,9 @@ from tests.arena.policies import nova_weights
 
 #: The scheduler's ``stale_after``, in intervals.
 STALE_AFTER = 5.0
-LIMITS = model.PlacementOptions()
+PLACEMENT_OPTIONS = model.PlacementOptions()
 DEFAULTS = saved_hosts.defaults()
-STEP = LIMITS.pressure_step
+STEP = PLACEMENT_OPTIONS.pressure_step
 #: ``penalty_floor`` for an operator who packs.
 PACKING_FLOOR = 0.4
 QUEUEING_NS = pressure.QUEUEING_FACTOR * pressure.LOCAL_LATENCY_NS
@@ -472,7 +472,7 @@ class _Found:
             tuple((at,) for at in range(count)),
             rotation=int(known.turn[position]),
         )
-        self.limits = LIMITS
+        self.placement_options = PLACEMENT_OPTIONS
         guests = int(known.known_guests[position])
         self.history = (guests, float(known.known_sum[position])) if guests else None
 

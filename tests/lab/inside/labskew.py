@@ -74,13 +74,15 @@ def ask_numad(order):
 
 def ask_ours(order):
     """Let our decision place the guests, from the live sysfs; return lists of nodes."""
-    answers, promises, limits = [], [], model.PlacementOptions()
+    answers, promises, placement_options = [], [], model.PlacementOptions()
     for number, memory_mib in enumerate(order):
         guest = model.Guest(
             uuid=f'{number}', name=f'guest{number}', vcpus=1, memory_bytes=memory_mib << 20
         )
-        view = host_view.view(topology.read(), promises, limits, rotation=number)
-        placed = placement.place(view, host_view.request(guest, limits), limits)
+        view = host_view.view(topology.read(), promises, placement_options, rotation=number)
+        placed = placement.place(
+            view, host_view.request(guest, placement_options), placement_options
+        )
         promises.append(placement.promise(guest, placed, 0))
         answers.append(list(placed.nodes))
         touch(number, memory_mib, placed.nodes)

@@ -98,7 +98,7 @@ class PreviewTest(HostTest):
 class PlacesTest(HostTest):
     def places(self, guest):
         said, _ = dry_run.decide_unrecorded(guest, self.options, self.root)
-        return said, dry_run.possible_places(said, self.options.limits)
+        return said, dry_run.possible_places(said, self.options.placement_options)
 
     def test_the_first_place_is_the_one_chosen(self):
         self.start(1)

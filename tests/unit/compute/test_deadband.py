@@ -91,8 +91,8 @@ class WithinTest(unittest.TestCase):
             with self.subTest(field):
                 view = self.sent.view._replace(**{field: value})
                 self.assertFalse(self.may_reuse(self.sent._replace(view=view)))
-        limits = self.sent.limits._replace(pressure_floor=0.5)
-        self.assertFalse(self.may_reuse(self.sent._replace(limits=limits)))
+        placement_options = self.sent.placement_options._replace(pressure_floor=0.5)
+        self.assertFalse(self.may_reuse(self.sent._replace(placement_options=placement_options)))
 
     def test_demand_expected_of_new_guests_may_drift(self):
         for history, expected in (

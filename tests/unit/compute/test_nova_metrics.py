@@ -66,7 +66,7 @@ class RoundTripTest(unittest.TestCase):
                 self.found.memory_mb_used,
             ),
         )
-        self.assertEqual(model.PlacementOptions(), self.found.limits)
+        self.assertEqual(model.PlacementOptions(), self.found.placement_options)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
         current, maximum = nova_metrics.to_values(self.published, 0, 0)
@@ -150,10 +150,10 @@ class RoundTripTest(unittest.TestCase):
         self.assertIsNone(self.found.sent_s)
         self.assertEqual((0, 0), self.found.count_departed(['a']))
 
-    def test_limits_are_decoded_as_encoded(self):
-        limits = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
-        found = host_metrics.decode(listed(state(0.5, 0.5, limits=limits)))
-        self.assertEqual(limits, found.limits)
+    def test_placement_options_are_decoded_as_encoded(self):
+        placement_options = model.PlacementOptions(pressure_floor=0.5, pressure_step=0.1)
+        found = host_metrics.decode(listed(state(0.5, 0.5, placement_options=placement_options)))
+        self.assertEqual(placement_options, found.placement_options)
 
     def test_nodes_that_share_channels_are_decided_on_as_one(self):
         near = state(0.25, 0.75)

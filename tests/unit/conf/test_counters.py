@@ -63,7 +63,9 @@ class ReadTest(unittest.TestCase):
             ),
             found[:11],
         )
-        self.assertEqual((0.5, '/run/elsewhere'), (found.limits.smt_ratio, found.state_dir))
+        self.assertEqual(
+            (0.5, '/run/elsewhere'), (found.placement_options.smt_ratio, found.state_dir)
+        )
 
     def test_the_sample_with_its_lines_uncommented_sets_the_defaults(self):
         with open(SAMPLE, encoding='utf-8') as file:

@@ -16,8 +16,10 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual([], problems)
         self.assertEqual({(o.group, o.name): o.default for o in host_options.OPTIONS}, values)
 
-    def test_limits_default_to_those_of_the_core_package(self):
-        self.assertEqual(model.PlacementOptions(), host_options.read('/nonexistent/file').limits)
+    def test_placement_options_default_to_those_of_the_core_package(self):
+        self.assertEqual(
+            model.PlacementOptions(), host_options.read('/nonexistent/file').placement_options
+        )
 
     def test_each_option_is_of_a_described_group_and_each_group_has_one(self):
         self.assertEqual(
@@ -140,7 +142,7 @@ class ReadTest(unittest.TestCase):
         )
         self.assertEqual(
             host_options.HostOptions(
-                limits=model.PlacementOptions(
+                placement_options=model.PlacementOptions(
                     ram_ratio=1.5,
                     reserve_bytes=512 << 20,
                     smt_ratio=0.5,

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy, host_view, memory_domains
 from nova_numa_pmc.core.placement import placement
-from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
+from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology, two_level
 
 AMD, INTEL, HYGON = 'AuthenticAMD', 'GenuineIntel', 'HygonGenuine'
 
@@ -53,15 +53,18 @@ class DomainsTest(unittest.TestCase):
     def test_domains_follow_from_each_shape_of_machine(self):
         for name, (host, expected) in SHAPES.items():
             with self.subTest(name):
-                self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
+                self.assertEqual(expected, cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
 
     def test_the_operator_may_set_other_domains(self):
         host, _ = SHAPES['SNC-2']
         self.assertEqual(
-            (0, 0, 2, 2), cache_hierarchy.domains(host, LIMITS._replace(domain_distance=12))
+            (0, 0, 2, 2),
+            cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=12)),
         )
         host, _ = SHAPES['L3 as NUMA, eight a socket']
-        self.assertEqual((), cache_hierarchy.domains(host, LIMITS._replace(domain_distance=10)))
+        self.assertEqual(
+            (), cache_hierarchy.domains(host, PLACEMENT_OPTIONS._replace(domain_distance=10))
+        )
 
     def test_memory_of_devices_beside_them_is_its_own(self):
         host, expected = SHAPES['L3 as NUMA, eight a socket']
@@ -71,7 +74,7 @@ class DomainsTest(unittest.TestCase):
             sockets=(*host.sockets, None),
             distances=(*tuple((*row, 80) for row in host.distances), (80,) * 16 + (10,)),
         )
-        self.assertEqual((*expected, 16), cache_hierarchy.domains(host, LIMITS))
+        self.assertEqual((*expected, 16), cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
 
     def test_a_node_with_cpus_kept_from_guests_is_still_one_cache(self):
         host, expected = SHAPES['L3 as NUMA, eight a socket']
@@ -81,24 +84,33 @@ class DomainsTest(unittest.TestCase):
                 for node in host.nodes
             )
         )
-        self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
+        self.assertEqual(expected, cache_hierarchy.domains(host, PLACEMENT_OPTIONS))
 
     def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
         # It used to be put "on one node", 1 and 3, because their distance is below 12.
         host = machine(4, 2, 4, 2, INTEL)
-        view = host_view.view(host, (), LIMITS)
+        view = host_view.view(host, (), PLACEMENT_OPTIONS)
         new = guest(vcpus=4)
-        placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
+        placed = placement.place(
+            view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+        )
         self.assertEqual('span', placed.reasons[0].code)
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
         self.assertEqual(
-            1, len(placement.place(view, host_view.request(guest(), LIMITS), LIMITS).nodes)
+            1,
+            len(
+                placement.place(
+                    view, host_view.request(guest(), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+                ).nodes
+            ),
         )
 
     def test_nodes_that_share_channels_are_one_place(self):
         host = machine(24, 8, 8, 12, AMD)
-        view = host_view.view(host, (), LIMITS)
-        placed = placement.place(view, host_view.request(guest(vcpus=12), LIMITS), LIMITS)
+        view = host_view.view(host, (), PLACEMENT_OPTIONS)
+        placed = placement.place(
+            view, host_view.request(guest(vcpus=12), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+        )
         self.assertEqual(('one_node', tuple(range(12))), (placed.reasons[0].code, placed.nodes))
 
 
@@ -112,9 +124,9 @@ class DistancesTest(unittest.TestCase):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
         self.assertEqual(two_level(4, 2, 20, 21), cache_hierarchy.distances(flat))
         placed = placement.place(
-            host_view.view(flat, (), LIMITS, rotation=1),
-            host_view.request(guest(vcpus=4), LIMITS),
-            LIMITS,
+            host_view.view(flat, (), PLACEMENT_OPTIONS, rotation=1),
+            host_view.request(guest(vcpus=4), PLACEMENT_OPTIONS),
+            PLACEMENT_OPTIONS,
         )
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
 

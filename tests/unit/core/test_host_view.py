@@ -3,7 +3,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view as subject
-from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
+from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 
 def promised(name, mem_nodes=(), memory=GIB, cpu_nodes=None, vcpus=1, **fields):
@@ -28,8 +28,8 @@ class CapacityTest(unittest.TestCase):
             GIB,
             (model.HugePages(2 * MIB, 1024, 10), model.HugePages(GIB, 2, 2)),
         )
-        limits = model.PlacementOptions(ram_ratio=1.5, reserve_bytes=GIB)
-        self.assertEqual(15 * GIB, subject.capacity_bytes(node, limits))
+        placement_options = model.PlacementOptions(ram_ratio=1.5, reserve_bytes=GIB)
+        self.assertEqual(15 * GIB, subject.capacity_bytes(node, placement_options))
 
     def test_capacity_is_never_negative(self):
         node = model.Node(0, frozenset({0}), GIB, 0, GIB)
@@ -37,12 +37,17 @@ class CapacityTest(unittest.TestCase):
 
     def test_free_memory_now_does_not_change_capacity(self):
         node = model.Node(0, frozenset({0}), GIB, 0)
-        self.assertEqual(GIB, subject.capacity_bytes(node, LIMITS))
+        self.assertEqual(GIB, subject.capacity_bytes(node, PLACEMENT_OPTIONS))
 
 
 class CoresTest(unittest.TestCase):
-    def cores(self, host, **limits):
-        return [node.cores for node in subject.view(host, (), LIMITS._replace(**limits)).nodes]
+    def cores(self, host, **placement_options):
+        return [
+            node.cores
+            for node in subject.view(
+                host, (), PLACEMENT_OPTIONS._replace(**placement_options)
+            ).nodes
+        ]
 
     def test_a_sibling_adds_a_quarter(self):
         self.assertEqual([5.0, 2.5], self.cores(topology((8, 4), threads=2)))
@@ -57,13 +62,15 @@ class CoresTest(unittest.TestCase):
         self.assertEqual([3.0, 1.0], self.cores(topology((3, 1))._replace(cores=())))
 
     def test_a_memory_only_node_has_no_cores(self):
-        node = subject.view(topology((2, 0)), (), LIMITS).nodes[1]
+        node = subject.view(topology((2, 0)), (), PLACEMENT_OPTIONS).nodes[1]
         self.assertEqual((0, 0), (node.cores, node.threads))
 
 
 class PromisesTest(unittest.TestCase):
     def promised(self, host, *promises):
-        return [node.promised_bytes for node in subject.view(host, promises, LIMITS).nodes]
+        return [
+            node.promised_bytes for node in subject.view(host, promises, PLACEMENT_OPTIONS).nodes
+        ]
 
     def test_a_floating_guest_spreads_in_proportion_to_capacity(self):
         host = topology((2, 2), (3 * GIB, GIB))
@@ -99,7 +106,9 @@ class PromisesTest(unittest.TestCase):
     def test_vcpus_spread_in_proportion_to_cores(self):
         host = topology((6, 2))
         nodes = subject.view(
-            host, [promised('a', cpu_nodes=(), vcpus=4), promised('b', (1,), vcpus=2)], LIMITS
+            host,
+            [promised('a', cpu_nodes=(), vcpus=4), promised('b', (1,), vcpus=2)],
+            PLACEMENT_OPTIONS,
         ).nodes
         self.assertEqual([3.0, 3.0], [node.vcpus for node in nodes])
         self.assertEqual([0.75, 1.25], [node.guests for node in nodes])
@@ -107,19 +116,23 @@ class PromisesTest(unittest.TestCase):
     def test_huge_pages_count_against_their_pool_only(self):
         pools = tuple((model.HugePages(2 * MIB, total, total),) for total in (1024, 0))
         host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=pools)
-        nodes = subject.view(host, [promised('a', (0,), page_bytes=2 * MIB)], LIMITS).nodes
+        nodes = subject.view(
+            host, [promised('a', (0,), page_bytes=2 * MIB)], PLACEMENT_OPTIONS
+        ).nodes
         self.assertEqual([0, 0], [node.promised_bytes for node in nodes])
         self.assertEqual([2 * GIB, 4 * GIB], [node.capacity_bytes for node in nodes])
         self.assertEqual(((2 * MIB, GIB),), nodes[0].huge_free_bytes)
 
     def test_huge_pages_taken_by_others_are_not_free(self):
         host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=((model.HugePages(GIB, 3, 1),), ()))
-        self.assertEqual(((GIB, GIB),), subject.view(host, (), LIMITS).nodes[0].huge_free_bytes)
+        self.assertEqual(
+            ((GIB, GIB),), subject.view(host, (), PLACEMENT_OPTIONS).nodes[0].huge_free_bytes
+        )
 
 
 class MeasuredTest(unittest.TestCase):
     def test_the_demand_of_an_unmeasured_node_is_none(self):
-        nodes = subject.view(topology(), (), LIMITS, {1: model.NodeLoad(0.0)}).nodes
+        nodes = subject.view(topology(), (), PLACEMENT_OPTIONS, {1: model.NodeLoad(0.0)}).nodes
         self.assertEqual([None, 0.0], [node.demand_cores for node in nodes])
 
     def test_young_guests_are_charged_beside_what_is_measured(self):
@@ -129,21 +142,23 @@ class MeasuredTest(unittest.TestCase):
             promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9),
         ]
         node = subject.view(
-            topology(), promises, LIMITS, {0: model.NodeLoad(1.5)}, now_ns=now
+            topology(), promises, PLACEMENT_OPTIONS, {0: model.NodeLoad(1.5)}, now_ns=now
         ).nodes[0]
         self.assertEqual(2.5, node.demand_cores)
 
 
 class RequestTest(unittest.TestCase):
     def test_without_history_a_guest_asks_for_a_prior_share_of_its_vcpus(self):
-        request = subject.request(guest(vcpus=4), LIMITS)
+        request = subject.request(guest(vcpus=4), PLACEMENT_OPTIONS)
         self.assertEqual(2.0, request.demand_cores)
         self.assertIsNone(request.bandwidth_bytes_per_sec)
 
     def test_with_history_a_guest_asks_for_what_others_wanted(self):
         history = model.DemandHistory(5, 4.5, 10**9)
         specs = (('numa_pmc:memory_intensity', 'high'),)
-        request = subject.request(guest(vcpus=2, extra_specs=specs), LIMITS, history=history)
+        request = subject.request(
+            guest(vcpus=2, extra_specs=specs), PLACEMENT_OPTIONS, history=history
+        )
         self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
         self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
 
@@ -158,8 +173,10 @@ class RequestTest(unittest.TestCase):
         ):
             with self.subTest(value):
                 specs = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
-                self.assertEqual(policy, subject.request(guest(extra_specs=specs), LIMITS).policy)
+                self.assertEqual(
+                    policy, subject.request(guest(extra_specs=specs), PLACEMENT_OPTIONS).policy
+                )
 
     def test_a_guest_asks_for_vcpus_it_may_plug_and_is_charged_those_online(self):
-        request = subject.request(guest(vcpus=2, vcpus_max=8), LIMITS)
+        request = subject.request(guest(vcpus=2, vcpus_max=8), PLACEMENT_OPTIONS)
         self.assertEqual((8, 1.0), (request.vcpus, request.demand_cores))

@@ -8,7 +8,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains, missing
 from nova_numa_pmc.core.placement import candidates, placement
-from tests.fixtures.hosts import GIB, LIMITS, MIB, host, node
+from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, host, node
 
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '2000'))
@@ -75,7 +75,7 @@ class HidingTest(unittest.TestCase):
         inputs = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
         return [
             rank.candidate.cpu_positions[0]
-            for rank in placement.decide_place(inputs, LIMITS).ranks
+            for rank in placement.decide_place(inputs, PLACEMENT_OPTIONS).ranks
         ]
 
     def drawn(self, rng):

@@ -7,7 +7,7 @@ from nova_numa_pmc.core.host_view import view
 from nova_numa_pmc.core.placement import placement, promise_limit
 from nova_numa_pmc.core.rebalance import plan_records
 from tests.fixtures import hosts
-from tests.fixtures.hosts import GIB, LIMITS
+from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS
 from tests.sim.constant import Constant, load
 
 DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
@@ -30,12 +30,16 @@ def floating(gib):
 
 
 class KeptMemoryTest(unittest.TestCase):
-    def view(self, promises=(), memory=(DEVICE, SLOW), limits=LIMITS):
-        return view(host(*memory), promises, limits)
+    def view(self, promises=(), memory=(DEVICE, SLOW), placement_options=PLACEMENT_OPTIONS):
+        return view(host(*memory), promises, placement_options)
 
-    def place(self, gib, promises=(), memory=(DEVICE, SLOW), limits=LIMITS, vcpus=2):
+    def place(
+        self, gib, promises=(), memory=(DEVICE, SLOW), placement_options=PLACEMENT_OPTIONS, vcpus=2
+    ):
         return placement.place(
-            self.view(promises, memory, limits), model.Request(vcpus, gib * GIB), limits
+            self.view(promises, memory, placement_options),
+            model.Request(vcpus, gib * GIB),
+            placement_options,
         )
 
     def test_no_floating_promise_is_spread_to_kept_memory(self):
@@ -59,13 +63,13 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual((), self.place(60).mem_nodes, 'wide: it fits nowhere')
 
     def test_the_operator_may_let_guests_have_kept_memory(self):
-        asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
-        self.assertEqual((0, 3), self.place(60, limits=asked).mem_nodes)
+        asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({3}))
+        self.assertEqual((0, 3), self.place(60, placement_options=asked).mem_nodes)
 
     def test_the_operator_may_say_that_memory_is_a_devices(self):
-        said = LIMITS._replace(device_memory_nodes=frozenset({0, 2, 3}))
+        said = PLACEMENT_OPTIONS._replace(device_memory_nodes=frozenset({0, 2, 3}))
         own = (model.NodeMemory(),) * 2
-        self.assertEqual((), self.place(60, memory=own, limits=said).mem_nodes)
+        self.assertEqual((), self.place(60, memory=own, placement_options=said).mem_nodes)
         (first, *_, last) = host(*own).nodes
         self.assertEqual(model.HOST, node_memory.memory_of(first, said).kind, 'it has CPUs')
         self.assertEqual((model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, said))
@@ -74,19 +78,21 @@ class KeptMemoryTest(unittest.TestCase):
         pool = (model.HugePages(GIB, 8, 8),)
         found = host(DEVICE, SLOW)
         found = found._replace(nodes=tuple(n._replace(huge_pages=pool) for n in found.nodes))
-        seen = view(found, [], LIMITS)
+        seen = view(found, [], PLACEMENT_OPTIONS)
         self.assertEqual(
             [8 * GIB, 8 * GIB, 0, 0],
             [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes],
         )
-        placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), LIMITS)
+        placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), PLACEMENT_OPTIONS)
         self.assertEqual((0, 1), placed.mem_nodes)
 
     def test_a_promise_is_at_most_what_guests_may_have(self):
         found = host(DEVICE, SLOW)
-        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(found, LIMITS))
-        self.assertEqual(96 * GIB, promise_limit.promisable_bytes(found, LIMITS, node_ids=(2,)))
-        asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
+        self.assertEqual(32 * GIB, promise_limit.promisable_bytes(found, PLACEMENT_OPTIONS))
+        self.assertEqual(
+            96 * GIB, promise_limit.promisable_bytes(found, PLACEMENT_OPTIONS, node_ids=(2,))
+        )
+        asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({3}))
         self.assertEqual(128 * GIB, promise_limit.promisable_bytes(found, asked))
 
     def test_a_guest_that_numatune_binds_to_kept_memory_is_counted_there(self):
@@ -98,11 +104,11 @@ class KeptMemoryTest(unittest.TestCase):
         found = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
             distances=near
         )
-        limits = LIMITS._replace(domain_distance=10)
+        placement_options = PLACEMENT_OPTIONS._replace(domain_distance=10)
         placed = placement.place(
-            view(found, [], limits),
+            view(found, [], placement_options),
             model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
-            limits,
+            placement_options,
         )
         self.assertEqual(((0,), (1,)), (placed.nodes, placed.mem_nodes))
 
@@ -113,7 +119,12 @@ class BandwidthTest(unittest.TestCase):
     GB_PER_SEC = 1e9
 
     def place(
-        self, wanted, kept_maxima, limits=LIMITS, sizes=(256, 256, 96, 96), cpus=(32, 32, 0, 0)
+        self,
+        wanted,
+        kept_maxima,
+        placement_options=PLACEMENT_OPTIONS,
+        sizes=(256, 256, 96, 96),
+        cpus=(32, 32, 0, 0),
     ):
         """Place a guest of 4 vCPUs and 8 GiB on nodes of 200 GB/s each that are used this much."""
         loads = {
@@ -126,9 +137,9 @@ class BandwidthTest(unittest.TestCase):
         }
         shape = host(DEVICE, SLOW, cpus=cpus, sizes=tuple(size * GIB for size in sizes))
         return placement.place(
-            view(shape, [], limits, loads),
+            view(shape, [], placement_options, loads),
             model.Request(4, 8 * GIB, bandwidth_bytes_per_sec=wanted * self.GB_PER_SEC),
-            limits,
+            placement_options,
         )
 
     def test_bandwidth_of_kept_memory_does_not_change_the_place(self):
@@ -140,7 +151,7 @@ class BandwidthTest(unittest.TestCase):
                     self.assertEqual(alone, self.place(wanted, maxima))
 
     def test_bandwidth_of_memory_that_guests_may_have_counts(self):
-        asked = LIMITS._replace(guest_memory_nodes=frozenset({2, 3}))
+        asked = PLACEMENT_OPTIONS._replace(guest_memory_nodes=frozenset({2, 3}))
         self.assertEqual((0, 1, 2), self.place(450, (60, 30), asked).mem_nodes)
 
     def test_bandwidth_of_cpu_only_nodes_is_that_of_their_guests_memory(self):
@@ -163,17 +174,19 @@ class DomainTest(unittest.TestCase):
     )
 
     def view(self):
-        return view(self.SHAPE, [], LIMITS)._replace(domains=(0, 0, 2, 2))
+        return view(self.SHAPE, [], PLACEMENT_OPTIONS)._replace(domains=(0, 0, 2, 2))
 
     def test_memory_of_a_domain_is_on_its_nodes_that_have_any(self):
         for gib, nodes, mem_nodes in ((12, (0, 1), (0,)), (20, (0, 1, 2, 3), (0, 2))):
             with self.subTest(gib=gib):
-                placed = placement.place(self.view(), model.Request(3, gib * GIB), LIMITS)
+                placed = placement.place(
+                    self.view(), model.Request(3, gib * GIB), PLACEMENT_OPTIONS
+                )
                 self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
 
     def test_memory_of_a_spread_guest_is_on_nodes_that_have_any(self):
         placed = placement.place(
-            self.view(), model.Request(3, 12 * GIB, policy=model.SPREAD), LIMITS
+            self.view(), model.Request(3, 12 * GIB, policy=model.SPREAD), PLACEMENT_OPTIONS
         )
         self.assertEqual((0, 2), placed.mem_nodes)
 

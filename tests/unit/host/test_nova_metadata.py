@@ -7,7 +7,7 @@ import unittest
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.host import guests
-from tests.fixtures.hosts import LIMITS
+from tests.fixtures.hosts import PLACEMENT_OPTIONS
 
 SAMPLES = pathlib.Path(__file__).resolve().parents[2] / 'fixtures/nova_xml'
 #: The flavor of all samples: policy=spread, max_pressure=0.8, memory_intensity=high.
@@ -34,7 +34,7 @@ class NovaMetadataTest(unittest.TestCase):
                 self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.extra_specs))
                 self.assertEqual((), guest.placed_by)
                 history = model.DemandHistory(bytes_per_core_sec=1e9)
-                asked = host_view.request(guest, LIMITS, history=history)
+                asked = host_view.request(guest, PLACEMENT_OPTIONS, history=history)
                 self.assertEqual(
                     (model.SPREAD, 3e9 * asked.demand_cores),
                     (asked.policy, asked.bandwidth_bytes_per_sec),
@@ -48,4 +48,4 @@ class NovaMetadataTest(unittest.TestCase):
                 self.assertEqual(
                     (model.AUTO, None, 'medium', ()), extra_specs.parse(guest.extra_specs)
                 )
-                self.assertEqual(model.AUTO, host_view.request(guest, LIMITS).policy)
+                self.assertEqual(model.AUTO, host_view.request(guest, PLACEMENT_OPTIONS).policy)

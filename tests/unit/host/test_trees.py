@@ -21,7 +21,7 @@ from tests.fixtures.trees import GIB, MIB, Tree, files_say, trees
 #: Trees per test: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '150'))
 MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
-LIMITS = model.PlacementOptions(reserve_bytes=0)
+PLACEMENT_OPTIONS = model.PlacementOptions(reserve_bytes=0)
 
 REQUESTS = st.builds(
     model.Request,
@@ -84,7 +84,7 @@ class TreesTest(unittest.TestCase):
             shutil.rmtree(root)
 
     def check_capacity(self, host, cpus, memory_bytes):
-        seen = host_view.view(host, (), LIMITS)
+        seen = host_view.view(host, (), PLACEMENT_OPTIONS)
         online = [cpu for node in host.nodes for cpu in node.online_cpus]
         self.assertEqual(len(set(online)), len(online), 'a CPU on two nodes')
         self.assertLessEqual(len(online), cpus)
@@ -102,12 +102,12 @@ class TreesTest(unittest.TestCase):
             self.assertLessEqual(node.capacity_bytes + pools, max(there.memory_bytes, pools))
 
     def check_place(self, host, request, promises, loads):
-        seen = host_view.view(host, promises, LIMITS, loads)
+        seen = host_view.view(host, promises, PLACEMENT_OPTIONS, loads)
         ids = {node.id for node in host.nodes}
         offered = {
             node.id for node in host.nodes if node.memory_bytes and node.memory.kind == model.HOST
         }
-        placed = placement.place(seen, request, LIMITS)
+        placed = placement.place(seen, request, PLACEMENT_OPTIONS)
         self.assertTrue(explain.explain(placed).isprintable())
         self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, ids)
         self.assertLessEqual(set(placed.mem_nodes), offered)
@@ -120,7 +120,7 @@ class TreesTest(unittest.TestCase):
                 frozenset().union(*(node.cpus for node in host.nodes if node.id in placed.nodes)),
             )
         floating = [promise._replace(mem_nodes=()) for promise in promises]
-        for node in host_view.view(host, floating, LIMITS).nodes:
+        for node in host_view.view(host, floating, PLACEMENT_OPTIONS).nodes:
             if offered and node.id not in offered:
                 self.assertEqual(0, node.promised_bytes, 'promised where no guest lies')
 
@@ -153,7 +153,9 @@ class TreesTest(unittest.TestCase):
         pools = sum(
             size * total for node in tree.nodes for size, (total, _) in node.huge_pages.items()
         )
-        capacity = sum(node.capacity_bytes for node in host_view.view(host, (), LIMITS).nodes)
+        capacity = sum(
+            node.capacity_bytes for node in host_view.view(host, (), PLACEMENT_OPTIONS).nodes
+        )
         if not tree.changes:
             unreclaimable = sum(node.unreclaimable_bytes for node in tree.nodes)
             self.assertLessEqual(told[1] - kept - pools - unreclaimable, capacity)
@@ -166,4 +168,4 @@ class TreesTest(unittest.TestCase):
         if host is not None:
             self.check_capacity(host, *told)
             self.check_place(host, request, promises, loads)
-            host_view.quantise(host_view.view(host, promises, LIMITS))
+            host_view.quantise(host_view.view(host, promises, PLACEMENT_OPTIONS))

@@ -6,7 +6,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.moves import parts
-from tests.fixtures.hosts import LIMITS, MIB, guest, topology
+from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):
@@ -42,7 +42,7 @@ class WithinL3Test(unittest.TestCase):
                 )
                 self.assertEqual(
                     promise._replace(cpus=after),
-                    parts.narrow_to_l3(promise, own, host, (), LIMITS),
+                    parts.narrow_to_l3(promise, own, host, (), PLACEMENT_OPTIONS),
                 )
 
 

@@ -73,6 +73,13 @@ class CodecTest(unittest.TestCase):
     def test_a_publication_is_decoded_as_encoded(self):
         self.assertEqual(STATE, publication.decode(publication.encode(STATE)))
 
+    def test_placement_options_are_the_member_limits(self):
+        members = json.loads(publication.encode(STATE))
+        self.assertEqual(
+            (0.5, 0.125), (members['limits']['pressure_floor'], members['limits']['pressure_step'])
+        )
+        self.assertNotIn('placement_options', members)
+
     def test_an_older_writer_does_not_say_by_what_guests_are_known(self):
         members = json.loads(publication.encode(STATE))
         del members['guests_by']

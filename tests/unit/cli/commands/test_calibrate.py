@@ -37,7 +37,9 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
 
 def withheld(machine, root):
     """Return the nodes whose memory is not for guests, according to the options below the root."""
-    return node_memory.list_withheld(machine.nodes, host_options.read_below(root).limits)
+    return node_memory.list_withheld(
+        machine.nodes, host_options.read_below(root).placement_options
+    )
 
 
 class Probe:

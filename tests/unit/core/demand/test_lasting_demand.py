@@ -13,7 +13,7 @@ from nova_numa_pmc.core.demand.histories import Histories, Series
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.sample_records import GuestSample, NodeSample, PoolSample, Sample
-from tests.fixtures.hosts import GIB, LIMITS, guest, topology
+from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, topology
 from tests.sim.constant import Constant, load
 
 OLD_NS, NOW_NS = 0, 10**15
@@ -102,7 +102,13 @@ class Here:
 
     def lasting_demand(self):
         return subject.LastingDemand(
-            self.histories, self.sample, self.host, self.known, self.promises, LIMITS, NOW_NS
+            self.histories,
+            self.sample,
+            self.host,
+            self.known,
+            self.promises,
+            PLACEMENT_OPTIONS,
+            NOW_NS,
         )
 
     def demand(self):
@@ -137,7 +143,7 @@ class ComposeTest(TestCase):
         here.sample = here.sample._replace(
             nodes=tuple(node._replace(stolen_cores=1.0) for node in here.sample.nodes)
         )
-        seen = host_view.view(here.host, (), LIMITS, here.loads())
+        seen = host_view.view(here.host, (), PLACEMENT_OPTIONS, here.loads())
         self.assertEqual([15.0, 15.0], [node.cores for node in seen.nodes])
 
     def test_a_guest_that_ends_leaves_nothing(self):
@@ -270,7 +276,7 @@ class PoolTest(TestCase):
         self.assertEqual(
             (),
             subject.LastingDemand(
-                here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS
+                here.histories, here.sample, here.host, {}, {}, PLACEMENT_OPTIONS, NOW_NS
             ).pool_demands(),
         )
 
@@ -432,9 +438,9 @@ class PropertyTest(unittest.TestCase):
         """The longer horizon chose it, and intervals judge it; the nodes are of one size."""
         sizes, wanted, others = drawn
         here = self.built((sizes[:1] * len(sizes), wanted, others))
-        seen = host_view.view(here.host, here.promises.values(), LIMITS, here.loads())
-        request = host_view.request(guest('new', vcpus), LIMITS)
-        placed = placement.place(seen, request, LIMITS)
+        seen = host_view.view(here.host, here.promises.values(), PLACEMENT_OPTIONS, here.loads())
+        request = host_view.request(guest('new', vcpus), PLACEMENT_OPTIONS)
+        placed = placement.place(seen, request, PLACEMENT_OPTIONS)
         assume(len(placed.nodes) == 1)
         here.add('new', request.demand_cores, placed.nodes[0], vcpus)
         host = Constant(

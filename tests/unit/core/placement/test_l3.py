@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, l3, placement
-from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
+from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 NODES, CACHES, CPUS = 2, 4, 4
 
@@ -38,10 +38,14 @@ class Host:
     def start(self, vcpus, **fields):
         """Place a guest; return the CPUs to which it is held, None if it is left alone."""
         new = guest(f'{len(self.promises)}', vcpus, MIB, **fields)
-        view = host_view.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
-        request = host_view.request(new, LIMITS)
-        placed = placement.place(view, request, LIMITS)
-        cpus, self.told = l3.choose(self.host, view, self.promises, placed.nodes, request, LIMITS)
+        view = host_view.view(
+            self.host, self.promises, PLACEMENT_OPTIONS, self.loads, len(self.promises)
+        )
+        request = host_view.request(new, PLACEMENT_OPTIONS)
+        placed = placement.place(view, request, PLACEMENT_OPTIONS)
+        cpus, self.told = l3.choose(
+            self.host, view, self.promises, placed.nodes, request, PLACEMENT_OPTIONS
+        )
         self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
         return placed.cpus.intersection(cpus) or placed.cpus
 
@@ -154,7 +158,7 @@ class ChooseTest(unittest.TestCase):
             reasons = dict(host.told[0].values) if host.told else {}
             self.assertGreaterEqual(len(cpus), vcpus)
             if len(cpus) == CPUS:
-                view = host_view.view(host.host, host.promises, LIMITS, host.loads)
+                view = host_view.view(host.host, host.promises, PLACEMENT_OPTIONS, host.loads)
                 node = view.nodes[min(cpus) // 16]
                 together = (node.demand_cores or 0.5 * node.vcpus) + 0.5 * vcpus
                 self.assertLessEqual(reasons['pressure'], max(0.7, together / node.cores) + 1e-6)

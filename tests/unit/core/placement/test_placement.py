@@ -4,11 +4,20 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import explain, placement
-from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, host, node, topology, two_level
+from tests.fixtures.hosts import (
+    GIB,
+    MIB,
+    PLACEMENT_OPTIONS,
+    guest,
+    host,
+    node,
+    topology,
+    two_level,
+)
 
 
-def place(view, vcpus=1, memory=GIB, limits=LIMITS, **fields):
-    return placement.place(view, model.Request(vcpus, memory, **fields), limits)
+def place(view, vcpus=1, memory=GIB, placement_options=PLACEMENT_OPTIONS, **fields):
+    return placement.place(view, model.Request(vcpus, memory, **fields), placement_options)
 
 
 def code(placed):
@@ -310,7 +319,9 @@ class PromiseTest(unittest.TestCase):
     def test_memory_of_a_spanning_guest_is_divided_over_what_is_left(self):
         view = host(node(0, promised=6 * GIB), node(1))
         wide = guest(memory=9 * GIB)
-        placed = placement.place(view, host_view.request(wide, LIMITS), LIMITS)
+        placed = placement.place(
+            view, host_view.request(wide, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+        )
         made = placement.promise(wide, placed, 7)
         self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), made.mem_bytes)
 
@@ -354,6 +365,8 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual('node 1: moon_phase', explain.explain(newer))
 
     def test_a_guest_is_placed_from_a_topology_to_its_cpus(self):
-        view = host_view.view(topology(), (), LIMITS)
-        placed = placement.place(view, host_view.request(guest(), LIMITS), LIMITS)
+        view = host_view.view(topology(), (), PLACEMENT_OPTIONS)
+        placed = placement.place(
+            view, host_view.request(guest(), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+        )
         self.assertEqual(frozenset({0, 1}), placed.cpus)

@@ -10,16 +10,16 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, memory_domains
 from nova_numa_pmc.core.placement import explain, placement
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import LIMITS, MIB, guest, node, topology
+from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, guest, node, topology
 
 QUICK = settings(max_examples=150)
 
 requests = st.builds(model.Request, st.integers(1, 24), st.integers(0, 99).map(MIB.__mul__))
 
 
-def start(host_topology, promises, new, limits=LIMITS):
-    view = host_view.view(host_topology, promises, limits, rotation=len(promises))
-    placed = placement.place(view, host_view.request(new, limits), limits)
+def start(host_topology, promises, new, placement_options=PLACEMENT_OPTIONS):
+    view = host_view.view(host_topology, promises, placement_options, rotation=len(promises))
+    placed = placement.place(view, host_view.request(new, placement_options), placement_options)
     return view, placed
 
 
@@ -51,7 +51,7 @@ class PropertyTest(unittest.TestCase):
             self.assertEqual(feasible(view, new), bool(placed.mem_nodes))
             if placed.mem_nodes:
                 promises.append(placement.promise(new, placed, rotation))
-            for kept in host_view.view(machine, promises, LIMITS).nodes:
+            for kept in host_view.view(machine, promises, PLACEMENT_OPTIONS).nodes:
                 self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
 
     @QUICK
@@ -74,8 +74,10 @@ class PropertyTest(unittest.TestCase):
         promises, rotation = [], data.draw(st.integers(0, 9))
         for at in range(guests):
             new = guest(str(at), min(vcpus, cpus), MIB)
-            view = host_view.view(machine, promises, LIMITS, rotation=rotation + at)
-            placed = placement.place(view, host_view.request(new, LIMITS), LIMITS)
+            view = host_view.view(machine, promises, PLACEMENT_OPTIONS, rotation=rotation + at)
+            placed = placement.place(
+                view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
+            )
             promises.append(placement.promise(new, placed, at))
             on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
             self.assertEqual(at + 1, sum(on))
@@ -94,7 +96,7 @@ class PropertyTest(unittest.TestCase):
         def outcomes(view, name):
             # Equal nodes rotate by position, so the results of all rotations are compared.
             placed = [
-                placement.place(view._replace(rotation=rotation), request, LIMITS)
+                placement.place(view._replace(rotation=rotation), request, PLACEMENT_OPTIONS)
                 for rotation in range(len(order))
             ]
             return {
@@ -117,7 +119,7 @@ class PropertyTest(unittest.TestCase):
             device_nodes=data.draw(st.sampled_from([(), (0,), (1,)])),
             bandwidth_bytes_per_sec=data.draw(st.none() | st.floats(0, 50)),
         )
-        before = placement.place(view, request, LIMITS)
+        before = placement.place(view, request, PLACEMENT_OPTIONS)
         at = data.draw(st.integers(0, len(view.nodes) - 1))
         field = data.draw(
             st.sampled_from(
@@ -128,7 +130,9 @@ class PropertyTest(unittest.TestCase):
             **{field: getattr(view.nodes[at], field) + data.draw(st.floats(0, 20))}
         )
         after = placement.place(
-            view._replace(nodes=(*view.nodes[:at], more, *view.nodes[at + 1 :])), request, LIMITS
+            view._replace(nodes=(*view.nodes[:at], more, *view.nodes[at + 1 :])),
+            request,
+            PLACEMENT_OPTIONS,
         )
         if at not in before.nodes:
             self.assertEqual(before.nodes, after.nodes)
@@ -158,7 +162,9 @@ class PropertyTest(unittest.TestCase):
             ),
         )
         alone = model.HostView(with_kept.nodes[: len(view.nodes)], view.distances)
-        first, second = (placement.place(one, request, LIMITS) for one in (alone, with_kept))
+        first, second = (
+            placement.place(one, request, PLACEMENT_OPTIONS) for one in (alone, with_kept)
+        )
         self.assertEqual(first._replace(reasons=()), second._replace(reasons=()))
         self.assertEqual(first.reasons[:1], second.reasons[:1])
 
@@ -181,7 +187,7 @@ class PropertyTest(unittest.TestCase):
                 page_bytes=page_bytes,
                 device_nodes=(0, 7),
             ),
-            LIMITS,
+            PLACEMENT_OPTIONS,
         )
         self.assertTrue(explain.explain(placed))
         self.assertLessEqual(set(placed.nodes) | set(placed.mem_nodes), {0, 1, 2, 3})

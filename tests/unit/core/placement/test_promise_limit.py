@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import promise_limit
-from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
+from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, guest, topology
 
 PIB = 1 << 50
 
@@ -15,23 +15,25 @@ class MostTest(unittest.TestCase):
         host = topology(memory=(2 * GIB, 6 * GIB), unreclaimable=(GIB, 0))
         for nodes, most in (((), 8), ((0,), 2), ((1,), 6), ((9,), 8)):
             self.assertEqual(
-                most * GIB, promise_limit.promisable_bytes(host, LIMITS, node_ids=nodes)
+                most * GIB, promise_limit.promisable_bytes(host, PLACEMENT_OPTIONS, node_ids=nodes)
             )
-        twice = LIMITS._replace(ram_ratio=2.0)
+        twice = PLACEMENT_OPTIONS._replace(ram_ratio=2.0)
         self.assertEqual(16 * GIB, promise_limit.promisable_bytes(host, twice))
 
     def test_the_most_to_promise_of_huge_pages_is_their_pool(self):
         pool = model.HugePages(2 * MIB, 100, 0), model.HugePages(GIB, 1, 1)
         host = topology(huge_pages=(pool, ()))
         for page_bytes, most in ((2 * MIB, 200 * MIB), (GIB, GIB), (16 * GIB, 0)):
-            self.assertEqual(most, promise_limit.promisable_bytes(host, LIMITS, page_bytes))
+            self.assertEqual(
+                most, promise_limit.promisable_bytes(host, PLACEMENT_OPTIONS, page_bytes)
+            )
 
 
 class BoundedTest(unittest.TestCase):
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
         found, problems = promise_limit.limit_memory(
-            asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS
+            asked, topology(memory=(4 * GIB, 4 * GIB)), PLACEMENT_OPTIONS
         )
         self.assertEqual(asked, found._replace(memory_bytes=memory))
         return found.memory_bytes, problems
@@ -61,7 +63,9 @@ class BoundedTest(unittest.TestCase):
                 len(
                     {
                         promise_limit.limit_memory(
-                            asked, topology(memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS
+                            asked,
+                            topology(memory=(4 * GIB, 4 * GIB), unreclaimable=own),
+                            PLACEMENT_OPTIONS,
                         )
                         for own in ((0, 0), (4096, 0), (300 * MIB, GIB))
                     }

@@ -9,7 +9,7 @@ from nova_numa_pmc.core import host_view
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import plan_records, planner
 from nova_numa_pmc.core.rebalance.rebalance_memory import RebalanceMemory
-from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
+from tests.fixtures.hosts import GIB, PLACEMENT_OPTIONS, guest, host, node
 from tests.sim.constant import slit_latencies_ns
 
 INTERVAL_S = 5.0
@@ -59,8 +59,10 @@ def placed(view, new, *, just_placed=False):
 
     Return None if the guest spans nodes because it wants more bandwidth than a node has.
     """
-    request = host_view.request(new, LIMITS, (), placement.with_traffic_per_core(None, view))
-    nodes = placement.place(view, request, LIMITS).nodes
+    request = host_view.request(
+        new, PLACEMENT_OPTIONS, (), placement.with_traffic_per_core(None, view)
+    )
+    nodes = placement.place(view, request, PLACEMENT_OPTIONS).nodes
     if len(nodes) > 1:
         return None
     at, traffic = nodes[0], request.bandwidth_bytes_per_sec

@@ -10,7 +10,7 @@ from nova_numa_pmc.core.placement import placement, ranking
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.core.scheduling.aggregates import aggregate
 from tests.fixtures.host_views import hosts
-from tests.fixtures.hosts import LIMITS, MIB, host, node
+from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, host, node
 
 asked = st.builds(
     outcome.ExpectedGuest,
@@ -48,8 +48,8 @@ class OutcomeTest(unittest.TestCase):
     @given(even | hosts(), asked)
     def test_the_outcome_is_where_place_would_put_the_guest(self, view, wanted):
         columns = aggregate(view)
-        found = outcome.outcome(columns, wanted, LIMITS)
-        placed = placement.place(view, outcome.request(columns, wanted), LIMITS)
+        found = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
+        placed = placement.place(view, outcome.request(columns, wanted), PLACEMENT_OPTIONS)
         if placed.nodes:
             self.assertEqual({*placed.nodes, *placed.mem_nodes}, domains_of(found, columns))
             self.assertEqual(placed.reasons[0].code, found.code)
@@ -64,8 +64,8 @@ class OutcomeTest(unittest.TestCase):
     @given(even | hosts(), asked)
     def test_the_outcome_by_the_short_way_is_that_of_the_general_one(self, view, wanted):
         columns = aggregate(view)
-        short = outcome.outcome(columns, wanted, LIMITS)
-        long = outcome.outcome_by_placement(columns, wanted, LIMITS)
+        short = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
+        long = outcome.outcome_by_placement(columns, wanted, PLACEMENT_OPTIONS)
         self.assertEqual(long.code, short.code)
         self.assertEqual(long.positions, short.positions)
         self.assertEqual(long.used, tuple(short.used))
@@ -73,22 +73,22 @@ class OutcomeTest(unittest.TestCase):
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.uniform)
-        found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.expected_guest(6, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(6, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('span', (0.375, 0.375)), tuple(found)[:2])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
-        found = outcome.outcome(columns, outcome.expected_guest(16, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(16, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(found)[:2])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
         columns = aggregate(
             host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
         )
-        found = outcome.outcome(columns, outcome.expected_guest(2, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('too_few_cpus', (ranking.PRESSURE_MAX,)), tuple(found)[:2])
