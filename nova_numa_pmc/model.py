@@ -231,7 +231,7 @@ class NodeView(Record):
     :param threads: number of usable CPUs
     :param capacity_bytes: memory that may be promised in normal pages (RAM ratio applied)
     :param promised_bytes: memory that is promised in normal pages
-    :param guests: number of guests placed on it; a guest on several nodes counts in fractions
+    :param guests: number of guests placed on it; a guest on several nodes is split among them
     :param vcpus: number of vCPUs of these guests, in the same fractions
     :param demand_cores: cores wanted; None: unknown
     :param bandwidth_bytes_per_sec: DRAM traffic served; None: unknown

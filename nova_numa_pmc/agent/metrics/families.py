@@ -105,7 +105,7 @@ _VIEW: tuple[_Row, ...] = (
     ),
     (
         'guests',
-        'Guests placed on the node; a guest on several nodes counts in fractions',
+        'Guests placed on the node; a guest on several nodes is split among them',
         None,
         ((None, 'guests'),),
     ),

@@ -14,7 +14,7 @@ examples:
   nova-numa-rebalance apply --yes instance-0000002a
   nova-numa-rebalance undo                           # take the moves back
 
-exit codes: 0 nothing would pay, or all was done; 2 something would pay, and you
+exit codes: 0 no move would pay, or all were made; 2 moves would pay, but you
 said no; 3 some moves were made and others were not, or only part of the memory
 followed; 1 a problem, nothing was moved; 64 usage error, such as no --yes without
 a terminal

@@ -13,7 +13,7 @@ examples:
   nova-numa-rebalance calibrate --dry-run
   nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
 
-exit codes: 0 measured, or a dry run; 1 refused or failed; 2 the question was answered with no;
+exit codes: 0 measured, or a dry run; 1 refused or failed; 2 you said no;
 64 usage error, such as no --yes without a terminal
 """
 

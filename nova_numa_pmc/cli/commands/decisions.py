@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up what shadow mode has logged: which choices of hosts would have changed.
+"""Summarise what shadow mode has logged: which choices of hosts would have changed.
 
 With [numa_pmc] mode = shadow, nova-scheduler logs a line for each decision but decides as if the
 weigher were not there. This command reads these logs, on any machine, and shows how often another

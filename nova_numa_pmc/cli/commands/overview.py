@@ -9,7 +9,7 @@ examples:
   nova-numa-rebalance --interval 20
   nova-numa-rebalance --json
 
-exit codes: 0 nothing would pay, or all was done; 2 something would pay but was not
+exit codes: 0 no move would pay, or all were made; 2 moves would pay but were not
 made; 3 some moves were made and others were not; 1 a problem; 64 usage error
 """
 

@@ -11,7 +11,7 @@ examples:
   nova-numa-rebalance plan instance-0000002a instance-0000002b
   nova-numa-rebalance plan --json | jq -r '.moves[].text'
 
-exit codes: 0 nothing would pay; 2 something would; 1 a problem; 64 usage error
+exit codes: 0 no move would pay; 2 some moves would; 1 a problem; 64 usage error
 """
 
 from __future__ import annotations

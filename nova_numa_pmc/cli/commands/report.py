@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum up a recording per node and per guest, or compare two windows of it.
+"""Summarise a recording per node and per guest, or compare two windows of it.
 
 Write times as 2026-11-21T14:00 (local time), +2h (after the start of the recording),
 -30m (before its end) or @EPOCH, and windows as A..B, either side of which may be left
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print('\n'.join(report.to_lines(recorded, comparison)))
         for path in plot_paths:
-            print('drawn: %s' % path)
+            print('wrote %s' % path)
     return exits.OK
 
 

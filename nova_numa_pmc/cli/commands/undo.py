@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take back what the last command moved, or one move of the history.
+"""Undo the moves of the last command, or one move from the history.
 
 Guests that have not been restarted since the move, and are still where it left them,
 are moved back with their memory; the others are listed and left alone. An undo can
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--move', metavar='ID', help='only this move of the history')
+    parser.add_argument('--move', metavar='ID', help='undo only this move from the history')
     options.add_moving(parser)
     options.add_common(parser)
 

@@ -311,7 +311,7 @@ def uses_floating_pool(promise: model.Promise | None) -> bool:
 def loads_of_others(
     sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
 ) -> list[tuple[int, float | None, float | None]]:
-    """Return the load on each node that was not the guests' in an interval.
+    """Return the load on each node in an interval that did not come from guests.
 
     It is the load on the node less that of the guests. Demand is unknown for all nodes if it is
     unknown where a guest ran; traffic, if a guest's traffic or the place of its memory is unknown.

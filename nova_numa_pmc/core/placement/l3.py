@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Codes of reasons (:class:`model.Reason`).
-
 
 class Cache:
     """An L3 cache with the vCPUs and guests that are promised its CPUs.

@@ -220,7 +220,7 @@ class Layout:
         return {n: int(share * guest.memory_bytes) for n, share in shares_of(weights) or ()}
 
     def _host_loss(self, situation: plan_records.Situation) -> losses.HostLoss:
-        """Lay out the load that is not the guests': what was measured, less their load."""
+        """Return the load that does not come from guests: what was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
         used_positions = [n for n in self.all_positions if self.capacity[n] or nodes[n].cores]
