@@ -356,17 +356,17 @@ class Reason(Record):
 class Placement(Record):
     """Where a guest belongs.
 
-    :param nodes: node ids, ascending; empty: leave the guest alone, for the given ``reasons``
+    :param cpu_nodes: node ids, ascending; empty: leave the guest alone, for the given ``reasons``
     :param cpus: CPUs for its ``cpuset.cpus``; None if it is left alone, or not on the host itself
     :param reasons: reasons for the place, the deciding one first
-    :param mem_nodes: ids of the nodes on which its memory is expected. ``nodes`` if it fits there:
-        it may be moved there, and bound if the operator wants. For CPU-only nodes, the nearest
-        nodes with memory. Otherwise empty: only CPUs are held, and memory stays unbound
+    :param mem_nodes: ids of the nodes on which its memory is expected. ``cpu_nodes`` if it
+        fits there: it may be moved there, and bound if the operator wants. For CPU-only nodes, the
+        nearest nodes with memory. Otherwise empty: only CPUs are held, and memory stays unbound
     :param mem_bytes: parallel to ``mem_nodes``: bytes to promise on each; empty if all are on one
         node, or may be anywhere
     """
 
-    nodes: tuple[int, ...]
+    cpu_nodes: tuple[int, ...]
     cpus: frozenset[int] | None = None
     reasons: tuple[Reason, ...] = ()
     mem_nodes: tuple[int, ...] = ()

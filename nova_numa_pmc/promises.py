@@ -150,7 +150,7 @@ def decide_promise(
             problems=(),
             failed=promise.origin == model.FLOATING and not request.excluded,
         )
-        if by_node and placed.nodes:
+        if by_node and placed.cpu_nodes:
             followable = _followable_bytes(by_node, host, options.placement_options)
             decision = _follow(request, decision, own_host, followable)
         host_promises.put(decision.promise)
@@ -202,13 +202,13 @@ def _narrow_to_l3(
     if (
         placed.cpus is None
         or placed.reasons[0].code != explain.ON_ONE_NODE
-        or not pools.has_several_l3s(host, placed.nodes)
+        or not pools.has_several_l3s(host, placed.cpu_nodes)
     ):
         return placed, ()
     from nova_numa_pmc.core.placement import l3  # few hosts have several L3 caches on a node
 
     cpus, reasons = l3.choose(
-        host, view, tuple(promises), placed.nodes, request, placement_options
+        host, view, tuple(promises), placed.cpu_nodes, request, placement_options
     )
     return placed._replace(
         cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + reasons

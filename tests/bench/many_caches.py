@@ -159,7 +159,7 @@ def start(host, promises, new, rotation):
     view = host_view.view(host, promises, PLACEMENT_OPTIONS, rotation=rotation)
     request = host_view.request(new, PLACEMENT_OPTIONS)
     placed = placement.place(view, request, PLACEMENT_OPTIONS)
-    cpus, _ = l3.choose(host, view, promises, placed.nodes, request, PLACEMENT_OPTIONS)
+    cpus, _ = l3.choose(host, view, promises, placed.cpu_nodes, request, PLACEMENT_OPTIONS)
     return placement.promise(new, placed, rotation)._replace(cpus=cpus)
 
 

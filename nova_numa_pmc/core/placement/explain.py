@@ -59,9 +59,9 @@ def explain(placement: Placement) -> str:
     :returns: a line without a newline, such as ``node 1: fits on one node; pressure 0.25 …``
     """
     texts = [_reason_text(reason) for reason in placement.reasons]
-    if not placement.nodes:
+    if not placement.cpu_nodes:
         return '; '.join(texts) or 'left alone'
-    where = '%s: %s' % (name_nodes(placement.nodes), '; '.join(texts[:1]))
+    where = '%s: %s' % (name_nodes(placement.cpu_nodes), '; '.join(texts[:1]))
     return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *texts[1:]])
 
 

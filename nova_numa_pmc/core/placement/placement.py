@@ -137,8 +137,8 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
         cpu_nodes, mem_nodes = guest.cpu_nodes, guest.mem_nodes or guest.cpu_nodes
         origin = model.PINNED
     else:
-        cpu_nodes, mem_nodes = placement.nodes, placement.mem_nodes
-        origin = model.PLACED if placement.nodes else model.FLOATING
+        cpu_nodes, mem_nodes = placement.cpu_nodes, placement.mem_nodes
+        origin = model.PLACED if placement.cpu_nodes else model.FLOATING
     return model.Promise(
         guest.uuid,
         guest.name,
@@ -179,7 +179,7 @@ def _placement(
             )
         )
 
-    nodes = ids_of(
+    cpu_nodes = ids_of(
         candidate.cpu_positions + candidate.mem_positions
         if candidate.memory_fits and candidate.mem_positions != candidate.cpu_positions
         else candidate.cpu_positions
@@ -190,7 +190,7 @@ def _placement(
         node for node in ids_of(candidate.mem_positions) if node not in memoryless_ids
     )
     return model.Placement(
-        nodes,
+        cpu_nodes,
         _cpus(inputs, candidate),
         (_verdict(code, decision.ranks, ids_of), *_remarks(inputs, code, decision.assumed)),
         mem_nodes,

@@ -84,8 +84,8 @@ def ask_ours(order):
             view, host_view.request(guest, placement_options), placement_options
         )
         promises.append(placement.promise(guest, placed, 0))
-        answers.append(list(placed.nodes))
-        touch(number, memory_mib, placed.nodes)
+        answers.append(list(placed.cpu_nodes))
+        touch(number, memory_mib, placed.cpu_nodes)
     give_back('guest*')
     return answers
 

@@ -95,13 +95,13 @@ class DomainsTest(unittest.TestCase):
             view, host_view.request(new, PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
         )
         self.assertEqual('span', placed.reasons[0].code)
-        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
+        self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
         self.assertEqual(
             1,
             len(
                 placement.place(
                     view, host_view.request(guest(), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
-                ).nodes
+                ).cpu_nodes
             ),
         )
 
@@ -111,7 +111,9 @@ class DomainsTest(unittest.TestCase):
         placed = placement.place(
             view, host_view.request(guest(vcpus=12), PLACEMENT_OPTIONS), PLACEMENT_OPTIONS
         )
-        self.assertEqual(('one_node', tuple(range(12))), (placed.reasons[0].code, placed.nodes))
+        self.assertEqual(
+            ('one_node', tuple(range(12))), (placed.reasons[0].code, placed.cpu_nodes)
+        )
 
 
 class DistancesTest(unittest.TestCase):
@@ -128,7 +130,7 @@ class DistancesTest(unittest.TestCase):
             host_view.request(guest(vcpus=4), PLACEMENT_OPTIONS),
             PLACEMENT_OPTIONS,
         )
-        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
+        self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
 
     def test_a_flat_slit_stays_where_sockets_are_not_known(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)

@@ -59,7 +59,7 @@ class KeptMemoryTest(unittest.TestCase):
         for gib in (8, 24, 31, 60):
             with self.subTest(gib=gib):
                 placed = self.place(gib)
-                self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, {0, 1})
+                self.assertLessEqual({*placed.cpu_nodes, *placed.mem_nodes}, {0, 1})
         self.assertEqual((), self.place(60).mem_nodes, 'wide: it fits nowhere')
 
     def test_the_operator_may_let_guests_have_kept_memory(self):
@@ -110,7 +110,7 @@ class KeptMemoryTest(unittest.TestCase):
             model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
             placement_options,
         )
-        self.assertEqual(((0,), (1,)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((0,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
 
 
 class BandwidthTest(unittest.TestCase):
@@ -159,9 +159,9 @@ class BandwidthTest(unittest.TestCase):
             with self.subTest(own=own):
                 placed = self.place(150, (own, own), sizes=(256, 256, 0, 0), cpus=(1, 1, 8, 8))
                 self.assertEqual('one_node', placed.reasons[0].code)
-                self.assertIn(placed.nodes, ((2,), (3,)))
+                self.assertIn(placed.cpu_nodes, ((2,), (3,)))
                 placed = self.place(250, (own, own), sizes=(256, 256, 0, 0), cpus=(2, 2, 8, 8))
-                self.assertEqual(((0, 1), (0, 1)), (placed.nodes, placed.mem_nodes))
+                self.assertEqual(((0, 1), (0, 1)), (placed.cpu_nodes, placed.mem_nodes))
 
 
 class DomainTest(unittest.TestCase):
@@ -182,7 +182,7 @@ class DomainTest(unittest.TestCase):
                 placed = placement.place(
                     self.view(), model.Request(3, gib * GIB), PLACEMENT_OPTIONS
                 )
-                self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
+                self.assertEqual((nodes, mem_nodes), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_memory_of_a_spread_guest_is_on_nodes_that_have_any(self):
         placed = placement.place(

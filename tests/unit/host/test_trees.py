@@ -109,7 +109,7 @@ class TreesTest(unittest.TestCase):
         }
         placed = placement.place(seen, request, PLACEMENT_OPTIONS)
         self.assertTrue(explain.explain(placed).isprintable())
-        self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, ids)
+        self.assertLessEqual({*placed.cpu_nodes, *placed.mem_nodes}, ids)
         self.assertLessEqual(set(placed.mem_nodes), offered)
         if placed.mem_bytes:
             self.assertEqual(request.memory_bytes, sum(placed.mem_bytes))
@@ -117,7 +117,9 @@ class TreesTest(unittest.TestCase):
             self.assertLessEqual(max(1, request.vcpus), len(placed.cpus))
             self.assertLessEqual(
                 placed.cpus,
-                frozenset().union(*(node.cpus for node in host.nodes if node.id in placed.nodes)),
+                frozenset().union(
+                    *(node.cpus for node in host.nodes if node.id in placed.cpu_nodes)
+                ),
             )
         floating = [promise._replace(mem_nodes=()) for promise in promises]
         for node in host_view.view(host, floating, PLACEMENT_OPTIONS).nodes:

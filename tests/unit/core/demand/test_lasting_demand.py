@@ -441,8 +441,8 @@ class PropertyTest(unittest.TestCase):
         seen = host_view.view(here.host, here.promises.values(), PLACEMENT_OPTIONS, here.loads())
         request = host_view.request(guest('new', vcpus), PLACEMENT_OPTIONS)
         placed = placement.place(seen, request, PLACEMENT_OPTIONS)
-        assume(len(placed.nodes) == 1)
-        here.add('new', request.demand_cores, placed.nodes[0], vcpus)
+        assume(len(placed.cpu_nodes) == 1)
+        here.add('new', request.demand_cores, placed.cpu_nodes[0], vcpus)
         host = Constant(
             [node.cores for node in seen.nodes],
             [node.capacity_bytes for node in seen.nodes],

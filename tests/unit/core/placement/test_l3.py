@@ -44,7 +44,7 @@ class Host:
         request = host_view.request(new, PLACEMENT_OPTIONS)
         placed = placement.place(view, request, PLACEMENT_OPTIONS)
         cpus, self.told = l3.choose(
-            self.host, view, self.promises, placed.nodes, request, PLACEMENT_OPTIONS
+            self.host, view, self.promises, placed.cpu_nodes, request, PLACEMENT_OPTIONS
         )
         self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
         return placed.cpus.intersection(cpus) or placed.cpus

@@ -27,34 +27,34 @@ def code(placed):
 class OneNodeTest(unittest.TestCase):
     def test_a_guest_takes_the_node_under_less_pressure(self):
         placed = place(host(node(0, demand_cores=3.5), node(1, demand_cores=1.0)))
-        self.assertEqual(((1,), (1,)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((1,), (1,)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_a_pinned_hot_node_hides_no_gain_among_the_others(self):
         view = host(
             node(0, demand_cores=9.0), node(1, demand_cores=4.0), node(2, demand_cores=3.5)
         )
-        self.assertEqual((2,), place(view).nodes)
+        self.assertEqual((2,), place(view).cpu_nodes)
 
     def test_free_memory_does_not_outweigh_pressure(self):
         view = host(
             node(0, capacity=64 * GIB, demand_cores=4.0),
             node(1, capacity=2 * GIB, demand_cores=0.5),
         )
-        self.assertEqual((1,), place(view).nodes)
+        self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_memory_must_fit_even_under_pressure(self):
         view = host(node(0, demand_cores=8.0), node(1, promised=8 * GIB, demand_cores=0.0))
-        self.assertEqual((0,), place(view).nodes)
+        self.assertEqual((0,), place(view).cpu_nodes)
 
     def test_other_guests_vcpus_are_no_limit(self):
         placed = place(host(node(0, vcpus=40), node(1, vcpus=44)), vcpus=4)
-        self.assertEqual(('one_node', (0,)), (code(placed), placed.nodes))
+        self.assertEqual(('one_node', (0,)), (code(placed), placed.cpu_nodes))
 
     def test_equal_candidates_are_taken_in_turn(self):
         nodes = [node(at) for at in range(3)]
         self.assertEqual(
             [(0,), (1,), (2,), (0,)],
-            [place(host(*nodes, rotation=rotation)).nodes for rotation in range(4)],
+            [place(host(*nodes, rotation=rotation)).cpu_nodes for rotation in range(4)],
         )
 
     def test_noise_below_a_step_does_not_tip_equal_guests(self):
@@ -62,13 +62,13 @@ class OneNodeTest(unittest.TestCase):
             node(0, vcpus=3, guests=3, demand_cores=0.011),
             node(1, vcpus=2, guests=2, demand_cores=0.013),
         )
-        self.assertEqual((1,), place(view).nodes)
+        self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_unequal_nodes_fill_in_proportion_to_their_cores(self):
         cores, vcpus = (12, 4), [0, 0]
         for _ in range(16):
             view = host(*(node(at, cores[at], vcpus=vcpus[at]) for at in (0, 1)))
-            vcpus[place(view, memory=0).nodes[0]] += 1
+            vcpus[place(view, memory=0).cpu_nodes[0]] += 1
         self.assertEqual([12, 4], vcpus)
 
 
@@ -81,7 +81,7 @@ class BandwidthTest(unittest.TestCase):
             node(0, demand_cores=0.0, **self.loaded(90)),
             node(1, demand_cores=3.0, **self.loaded(10)),
         )
-        self.assertEqual((1,), place(view).nodes)
+        self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
         view = host(
@@ -102,13 +102,13 @@ class BandwidthTest(unittest.TestCase):
             node(1, demand_cores=2.0, **self.loaded(5)),
             node(2, promised=8 * GIB),
         )
-        self.assertEqual((1,), place(view).nodes)
+        self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
         # It would look idle by promises alone.
         view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=2))
         placed = place(view)
-        self.assertEqual((0,), placed.nodes)
+        self.assertEqual((0,), placed.cpu_nodes)
         self.assertIn(model.Reason('demand_assumed'), placed.reasons)
 
     def test_figures_that_a_node_cannot_have_are_not_missing(self):
@@ -123,13 +123,13 @@ class BandwidthTest(unittest.TestCase):
         view = host(
             node(0, demand_cores=0.0, link_ratio=0.9), node(1, demand_cores=1.0, link_ratio=0.1)
         )
-        self.assertEqual((1,), place(view).nodes)
+        self.assertEqual((1,), place(view).cpu_nodes)
 
     def test_a_guest_with_more_traffic_than_a_node_can_bear_spans_nodes(self):
         view = host(*(node(at, **self.loaded(0)) for at in range(4)))
-        self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).nodes))
-        self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).nodes))
-        self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).nodes))
+        self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).cpu_nodes))
+        self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).cpu_nodes))
+        self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).cpu_nodes))
 
 
 class SpanTest(unittest.TestCase):
@@ -137,41 +137,43 @@ class SpanTest(unittest.TestCase):
         nodes = [node(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
         placed = place(host(*nodes, distances=two_level(4, 2)), 2, 6 * GIB)
         self.assertEqual('span', code(placed))
-        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
-        self.assertEqual(placed.nodes, placed.mem_nodes)
+        self.assertIn(placed.cpu_nodes, ((0, 1), (2, 3)))
+        self.assertEqual(placed.cpu_nodes, placed.mem_nodes)
         self.assertEqual('no_node_fits', placed.reasons[1].code)
 
     def test_a_guest_with_more_vcpus_than_a_node_spans_nodes(self):
-        self.assertEqual((0, 1), place(host(node(0), node(1)), vcpus=6).nodes)
+        self.assertEqual((0, 1), place(host(node(0), node(1)), vcpus=6).cpu_nodes)
 
     def test_pressure_comes_before_closeness(self):
         nodes = [node(at, vcpus=8 * (at == 0)) for at in range(3)]
         distances = ((10, 12, 21), (12, 10, 21), (21, 21, 10))
-        self.assertEqual((1, 2), place(host(*nodes, distances=distances), vcpus=6).nodes)
+        self.assertEqual((1, 2), place(host(*nodes, distances=distances), vcpus=6).cpu_nodes)
 
     def test_a_guest_may_span_many_nodes_of_a_large_host(self):
         for count, wanted in ((16, 7), (64, 33)):
             nodes = [node(at, capacity=GIB) for at in range(count)]
             placed = place(host(*nodes, distances=two_level(count, 8)), 1, wanted * GIB)
-            self.assertEqual(wanted, len(placed.nodes))
+            self.assertEqual(wanted, len(placed.cpu_nodes))
 
     def test_memory_that_fits_nowhere_stays_unbound(self):
         placed = place(host(node(0, vcpus=4), node(1)), memory=99 * GIB)
-        self.assertEqual(('cpus_only', (1,), ()), (code(placed), placed.nodes, placed.mem_nodes))
+        self.assertEqual(
+            ('cpus_only', (1,), ()), (code(placed), placed.cpu_nodes, placed.mem_nodes)
+        )
 
     def test_a_guest_that_fits_nowhere_and_exceeds_a_node_spans_nodes(self):
         placed = place(host(*(node(at) for at in range(3))), vcpus=7, memory=99 * GIB)
-        self.assertEqual(('cpus_only', 2), (code(placed), len(placed.nodes)))
+        self.assertEqual(('cpus_only', 2), (code(placed), len(placed.cpu_nodes)))
 
     def test_a_guest_with_more_vcpus_than_the_host_is_left_alone(self):
         placed = place(host(node(0), node(1)), vcpus=9)
-        self.assertEqual(('too_few_cpus', ()), (code(placed), placed.nodes))
+        self.assertEqual(('too_few_cpus', ()), (code(placed), placed.cpu_nodes))
 
 
 class ShapeTest(unittest.TestCase):
     def test_a_memory_only_node_is_no_place_for_vcpus(self):
         view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
-        self.assertEqual((0,), place(view).nodes)
+        self.assertEqual((0,), place(view).cpu_nodes)
 
     def test_a_memory_only_node_helps_a_guest_that_spans(self):
         view = host(
@@ -183,7 +185,7 @@ class ShapeTest(unittest.TestCase):
         placed = place(view, memory=9 * GIB)
         self.assertEqual(
             ((0, 2), (0, 2), frozenset({0, 1, 2, 3})),
-            (placed.nodes, placed.mem_nodes, placed.cpus),
+            (placed.cpu_nodes, placed.mem_nodes, placed.cpus),
         )
 
     def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
@@ -194,7 +196,7 @@ class ShapeTest(unittest.TestCase):
             distances=((10, 12, 21), (12, 10, 21), (21, 21, 10)),
         )
         placed = place(view)
-        self.assertEqual(((1,), (0,)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((1,), (0,)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_nodes_that_share_channels_are_one_place(self):
         nodes = [node(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
@@ -202,18 +204,19 @@ class ShapeTest(unittest.TestCase):
         shared = view._replace(domains=(0, 0, 2, 2))
         placed = place(shared, vcpus=6, memory=12 * GIB)
         self.assertEqual(
-            ('one_node', (0, 1), frozenset(range(8))), (code(placed), placed.nodes, placed.cpus)
+            ('one_node', (0, 1), frozenset(range(8))),
+            (code(placed), placed.cpu_nodes, placed.cpus),
         )
         self.assertEqual('span', code(place(view, 6, 12 * GIB)))
 
     def test_no_memory_is_expected_on_a_node_without_any(self):
         view = host(node(0), node(1, capacity=0), node(2))
         placed = place(view, 2, GIB, policy=model.SPREAD)
-        self.assertEqual(((0, 1, 2), (0, 2)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((0, 1, 2), (0, 2)), (placed.cpu_nodes, placed.mem_nodes))
         self.assertEqual(GIB, sum(placed.mem_bytes))
         shared = view._replace(domains=(0, 0, 2))
         placed = place(shared, 6, GIB)
-        self.assertEqual(((0, 1), (0,)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((0, 1), (0,)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_odd_views_never_raise(self):
         for view in (
@@ -234,18 +237,18 @@ class AllowedTest(unittest.TestCase):
 
     def test_a_guest_stays_within_the_cpus_it_may_use(self):
         placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5, 6}))
-        self.assertEqual(((1,), frozenset({5, 6})), (placed.nodes, placed.cpus))
+        self.assertEqual(((1,), frozenset({5, 6})), (placed.cpu_nodes, placed.cpus))
 
     def test_a_guest_spans_nodes_where_its_allowed_cpus_are_split(self):
         placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5}))
-        self.assertEqual(((0, 1), frozenset({3, 5})), (placed.nodes, placed.cpus))
+        self.assertEqual(((0, 1), frozenset({3, 5})), (placed.cpu_nodes, placed.cpus))
 
     def test_a_guest_without_an_allowed_cpu_here_is_left_alone(self):
         self.assertEqual('too_few_cpus', code(place(self.VIEW, allowed_cpus=frozenset({99}))))
 
     def test_without_a_topology_a_place_names_no_cpus(self):
         placed = place(host(node(0), node(1)), allowed_cpus=frozenset({99}))
-        self.assertEqual((True, None), (bool(placed.nodes), placed.cpus))
+        self.assertEqual((True, None), (bool(placed.cpu_nodes), placed.cpus))
 
 
 class HugePagesTest(unittest.TestCase):
@@ -254,8 +257,8 @@ class HugePagesTest(unittest.TestCase):
             node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
             node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
         )
-        self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).nodes)
-        self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).nodes)
+        self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).cpu_nodes)
+        self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).cpu_nodes)
 
     def test_normal_memory_is_no_substitute_for_huge_pages(self):
         placed = place(host(node(0), node(1)), page_bytes=2 * MIB)
@@ -264,13 +267,13 @@ class HugePagesTest(unittest.TestCase):
 
 class DeviceTest(unittest.TestCase):
     def test_a_device_draws_its_guest_while_its_node_is_fine(self):
-        self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).nodes)
+        self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).cpu_nodes)
 
     def test_a_device_does_not_draw_its_guest_into_pressure(self):
-        self.assertEqual((0,), place(host(node(0), node(1, vcpus=8)), device_nodes=(1,)).nodes)
+        self.assertEqual((0,), place(host(node(0), node(1, vcpus=8)), device_nodes=(1,)).cpu_nodes)
 
     def test_an_unknown_device_node_is_ignored(self):
-        self.assertEqual((0,), place(host(node(0), node(1)), device_nodes=(-1, 9)).nodes)
+        self.assertEqual((0,), place(host(node(0), node(1)), device_nodes=(-1, 9)).cpu_nodes)
 
 
 class PolicyTest(unittest.TestCase):
@@ -278,11 +281,11 @@ class PolicyTest(unittest.TestCase):
 
     def test_policy_spread_takes_every_node_with_cpus(self):
         placed = place(self.VIEW, policy=model.SPREAD)
-        self.assertEqual(((0, 1), (0, 1)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(((0, 1), (0, 1)), (placed.cpu_nodes, placed.mem_nodes))
 
     def test_policy_one_node_never_spans_nodes(self):
         placed = place(self.VIEW, memory=12 * GIB, policy=model.ONE_NODE)
-        self.assertEqual((1, ()), (len(placed.nodes), placed.mem_nodes))
+        self.assertEqual((1, ()), (len(placed.cpu_nodes), placed.mem_nodes))
         self.assertEqual('no_single_node', code(place(self.VIEW, vcpus=6, policy=model.ONE_NODE)))
 
     def test_policy_none_leaves_a_guest_alone(self):
@@ -295,7 +298,7 @@ class PolicyTest(unittest.TestCase):
         placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
         self.assertEqual(
             ((), 'left alone: placed by others (numatune, vcpupin)'),
-            (placed.nodes, explain.explain(placed)),
+            (placed.cpu_nodes, explain.explain(placed)),
         )
 
 

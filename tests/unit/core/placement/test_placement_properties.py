@@ -101,7 +101,7 @@ class PropertyTest(unittest.TestCase):
             ]
             return {
                 (
-                    frozenset(map(name, one.nodes)),
+                    frozenset(map(name, one.cpu_nodes)),
                     frozenset(map(name, one.mem_nodes)),
                     one.reasons[0].code,
                 )
@@ -134,8 +134,8 @@ class PropertyTest(unittest.TestCase):
             request,
             PLACEMENT_OPTIONS,
         )
-        if at not in before.nodes:
-            self.assertEqual(before.nodes, after.nodes)
+        if at not in before.cpu_nodes:
+            self.assertEqual(before.cpu_nodes, after.cpu_nodes)
 
     @QUICK
     @given(
@@ -190,4 +190,4 @@ class PropertyTest(unittest.TestCase):
             PLACEMENT_OPTIONS,
         )
         self.assertTrue(explain.explain(placed))
-        self.assertLessEqual(set(placed.nodes) | set(placed.mem_nodes), {0, 1, 2, 3})
+        self.assertLessEqual(set(placed.cpu_nodes) | set(placed.mem_nodes), {0, 1, 2, 3})

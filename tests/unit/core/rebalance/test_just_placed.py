@@ -62,7 +62,7 @@ def placed(view, new, *, just_placed=False):
     request = host_view.request(
         new, PLACEMENT_OPTIONS, (), placement.with_traffic_per_core(None, view)
     )
-    nodes = placement.place(view, request, PLACEMENT_OPTIONS).nodes
+    nodes = placement.place(view, request, PLACEMENT_OPTIONS).cpu_nodes
     if len(nodes) > 1:
         return None
     at, traffic = nodes[0], request.bandwidth_bytes_per_sec

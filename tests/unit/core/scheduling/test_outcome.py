@@ -50,8 +50,8 @@ class OutcomeTest(unittest.TestCase):
         columns = aggregate(view)
         found = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
         placed = placement.place(view, outcome.request(columns, wanted), PLACEMENT_OPTIONS)
-        if placed.nodes:
-            self.assertEqual({*placed.nodes, *placed.mem_nodes}, domains_of(found, columns))
+        if placed.cpu_nodes:
+            self.assertEqual({*placed.cpu_nodes, *placed.mem_nodes}, domains_of(found, columns))
             self.assertEqual(placed.reasons[0].code, found.code)
             self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.used[0])
         else:
