@@ -118,30 +118,22 @@ def decide_promise(
     device_nodes, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_extra_spec_problems(guest.extra_specs))
     guest, override_problems = _with_override(guest, root)
-    guest, limit_problems = promise_limit.limit_memory(guest, host, options.placement_options)
+    placement_options = options.placement_options
+    guest, limit_problems = promise_limit.limit_memory(guest, host, placement_options)
     guest_in_pool, own_host = _with_pool_vcpus(guest, host), pools.with_guest_pool(guest, host)
     problems += (*override_problems, *limit_problems)
-    host_promises = host_promises or locked(options, root, timeout_s)
-    with host_promises:
-        problems += reconcile(host_promises, host, options, root, guest)
-        _drop(host_promises, guest.name, guest.uuid)
+    with host_promises or locked(options, root, timeout_s) as draft:
+        problems += reconcile(draft, host, options, root, guest)
+        _drop(draft, guest.name, guest.uuid)
         evidence = _evidence(
             pools.all_cpus(own_host), pools.avoids_floating_pool(guest, host), options, root
         )
-        others = _promises_in_pool(host_promises.promises.values(), guest, host)
+        others = _promises_in_pool(draft.promises.values(), guest, host)
         view, request = _view_and_request(
-            guest,
-            device_nodes,
-            own_host,
-            others,
-            options.placement_options,
-            evidence,
-            host_promises.rotation,
+            guest, device_nodes, own_host, others, placement_options, evidence, draft.rotation
         )
-        placed = placement.place(view, request, options.placement_options)
-        placed, cpus = _narrow_to_l3(
-            placed, own_host, view, others, request, options.placement_options
-        )
+        placed = placement.place(view, request, placement_options)
+        placed, cpus = _narrow_to_l3(placed, own_host, view, others, request, placement_options)
         promise = placement.promise(guest_in_pool, placed, files.boottime_ns())._replace(cpus=cpus)
         decision = Decision(
             promise,
@@ -151,10 +143,10 @@ def decide_promise(
             failed=promise.origin == model.FLOATING and not request.excluded,
         )
         if by_node and placed.cpu_nodes:
-            followable = _followable_bytes(by_node, host, options.placement_options)
+            followable = _followable_bytes(by_node, host, placement_options)
             decision = _follow(request, decision, own_host, followable)
-        host_promises.put(decision.promise)
-        host_promises.rotation += 1
+        draft.put(decision.promise)
+        draft.rotation += 1
     if promise.origin != model.PINNED and not request.excluded:
         decision = decision._replace(why='%s; based on %s' % (decision.why, evidence.summary))
     return decision._replace(

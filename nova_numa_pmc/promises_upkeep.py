@@ -84,14 +84,12 @@ class PromisesUpkeep:
 
         :returns: the current promises
         """
-        changed = []
+        changed, placement_options = [], self.options.placement_options
         self._log_placed(running)
         for guest in running:
             before = host_promises.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.updated_promise(
-                    before, guest, host, self.options.placement_options
-                )
+                after = promises.updated_promise(before, guest, host, placement_options)
                 if after != before:
                     changed.append((before, after))
         if not changed:

@@ -75,6 +75,7 @@ class MovePromises:
             running, _ = overrides.with_overrides(running, self._root)
         by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
+        placement_options = self.options.shared.placement_options
         for plan_part in move.parts:
             guest = by_uuid.get(plan_part.uuid)
             if guest is None:
@@ -93,13 +94,7 @@ class MovePromises:
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{part.planned.uuid: part.after for part in parts}}
                 del others[plan_part.uuid]
-                after = narrow_to_l3(
-                    after,
-                    guest,
-                    host,
-                    list(others.values()),
-                    self.options.shared.placement_options,
-                )
+                after = narrow_to_l3(after, guest, host, list(others.values()), placement_options)
             parts.append(
                 MovePart(
                     plan_part,
