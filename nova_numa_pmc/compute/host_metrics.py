@@ -26,7 +26,7 @@ from nova_numa_pmc.compute.nova_metrics import (
     UUIDS,
 )
 from nova_numa_pmc.core.memory_domains import NEAR_DEFAULT
-from nova_numa_pmc.core.scheduling.aggregates import Aggregates, aggregate
+from nova_numa_pmc.core.scheduling.host_columns import HostColumns, to_columns
 from nova_numa_pmc.exceptions import require_major
 from nova_numa_pmc.json_values import integer
 from nova_numa_pmc.model import MB
@@ -80,7 +80,7 @@ _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 class HostMetrics:
     """A host's metrics, decoded.
 
-    :ivar aggregates: the host in the form that the decision uses
+    :ivar columns: the host in the form that the decision uses
     :ivar placement_options: the defaults with the host's pressure floor and step
     :ivar taken_s: time of the measurement [s since the epoch]
     :ivar interval_s: how often the metrics are renewed [s]
@@ -91,26 +91,26 @@ class HostMetrics:
     """
 
     __slots__ = (
-        'aggregates',
+        'columns',
         'placement_options',
         'taken_s',
         'interval_s',
         'vcpus_used',
         'memory_mb_used',
         'sent_s',
-        '_columns',
+        '_node_columns',
         '_current',
         '_domains',
     )
 
-    aggregates: Aggregates
+    columns: HostColumns
     placement_options: model.PlacementOptions
     taken_s: int
     interval_s: int
     vcpus_used: int
     memory_mb_used: int
     sent_s: int | None
-    _columns: Aggregates
+    _node_columns: HostColumns
     _current: _Values
     _domains: tuple[int, ...]
 
@@ -144,13 +144,14 @@ class HostMetrics:
     @property
     def view(self) -> model.HostView:
         """Return the host with its nodes."""
-        return self._columns.view()._replace(domains=self._domains)
+        return self._node_columns.view()._replace(domains=self._domains)
 
     @property
     def remote_ratios(self) -> tuple[float | None, ...]:
         """Return the remote share of each node's DRAM accesses; None: unknown."""
         shares = [
-            self._current.get('pmc.r%d' % position) for position in range(len(self._columns.cores))
+            self._current.get('pmc.r%d' % position)
+            for position in range(len(self._node_columns.cores))
         ]
         return tuple(
             share / 1000 if type(share) is int and 0 <= share <= 1000 else None for share in shares
@@ -222,7 +223,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     if not all_known:
         demand = [None if value < 0 else value for value in demand]
     decoded._current = current
-    decoded._columns = decoded.aggregates = Aggregates(
+    decoded._node_columns = decoded.columns = HostColumns(
         [value / 100 for value in maxima[:count]],
         maxima[count : 2 * count],
         maxima[2 * count : 3 * count],
@@ -236,7 +237,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
         decoded._domains = read_domains(maximum, distances)
         if decoded._domains:
-            decoded.aggregates = aggregate(decoded.view)
+            decoded.columns = to_columns(decoded.view)
     return decoded
 
 
@@ -295,7 +296,8 @@ def _read_optional(
 ) -> tuple[_Column, _Column, _Column, Distances, _Members]:
     """Read the values that may be absent: bandwidths (by plain node id), links and node ids.
 
-    :returns: arguments of :class:`Aggregates`: bandwidths, their maxima, links, distances, members
+    :returns: arguments of :class:`HostColumns`: bandwidths, their maxima, links, distances,
+        members
     """
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:

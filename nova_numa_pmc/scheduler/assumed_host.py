@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+from nova_numa_pmc.core.scheduling.host_columns import HostColumns
 
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.host_estimate import HostStateLike
@@ -26,8 +26,8 @@ _DISTANCES = (10.0, 21.0), (21.0, 10.0)  # as most firmware of two-socket hosts 
 _RAM_MIB = 1 << 40  # if it is not known, so that any guest fits
 
 
-def aggregates(host_state: HostStateLike) -> Aggregates:
-    """Return assumed aggregates for a host."""
+def columns(host_state: HostStateLike) -> HostColumns:
+    """Return the assumed columns of a host."""
     vcpus = max(0.0, host_state.vcpus_used)
     cpus = host_state.vcpus_total
     if not cpus > 0:
@@ -40,7 +40,7 @@ def aggregates(host_state: HostStateLike) -> Aggregates:
     def halve(total: float) -> list[float]:
         return [total / 2, total / 2]
 
-    return Aggregates(
+    return HostColumns(
         halve(CORES_PER_CPU * cpus),
         [int(cpus // 2)] * 2,
         [int(ram_mib // 2) or _RAM_MIB] * 2,

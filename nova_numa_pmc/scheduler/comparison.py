@@ -27,11 +27,11 @@ from nova_numa_pmc.scheduler import assumed_host
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.host_estimate import HostEstimate, HostStateLike
 
-    _Place = tuple[Aggregates, Outcome]
+    _Place = tuple[HostColumns, Outcome]
 
 #: A utilisation is assumed for other hosts only if at least this share of the hosts knows it.
 _KNOWN_MIN_RATIO = 1 / 8
@@ -123,15 +123,15 @@ def expected_demand(histories: Sequence[tuple[int, float]]) -> float:
 def _assumed_place(
     host_state: HostStateLike, estimate: HostEstimate, guest: ExpectedGuest
 ) -> _Place | None:
-    """Return the assumed aggregates of an unknown host and where the guest would go; else None."""
+    """Return the assumed columns of an unknown host and where the guest would go; else None."""
     if estimate.outcome is not None:
         return None
-    host = assumed_host.aggregates(host_state)
+    host = assumed_host.columns(host_state)
     return host, outcome(host, guest, _PLACEMENT_OPTIONS)
 
 
 def _worst_loss(
-    host: Aggregates,
+    host: HostColumns,
     host_outcome: Outcome,
     guest: ExpectedGuest,
     lines_per_core_sec: float,
@@ -159,7 +159,7 @@ def _worst_loss(
     return AddedLoss(*map(max, zip(*losses)))
 
 
-def _parts_known(host: Aggregates) -> tuple[bool, bool, bool]:
+def _parts_known(host: HostColumns) -> tuple[bool, bool, bool]:
     """Return whether a host knows CPU, bandwidth and link, each for at least one domain."""
     if host.uniform:
         return (

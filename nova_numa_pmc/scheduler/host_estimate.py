@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.request import GuestRequest
 
@@ -117,7 +117,7 @@ class HostEstimate(Record):
     :param members: by position, the ids of a domain's nodes; ``outcome`` has such positions
     :param history: (number of guests, sum of their cores per vCPU), by which the host expects the
         demand of new guests; None if it is unknown
-    :param host: the aggregates on which the outcome is based; None if it is unknown
+    :param host: the columns on which the outcome is based; None if it is unknown
     """
 
     outcome: Outcome | None
@@ -126,7 +126,7 @@ class HostEstimate(Record):
     measured: bool = False
     members: tuple[tuple[int, ...], ...] = ()
     history: tuple[int, float] | None = None
-    host: Aggregates | None = None
+    host: HostColumns | None = None
 
 
 def estimate(
@@ -180,7 +180,7 @@ def _estimate_cached(
     if abs(age_s) > options.stale_after * decoded.interval_s:
         age_text = 'dated %.0f s in the future' if age_s < 0 else '%.0f s old'
         return HostEstimate(None, 'metrics are ' + age_text % abs(age_s))
-    if not _is_plausible(decoded.aggregates, host_state):
+    if not _is_plausible(decoded.columns, host_state):
         return HostEstimate(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
     memory_mb: float = 0
@@ -250,7 +250,7 @@ def _count_unlisted(host_state: HostStateLike) -> int:
     return max(0, counted - building - len(host_state.instances))
 
 
-def _is_plausible(host: Aggregates, host_state: HostStateLike) -> bool:
+def _is_plausible(host: HostColumns, host_state: HostStateLike) -> bool:
     """Return whether the reported demand on a host is plausible.
 
     A vCPU wants at most one CPU, and the other threads of its guest hardly more than that again.
@@ -302,7 +302,7 @@ def _estimate(
     present_size: _Size | None,
     guest: ExpectedGuest,
 ) -> HostEstimate:
-    host, placement_options = decoded.aggregates, decoded.placement_options
+    host, placement_options = decoded.columns, decoded.placement_options
     history, cores_per_vcpu = decoded.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)

@@ -22,13 +22,13 @@ from nova_numa_pmc.core.pressure import (
     QUEUEING_FACTOR,
     added_queueing,
 )
-from nova_numa_pmc.core.scheduling.aggregates import is_uniform
+from nova_numa_pmc.core.scheduling.host_columns import is_uniform
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.model import NodeView
 
@@ -74,7 +74,7 @@ class AddedLoss(Record):
 
 
 def added_loss(
-    host: Aggregates,
+    host: HostColumns,
     outcome: Outcome,
     guest: ExpectedGuest,
     lines_per_core_sec: float,
@@ -117,7 +117,7 @@ def added_loss(
     )
 
 
-def _memory_positions(host: Aggregates) -> Sequence[int]:
+def _memory_positions(host: HostColumns) -> Sequence[int]:
     """Return the positions of the domains with memory, where unbound memory may be."""
     capacities = host.capacity_mib
     return [position for position, mib in enumerate(capacities) if mib] or range(len(capacities))
@@ -196,7 +196,10 @@ def _memory_part(
 
 
 def _distance_ns(
-    host: Aggregates, cpu_positions: Sequence[int], mem_positions: Sequence[int], link_ratio: float
+    host: HostColumns,
+    cpu_positions: Sequence[int],
+    mem_positions: Sequence[int],
+    link_ratio: float,
 ) -> float:
     """Return how much longer an access takes than a local one, with queueing on the link [ns].
 
@@ -214,7 +217,7 @@ def _distance_ns(
     return LOCAL_LATENCY_NS * total / len(mem_positions)
 
 
-def _columns(host: Aggregates) -> tuple[_Column, _Column, _Column, _Column, _Column]:
+def _columns(host: HostColumns) -> tuple[_Column, _Column, _Column, _Column, _Column]:
     """Return columns of cores, demand [cores], bandwidth, its maximum [bytes/s] and link.
 
     Demand that is not measured is assumed. Another unknown value is 0.0, and a column without any

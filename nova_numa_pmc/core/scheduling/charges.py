@@ -11,7 +11,7 @@ from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome, traff
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
     from nova_numa_pmc.model import PlacementOptions
 
@@ -20,13 +20,13 @@ GUESTS_MAX = 8
 
 
 def add_new_guests(
-    host: Aggregates,
+    host: HostColumns,
     vcpus: float,
     memory_mib: float,
     guest: ExpectedGuest,
     placement_options: PlacementOptions,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
-) -> Aggregates:
+) -> HostColumns:
     """Charge a host for guests that arrived after it was measured, where they probably went.
 
     The guests are not known individually. Each is assumed to be about as large as the requested
@@ -63,7 +63,7 @@ def add_new_guests(
     return host
 
 
-def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
+def subtract_guest(host: HostColumns, guest: ExpectedGuest) -> HostColumns:
     """Subtract a guest from a host that it is already on, so that it does not count twice.
 
     The scheduler does not know on which nodes the guest is, so its size is subtracted from all
@@ -79,7 +79,7 @@ def subtract_guest(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     return host
 
 
-def _add_shares(host: Aggregates, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
+def _add_shares(host: HostColumns, guest: ExpectedGuest, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or subtract negative ones; amounts stay at least 0."""
     guest_traffic = traffic(host, guest) or 0
     for position, share in shares.items():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute the pressures that a guest would leave on a host, in the form the scheduler needs.
 
-The decision is that of :func:`placement.place`, made on :class:`aggregates.Aggregates`. The usual
-case, a single node of a host that knows the same parts of pressure for all its nodes, is computed
-here without records, because place() takes as long for one host as Nova's own weighers take for
-three. Other cases use the functions that place() consists of. A property test compares both with
-place().
+The decision is that of :func:`placement.place`, made on :class:`host_columns.HostColumns`. The
+usual case, a single node of a host that knows the same parts of pressure for all its nodes, is
+computed here without records, because place() takes as long for one host as Nova's own weighers
+take for three. Other cases use the functions that place() consists of. A property test compares
+both with place().
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.core.placement import candidates, explain, ranking
 from nova_numa_pmc.core.placement.placement import decide_place
 from nova_numa_pmc.core.placement.ranking import PRESSURE_MAX
-from nova_numa_pmc.core.scheduling.aggregates import is_uniform
+from nova_numa_pmc.core.scheduling.host_columns import is_uniform
 from nova_numa_pmc.model import MIB
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, UniformAggregates
+    from nova_numa_pmc.core.scheduling.host_columns import HostColumns, UniformHostColumns
 
 #: Rounding error of the difference between two pressures.
 _ROUNDING_ERROR = 1e-6
@@ -70,7 +70,7 @@ class Outcome(Record):
 
 
 def outcome(
-    host: Aggregates, guest: ExpectedGuest, placement_options: model.PlacementOptions
+    host: HostColumns, guest: ExpectedGuest, placement_options: model.PlacementOptions
 ) -> Outcome:
     """Return the pressures of a host with one more guest."""
     _, _, guest_cores, policy, intensity = guest
@@ -113,7 +113,7 @@ def with_cores_per_vcpu(guest: ExpectedGuest, cores_per_vcpu: float) -> Expected
 
 
 def _pressures_with_guest(
-    host: UniformAggregates, demand: Sequence[float], guest_cores: float, guest_traffic: float
+    host: UniformHostColumns, demand: Sequence[float], guest_cores: float, guest_traffic: float
 ) -> list[float]:
     """Return, for each domain, the pressure that the guest would leave there."""
     pressures = [(cores + guest_cores) / capacity for cores, capacity in zip(demand, host.cores)]
@@ -126,7 +126,7 @@ def _pressures_with_guest(
 
 
 def _best_position(
-    host: UniformAggregates,
+    host: UniformHostColumns,
     guest: ExpectedGuest,
     pressures: Sequence[float],
     guest_traffic: float | None,
@@ -179,12 +179,12 @@ def _best_position(
     )
 
 
-def traffic(host: Aggregates, guest: ExpectedGuest) -> float | None:
+def traffic(host: HostColumns, guest: ExpectedGuest) -> float | None:
     """Return a guest's traffic, estimated from its host's [bytes/s]; None if that is unknown."""
     return expected_traffic(guest.demand_cores, guest.intensity, host.bytes_per_core_sec)
 
 
-def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
+def request(host: HostColumns, guest: ExpectedGuest) -> model.Request:
     """Return the request of a guest on this host, as :func:`placement.place` takes it."""
     return model.Request(
         guest.vcpus,  # type: ignore[arg-type]  # a mean may be fractional
@@ -196,7 +196,7 @@ def request(host: Aggregates, guest: ExpectedGuest) -> model.Request:
 
 
 def outcome_by_placement(
-    host: Aggregates, guest: ExpectedGuest, placement_options: model.PlacementOptions
+    host: HostColumns, guest: ExpectedGuest, placement_options: model.PlacementOptions
 ) -> Outcome:
     """Return the pressures of a host with one more guest, by :func:`placement.decide_place`.
 
@@ -221,7 +221,7 @@ def outcome_by_placement(
     )
 
 
-def pressures_elsewhere(host: Aggregates, host_outcome: Outcome) -> list[float]:
+def pressures_elsewhere(host: HostColumns, host_outcome: Outcome) -> list[float]:
     """Return the pressures of the domains that the guest would not use, highest first."""
     return sorted(
         (

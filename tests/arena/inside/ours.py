@@ -4,7 +4,7 @@
 import numpy as np
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+from nova_numa_pmc.core.scheduling.host_columns import HostColumns
 from nova_numa_pmc.core.scheduling.outcome import expected_guest, outcome
 from tests.arena import parameters as p
 from tests.arena.inside import nodes
@@ -21,7 +21,7 @@ def placed(fleet, host, guest):
     """
     trace, hosts = fleet.trace, fleet.hosts
     placement = outcome(
-        aggregates(fleet, host),
+        columns(fleet, host),
         expected_guest(int(trace.vcpus[guest]), int(trace.memory_mib[guest])),
         PLACEMENT_OPTIONS,
     )
@@ -60,10 +60,10 @@ def relieve(fleet, guests):
             fleet.move(best, row, row)
 
 
-def aggregates(fleet, host):
+def columns(fleet, host):
     """Return a host as its agent sees it at this moment."""
     hosts = fleet.hosts
-    return Aggregates(
+    return HostColumns(
         hosts.cores[host].tolist(),
         hosts.threads[host].tolist(),
         hosts.memory_mib[host].tolist(),

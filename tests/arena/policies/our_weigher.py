@@ -16,7 +16,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import missing, pressure
 from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling import added_loss, charges
-from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+from nova_numa_pmc.core.scheduling.host_columns import HostColumns
 from nova_numa_pmc.core.scheduling.outcome import expected_guest
 from nova_numa_pmc.scheduler import assumed_host, host_estimate, saved_hosts
 from tests.arena import losses as losses_model, parameters as p
@@ -457,7 +457,7 @@ class _Found:
 
     def __init__(self, known, position):
         count = known.cores.shape[1]
-        self.aggregates = Aggregates(
+        self.columns = HostColumns(
             known.cores[position].tolist(),
             known.threads[position].tolist(),
             known.memory_mib[position].tolist(),

@@ -236,7 +236,7 @@ class OursTest(unittest.TestCase):
         found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
         self.assertEqual(
             (1,),
-            outcome(found.aggregates, expected_guest(8, 16384), found.placement_options).positions,
+            outcome(found.columns, expected_guest(8, 16384), found.placement_options).positions,
         )
 
     def test_the_penalty_of_a_known_host_depends_on_no_other(self):

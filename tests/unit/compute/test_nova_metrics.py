@@ -161,8 +161,8 @@ class RoundTripTest(unittest.TestCase):
             view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
         )
         found = host_metrics.decode(listed(near))
-        self.assertEqual([20.0], found.aggregates.cores)
-        self.assertEqual(((0, 1),), found.aggregates.members)
+        self.assertEqual([20.0], found.columns.cores)
+        self.assertEqual(((0, 1),), found.columns.members)
         self.assertEqual(near.view, found.view)
 
     def test_capacity_is_rounded_down_and_promises_up_to_mebibytes(self):
@@ -210,7 +210,7 @@ class RoundTripTest(unittest.TestCase):
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, host_metrics.decode(listed(near)).aggregates.rotation)
+        self.assertEqual(1, host_metrics.decode(listed(near)).columns.rotation)
         current, _ = nova_metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 

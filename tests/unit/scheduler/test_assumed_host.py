@@ -20,7 +20,7 @@ def host_state(vcpus_used=0, used_mb=0, vcpus=64, memory_mb=262144):
 
 
 def loss(state, vcpus=4, memory_mb=8192):
-    host, guest = subject.aggregates(state), expected_guest(vcpus, memory_mb)
+    host, guest = subject.columns(state), expected_guest(vcpus, memory_mb)
     return added_loss(host, outcome(host, guest, PlacementOptions()), guest, LINES_PER_CORE_SEC)
 
 
@@ -40,7 +40,7 @@ class AssumedHostTest(unittest.TestCase):
         self.assertLess(loss(state).loss_ratio, 0.001)
 
     def test_three_tenths_of_a_core_are_wanted_for_each_vcpu(self):
-        host = subject.aggregates(host_state(40))
+        host = subject.columns(host_state(40))
         self.assertEqual([0.3 * 20] * 2, host.demand)
         self.assertEqual([0.625 * 32] * 2, host.cores)
 

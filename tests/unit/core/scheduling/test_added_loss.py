@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import pressure
 from nova_numa_pmc.core.scheduling import added_loss as subject
-from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from nova_numa_pmc.core.scheduling.outcome import Outcome, expected_guest
 from tests.fixtures.host_views import hosts
 from tests.fixtures.hosts import host, node
@@ -31,7 +31,7 @@ def on(*cpus, mems=None):
 
 def added(*nodes, outcome=None, cores=2.0, lines=LINES, distances=None, **more):
     view = host(*nodes, distances=distances) if distances else host(*nodes)
-    return subject.added_loss(aggregate(view), outcome or on(0), guest(cores, **more), lines)
+    return subject.added_loss(to_columns(view), outcome or on(0), guest(cores, **more), lines)
 
 
 class WaitingTest(unittest.TestCase):
@@ -137,7 +137,7 @@ class AddedLossTest(unittest.TestCase):
     @settings(deadline=None)
     @given(hosts(), st.data(), st.floats(0, 20))
     def test_a_loss_is_a_share_on_every_host(self, view, data, cores):
-        columns = aggregate(view)
+        columns = to_columns(view)
         usable = [at for at, each in enumerate(columns.cores) if each] or [0]
         cpus = tuple(data.draw(st.lists(st.sampled_from(usable), min_size=1, unique=True)))
         mems = data.draw(st.sampled_from((cpus, ())))

@@ -2,7 +2,7 @@
 import unittest
 
 from nova_numa_pmc.core.scheduling import charges, outcome
-from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from tests.fixtures.hosts import GIB, MIB, PLACEMENT_OPTIONS, host, node
 
 SMALL = outcome.expected_guest(2, 1024)
@@ -10,7 +10,7 @@ SMALL = outcome.expected_guest(2, 1024)
 
 def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
     """Build a host of two nodes of four cores."""
-    return aggregate(
+    return to_columns(
         host(
             *(
                 node(

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import placement, ranking
 from nova_numa_pmc.core.scheduling import outcome
-from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from nova_numa_pmc.core.scheduling.host_columns import to_columns
 from tests.fixtures.host_views import hosts
 from tests.fixtures.hosts import MIB, PLACEMENT_OPTIONS, host, node
 
@@ -47,7 +47,7 @@ class OutcomeTest(unittest.TestCase):
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
     def test_the_outcome_is_where_place_would_put_the_guest(self, view, wanted):
-        columns = aggregate(view)
+        columns = to_columns(view)
         found = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
         placed = placement.place(view, outcome.request(columns, wanted), PLACEMENT_OPTIONS)
         if placed.cpu_nodes:
@@ -63,7 +63,7 @@ class OutcomeTest(unittest.TestCase):
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
     def test_the_outcome_by_the_short_way_is_that_of_the_general_one(self, view, wanted):
-        columns = aggregate(view)
+        columns = to_columns(view)
         short = outcome.outcome(columns, wanted, PLACEMENT_OPTIONS)
         long = outcome.outcome_by_placement(columns, wanted, PLACEMENT_OPTIONS)
         self.assertEqual(long.code, short.code)
@@ -71,23 +71,23 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(long.used, tuple(short.used))
 
     def test_the_outcome_of_an_ordinary_host_takes_the_short_way(self):
-        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         self.assertTrue(columns.uniform)
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('one_node', (0.25,), (0,), (0,), (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
-        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         found = outcome.outcome(columns, outcome.expected_guest(6, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('span', (0.375, 0.375)), tuple(found)[:2])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
-        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        columns = to_columns(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
         found = outcome.outcome(columns, outcome.expected_guest(16, 4), PLACEMENT_OPTIONS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0)), tuple(found)[:2])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
-        columns = aggregate(
+        columns = to_columns(
             host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
         )
         found = outcome.outcome(columns, outcome.expected_guest(2, 4), PLACEMENT_OPTIONS)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     #: Values by position; None if none of them is known.
     Column = list[float | None] | None
 
-    class UniformAggregates(Protocol):
-        """Aggregates whose ``uniform`` is true: a column is None, or contains no None."""
+    class UniformHostColumns(Protocol):
+        """Columns whose ``uniform`` is true: a column is None, or contains no None."""
 
         cores: list[float]
         threads: list[int]
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         rotation: int
 
 
-class Aggregates:
+class HostColumns:
     """A host's memory domains (:func:`memory_domains.merge`), by position.
 
     :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
@@ -157,9 +157,9 @@ class Aggregates:
             self.rotation,
         )
 
-    def copy(self) -> Aggregates:
+    def copy(self) -> HostColumns:
         """Return a copy whose amounts may be changed."""
-        copy = Aggregates(
+        copy = HostColumns(
             self.cores,
             self.threads,
             self.capacity_mib,
@@ -179,19 +179,19 @@ class Aggregates:
         return copy
 
 
-def is_uniform(host: Aggregates) -> TypeGuard[UniformAggregates]:
-    """Return :attr:`Aggregates.uniform`, which narrows the type for type checkers."""
+def is_uniform(host: HostColumns) -> TypeGuard[UniformHostColumns]:
+    """Return :attr:`HostColumns.uniform`, which narrows the type for type checkers."""
     return host.uniform
 
 
-def aggregate(view: model.HostView) -> Aggregates:
+def to_columns(view: model.HostView) -> HostColumns:
     """Return the columns of a host's memory domains from a view of its nodes.
 
     Memory is in whole MiB, as in Nova: promised memory is rounded up, capacity down.
     """
     merged, groups = memory_domains.merge(view)
     nodes = merged.nodes
-    return Aggregates(
+    return HostColumns(
         [node.cores for node in nodes],
         [node.threads for node in nodes],
         [node.capacity_bytes // MIB for node in nodes],
