@@ -37,13 +37,6 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     ] + [(module.GROUP, module.list_opts()) for module in (counters_conf, agent_conf)]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register every option of nova-numa-pmc.conf."""
-    for group, options in list_opts():
-        conf.register_group(group)
-        conf.register_opts(options, group=group)
-
-
 def _opt(option: host_options.Option) -> cfg.Opt:
     bounds: dict[str, Any] = {}
     if option.minimum is not None:

@@ -88,24 +88,6 @@ def _name(directory: str, tid: int) -> bytes:
         return b''
 
 
-def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
-    """Return a thread's times, or None if the thread is gone or they are not reported.
-
-    ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst), and
-    ``stat`` has the CPU and the start time (Documentation/filesystems/proc.rst, fields 39 and 22).
-    Both are read in the thread's own directory, because ``/proc/TID/stat`` has the sums of the
-    whole process.
-    """
-    try:
-        files = _ThreadFiles(pid, tid, root)
-    except OSError:
-        return None
-    try:
-        return files.read()
-    finally:
-        files.close()
-
-
 class ThreadReader:
     """Reader of the times of threads.
 
@@ -184,6 +166,11 @@ class _ThreadFiles:
 
     def read(self) -> ThreadTimes | None:
         """Return the thread's times, or None if the thread is gone or they are not reported.
+
+        ``schedstat`` has the run and wait times [ns] (Documentation/scheduler/sched-stats.rst),
+        and ``stat`` has the CPU and the start time (Documentation/filesystems/proc.rst, fields 39
+        and 22). Both are read in the thread's own directory, because ``/proc/TID/stat`` has the
+        sums of the whole process.
 
         If ``schedstat`` has not changed, the thread has not run and is where it was. ``stat``,
         which takes three times as long, is then not read. It stays open once the thread has run.

@@ -18,13 +18,7 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
-from nova_numa_pmc.recordings.perf_stat import (
-    CPU_SCOPE,
-    HOST_SCOPE,
-    NODE_SCOPE,
-    Interval,
-    PerfStatLine,
-)
+from nova_numa_pmc.recordings.perf_stat import HOST_SCOPE, NODE_SCOPE, Interval, PerfStatLine
 from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
@@ -40,10 +34,7 @@ SOURCE = 'perf stat'
 
 
 def read(
-    path: str,
-    on_damage: Callable[[str], object] | None = None,
-    cpu: str | None = None,
-    node_of_cpu: Mapping[int, int] | None = None,
+    path: str, on_damage: Callable[[str], object] | None = None, cpu: str | None = None
 ) -> Iterator[Sample]:
     """Yield the samples of a file.
 
@@ -51,7 +42,6 @@ def read(
         cannot be parsed
     :param cpu: CPU that the counts are from ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
         the meaning of raw events
-    :param node_of_cpu: {CPU: node id}, for counts by CPU
     :raises RecordingError: the file has none of these formats, or cannot be read
     """
     # A recording may consist of rotated files only, or its newest file may still be empty.
@@ -62,11 +52,11 @@ def read(
     report_damage = on_damage or (lambda text: None)
     with open(path, encoding='utf-8', errors='replace') as file:
         if not beginning.lstrip().startswith(b'{'):
-            yield from _read_perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
+            yield from _read_perf_stat(path, file, report_damage, cpu)
             return
         table = _read_table(file)
         if table is not None:
-            yield _to_sample(table, perf_stat.role_names(cpu), {})
+            yield _to_sample(table, perf_stat.role_names(cpu))
             return
         file.seek(0)
         yield from _read_lines(path, file, report_damage)
@@ -162,11 +152,7 @@ def _read_table(file: TextIO) -> Interval | None:
 
 
 def _read_perf_stat(
-    path: str,
-    file: TextIO,
-    report_damage: Callable[[str], object],
-    cpu: str | None,
-    node_of_cpu: Mapping[int, int],
+    path: str, file: TextIO, report_damage: Callable[[str], object], cpu: str | None
 ) -> Iterator[Sample]:
     names = perf_stat.role_names(cpu)
     any_interval = False
@@ -178,21 +164,19 @@ def _read_perf_stat(
     )
     for interval in intervals:
         any_interval = True
-        yield _to_sample(interval, names, node_of_cpu)
+        yield _to_sample(interval, names)
     if not any_interval:
         raise RecordingError(
             '%s: neither a recording, nor samples, nor output of perf stat -x, -I' % path
         )
 
 
-def _to_sample(
-    interval: Interval, names: Mapping[str, str], node_of_cpu: Mapping[int, int]
-) -> Sample:
+def _to_sample(interval: Interval, names: Mapping[str, str]) -> Sample:
     """Return a sample from an interval of perf's counts.
 
     Counts without a control group, or of the root group '/', are those of nodes. Counts of the
     other groups are those of guests, which are named by the paths of their groups. Counts of the
-    whole host, or of a CPU whose node is unknown, are put on node 0, and this is reported.
+    whole host or of a CPU are put on node 0, and this is reported.
     """
     nodes: dict[int, _DeltasByRole] = {}
     guests: dict[str, _DeltasByRole] = {}
@@ -203,7 +187,7 @@ def _to_sample(
             problems['perf stat: %s is not supported there' % row.event] = None
         if role is None:
             continue
-        node = _node_of(row, node_of_cpu)
+        node = row.id if row.scope == NODE_SCOPE else None
         if row.cgroup in ('', '/') and node is None:
             problems['perf stat: nodes are not distinguished: everything is put on node 0'] = None
         owner = (
@@ -221,14 +205,6 @@ def _to_sample(
         tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
         tuple(problems),
     )
-
-
-def _node_of(row: PerfStatLine, node_of_cpu: Mapping[int, int]) -> int | None:
-    if row.scope == NODE_SCOPE:
-        return row.id
-    if row.scope == CPU_SCOPE and row.id is not None:
-        return node_of_cpu.get(row.id)
-    return None
 
 
 def _rates(counts: _DeltasByRole, elapsed_ns: float) -> dict[str, float | None]:

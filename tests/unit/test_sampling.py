@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import exceptions, model, sampling
 from nova_numa_pmc.conf import counters as counters_conf
-from nova_numa_pmc.host import files, threads
+from nova_numa_pmc.host import files
 from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.sample_records import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
@@ -377,7 +377,7 @@ class WithCounters(unittest.TestCase):
         with contextlib.closing(sampling.Sampler(self.OPTIONS, self.root)) as sampler:
             sampler.sample(0)
             before = [int(guest.field(7)) for guest in guests]
-            ran = [threads.read(guest.pid, guest.pid).run_ns for guest in guests]
+            ran = [measured.read_thread(guest.pid, guest.pid).run_ns for guest in guests]
             for guest in guests:
                 guest.run()
             faults = [int(guest.field(7)) - old for guest, old in zip(guests, before)]
@@ -388,7 +388,7 @@ class WithCounters(unittest.TestCase):
                     ('guests by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
                     (told.source, told.basis, *told[8:11]),
                 )
-                now = threads.read(guests[at].pid, guests[at].pid).run_ns
+                now = measured.read_thread(guests[at].pid, guests[at].pid).run_ns
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), told.cores, places=6)
                 self.assertIsNotNone(told.cpi)
             self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in found.nodes))

@@ -39,7 +39,9 @@ dir = '/run/elsewhere'
 def values_of(path):
     """Read the file with oslo.config: {(group, name): value}."""
     conf = cfg.ConfigOpts()
-    options.register_opts(conf)
+    for group, group_options in options.list_opts():
+        conf.register_group(group)
+        conf.register_opts(group_options, group=group)
     conf(
         ['--config-file', path] if path else [],
         project='nova-numa-pmc',

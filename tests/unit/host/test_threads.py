@@ -26,13 +26,13 @@ class ThreadsTest(unittest.TestCase):
     def test_times_of_a_thread_are_read(self):
         self.host.thread(50, 51, 2.5, 0.5, cpu=6, start_ticks=77, name='CPU 0) R 1 (')
         self.assertEqual(
-            ThreadTimes(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
+            ThreadTimes(2_500_000_000, 500_000_000, 6, 77), measured.read_thread(50, 51, self.root)
         )
-        self.assertIsNone(threads.read(50, 52, self.root))
+        self.assertIsNone(measured.read_thread(50, 52, self.root))
 
     def test_times_of_this_process_are_read(self):
         me, mine = os.getpid(), threading.get_native_id()
-        before, after = threads.read(me, mine), threads.read(me, mine)
+        before, after = (measured.read_thread(me, mine) for _ in range(2))
         self.assertEqual(before.start_ticks, after.start_ticks)
         self.assertLessEqual(0, before.run_ns)
         self.assertLessEqual(before.run_ns, after.run_ns)
@@ -125,10 +125,10 @@ class ThreadsTest(unittest.TestCase):
     def test_garbage_for_a_thread_gives_no_times(self, schedstat, stat):
         self.host.write('proc/50/task/60/schedstat', schedstat)
         self.host.write('proc/50/task/60/stat', stat)
-        ran = threads.read(50, 60, self.root)
+        ran = measured.read_thread(50, 60, self.root)
         self.assertTrue(ran is None or min(ran) >= 0)
         self.host.thread(50, 60, 1)
         self.host.write('proc/50/task/60/schedstat', schedstat)
-        ran = threads.read(50, 60, self.root)
+        ran = measured.read_thread(50, 60, self.root)
         if ran is not None:
             self.assertEqual([ran.run_ns, ran.wait_ns], [int(n) for n in schedstat.split()[:2]])

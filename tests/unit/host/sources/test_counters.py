@@ -11,7 +11,7 @@ from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.evidence import RunningGuest
 from nova_numa_pmc.core.rates import CounterDelta, CounterReading
-from nova_numa_pmc.host import threads, topology
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.perf import cpu_model, events, perf_event
 from nova_numa_pmc.host.sources import (
     SourceTick,
@@ -21,7 +21,7 @@ from nova_numa_pmc.host.sources import (
     uncore,
 )
 from nova_numa_pmc.sample_records import COUNTED
-from tests.fixtures import sysfs
+from tests.fixtures import measured, sysfs
 from tests.fixtures.software_events import (
     ABSENT,
     CYCLES,
@@ -57,7 +57,7 @@ class Counting(unittest.TestCase):
     def tick(self, at_s, *pids):
         guests = []
         for pid in pids:
-            ran = threads.read(pid, pid)
+            ran = measured.read_thread(pid, pid)
             guests.append(
                 RunningGuest(
                     model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
@@ -109,13 +109,9 @@ class GuestCountersTest(Counting):
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
         source = self.source(LOCAL, REMOTE)
         one = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
-        [guest] = one.guests
+        [guest], me = one.guests, os.getpid()
         more = one._replace(
-            guests=(
-                guest._replace(
-                    threads={**guest.threads, os.getpid(): threads.read(os.getpid(), os.getpid())}
-                ),
-            )
+            guests=(guest._replace(threads={**guest.threads, me: measured.read_thread(me, me)}),)
         )
         told = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], told)
