@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 
-from tests.stack import carriers, config, guide
+from tests.stack import config, guide, infrastructure
 from tests.stack.layout import CHECKOUT, LOOPBACK, PORTS, VENV
 from tests.stack.service import Service, StackError, answers, answers_http, run, say, wait
 
@@ -87,8 +87,8 @@ NAMES = (
 def services(layout):
     """Return every service in the order of their start; make the files that they need."""
     return [
-        carriers.mariadb(layout),
-        *carriers.rabbitmq(layout),
+        infrastructure.mariadb(layout),
+        *infrastructure.rabbitmq(layout),
         _wsgi(layout, 'keystone'),
         _wsgi(layout, 'placement'),
         _wsgi(layout, 'glance'),

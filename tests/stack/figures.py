@@ -40,7 +40,7 @@ def spread(values):
     }
 
 
-def blind(boots, hosts, rounds=BLIND_ROUNDS, seed=0):
+def blind_choice(boots, hosts, rounds=BLIND_ROUNDS, seed=0):
     """Return the largest number of guests on a host with blind choice: mean, median, p90."""
     rng, most = random.Random(seed), []
     for _ in range(rounds):
@@ -64,11 +64,11 @@ def decisions(text):
     return selected, max(0, len(_ATTEMPT.findall(text)) - len(found))
 
 
-def counted_at(claims, looks, vcpus):
+def counted_at(claims, polls, vcpus):
     """Return {server: when its host's vCPUs had grown by it}, without those never seen.
 
     :param claims: {server: (when it had its host, host)}
-    :param looks: [(when, {host: vCPUs used})] in their order
+    :param polls: [(when, {host: vCPUs used})] in their order
     :param vcpus: of each server
     """
     by_host = collections.defaultdict(list)
@@ -78,7 +78,7 @@ def counted_at(claims, looks, vcpus):
     for host, ours in by_host.items():
         # Guests are alike, so the first one claimed is the first one counted.
         for number, (_, server) in enumerate(sorted(ours), 1):
-            seen = (at_s for at_s, used in looks if used.get(host, 0) >= number * vcpus)
+            seen = (at_s for at_s, used in polls if used.get(host, 0) >= number * vcpus)
             at_s = next(seen, None)
             if at_s is not None:
                 found[server] = at_s
@@ -134,7 +134,7 @@ def summary(rounds):
     }
 
 
-def brief(report):
+def without_guests(report):
     """Return a report without its figures for each guest."""
     return {
         **report,
@@ -191,26 +191,26 @@ def _number(value):
     return '-' if value is None else f'{value:.1f}'.removesuffix('.0')
 
 
-def later(before, after):
+def delays_s(before, after):
     """Return how much later servers are there [s], for those in both."""
     return [round(after[server] - at, 2) for server, at in before.items() if server in after]
 
 
-def label(count, with_package):
+def variant_label(count, with_package):
     return f'{count} schedulers {"with" if with_package else "without"} the package'
 
 
-def told(found):
-    """Return a round as one line of text."""
-    counted, waits = spread(found['counted_s']), spread(found['under_way'])
+def summary_lines(round_):
+    """Return a round in a line, followed by a line for each error."""
+    counted, waits = spread(round_['counted_s']), spread(round_['under_way'])
     return (
-        f'most {found["most"]}, {found["placed"]} placed, {found["refused"]} refused, '
-        f'{found["failed"]} failed, {found["not_accepted"]} not accepted, {found["retries"]} '
-        f'retries; requests took {found["requests_s"]} s, decisions {found["decisions_s"]} s; '
+        f'most {round_["most"]}, {round_["placed"]} placed, {round_["refused"]} refused, '
+        f'{round_["failed"]} failed, {round_["not_accepted"]} not accepted, {round_["retries"]} '
+        f'retries; requests took {round_["requests_s"]} s, decisions {round_["decisions_s"]} s; '
         f'counted after {_number(counted["median"])} to {_number(counted["most"])} s, under way '
-        f'{_number(waits["median"])} to {_number(waits["most"])}; weighed {found["weighed"]}, '
-        f'unknown {found["unknown"]}; {found["seconds"]} s in all'
-        + ''.join(f'\n  {text}' for text in (*found['errors'], *found['faults']))
+        f'{_number(waits["median"])} to {_number(waits["most"])}; weighed {round_["weighed"]}, '
+        f'unknown {round_["unknown"]}; {round_["seconds"]} s in all'
+        + ''.join(f'\n  {text}' for text in (*round_['errors'], *round_['faults']))
     )
 
 

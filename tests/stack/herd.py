@@ -18,9 +18,9 @@ import signal
 import time
 from typing import Any
 
-from tests.stack import config, control, fakehosts, figures, reading, scenario
+from tests.stack import config, control, fakehosts, figures, logs, scenario
+from tests.stack.progress import Database, Progress
 from tests.stack.service import StackError, say, wait
-from tests.stack.watch import Database, Watch
 
 #: The flavor of every guest: five take a sixth of a host's memory.
 FLAVOR = {'vcpus': 4, 'ram': 8192, 'disk': 0}
@@ -31,10 +31,10 @@ CONDUCTORS = 2
 #: Time limits [s]: until schedulers have started, until all guests have a host, until all are
 #: gone, and until all are built, in addition to the build times.
 START_S, HOSTS_S, GONE_S, ACTIVE_S = 240, 420, 420, 300
-#: Interval of looks at the database [s], and how many servers are deleted at once.
-LOOK_S, DELETED_AT_ONCE = 0.2, 8
+#: Interval at which the database is polled [s], and how many servers are deleted at once.
+POLL_S, DELETED_AT_ONCE = 0.2, 8
 #: Interval of progress reports during a wait [s].
-TOLD_S = 15
+PROGRESS_S = 15
 #: Number of guests that are built at a time on a host; the next one is not claimed before one of
 #: them runs (Nova's max_concurrent_builds).
 BUILDS_AT_ONCE = 10
@@ -157,7 +157,8 @@ class Herd:
             self.layout.conf(name).write_text(text)
         began = time.monotonic()
         self.schedulers = self._restart(_SCHEDULER, _READY, count)
-        say(f'{figures.label(count, with_package)}: up after {time.monotonic() - began:.0f} s')
+        label = figures.variant_label(count, with_package)
+        say(f'{label}: up after {time.monotonic() - began:.0f} s')
 
     def wait_until_counted(self, with_package):
         """Wait until no host knows of any guest."""
@@ -177,13 +178,13 @@ class Herd:
         def look():
             nonlocal told
             found = ready()
-            if not found and time.monotonic() > told + TOLD_S:
+            if not found and time.monotonic() > told + PROGRESS_S:
                 told = time.monotonic()
                 say(f'  {said()}')
             return found
 
         try:
-            wait(look, timeout_s, what, log, LOOK_S)
+            wait(look, timeout_s, what, log, POLL_S)
         except StackError as error:
             faults = '; '.join(self.database.faults()[:3])
             raise StackError(f'{error}: {said()}' + (f'; {faults}' if faults else '')) from None
@@ -192,39 +193,41 @@ class Herd:
         """Boot, wait until all run, delete; return the findings."""
         began, log = time.monotonic(), self.layout.log(_SCHEDULER)
         self.wait_until_counted(with_package)
-        before, watch = log.stat().st_size, Watch(self.database, FLAVOR['vcpus'])
+        before, progress = log.stat().st_size, Progress(self.database, FLAVOR['vcpus'])
         # If all go to one host.
         builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
         names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
         with _requested(names, self.plan.seconds, self._boot) as asked:
             with self._held():
                 self._wait(
-                    lambda: watch.look() or _all_done(asked),
+                    lambda: progress.poll() or _all_done(asked),
                     HOSTS_S,
                     'Nova has answered all requests',
                     self.layout.log('nova-api'),
-                    watch.said,
+                    progress.text,
                 )
             answers = [each.result() for each in asked]
             servers = {each['id'] for each in answers if each['id']}
             self._wait(
-                lambda: watch.look() or watch.is_complete(servers),
+                lambda: progress.poll() or progress.is_complete(servers),
                 HOSTS_S + builds_s,
                 'all servers have a host',
                 self.layout.log('nova-conductor'),
-                watch.said,
+                progress.text,
             )
-        found = self._found(answers, watch, _since(log, before), with_package)
+        found = self._found(answers, progress, _since(log, before), with_package)
         say(f'round {number}: most on a host {found["most"]}: {found["counts"]}')
         say(f'  by Placement, where each has room for {found["room"]}: {found["promised"]}')
         self._wait(
-            lambda: watch.look() or watch.active | watch.failed | watch.refused >= servers,
+            lambda: (
+                progress.poll() or progress.active | progress.failed | progress.refused >= servers
+            ),
             ACTIVE_S + builds_s,
             'all servers are built',
             self.layout.log(f'nova-compute-{self.hosts[0]}'),
-            watch.said,
+            progress.text,
         )
-        found['failed'], found['faults'] = len(watch.failed), self.database.faults()[:3]
+        found['failed'], found['faults'] = len(progress.failed), self.database.faults()[:3]
         self._delete(servers)
         found['seconds'] = round(time.monotonic() - began, 1)
         return found
@@ -244,18 +247,18 @@ class Herd:
         finally:
             os.killpg(self.schedulers.pid(), signal.SIGCONT)
 
-    def _found(self, answers, watch, text, with_package):
+    def _found(self, answers, progress, text, with_package):
         """Combine a round's figures."""
         selected, retries = figures.decisions(text)
-        weighed = reading.weighed(text)
+        weighed = logs.weighings(text)
         if bool(weighed) != with_package:
             raise StackError(
-                f'{len(weighed)} hosts weighed by the package: {watch.said()}; see '
+                f'{len(weighed)} hosts weighed by the package: {progress.text()}; see '
                 f'{self.layout.log(_SCHEDULER)}'
             )
         decided = {server: at_s for server, (at_s, _) in selected.items()}
-        counted = figures.counted_at(watch.claims, watch.looks, FLAVOR['vcpus'])
-        hosts = {server: host for server, (_, host) in watch.claims.items()}
+        counted = figures.counted_at(progress.claims, progress.polls, FLAVOR['vcpus'])
+        hosts = {server: host for server, (_, host) in progress.claims.items()}
         counts = collections.Counter(hosts.values())
         promised = self.database.promised()
         sent = [each['sent_s'] for each in answers]
@@ -269,7 +272,7 @@ class Herd:
             ),
             'room': max((most // FLAVOR['ram'] for _, most in promised.values()), default=None),
             'placed': len(hosts),
-            'refused': len(watch.refused),
+            'refused': len(progress.refused),
             'not_accepted': len(errors),
             'errors': sorted(set(errors))[:3],
             'retries': retries,
@@ -283,8 +286,10 @@ class Herd:
             'decisions_s': (
                 round(max(decided.values()) - min(decided.values()), 1) if decided else None
             ),
-            'claimed_s': figures.later(decided, {s: at for s, (at, _) in watch.claims.items()}),
-            'counted_s': figures.later(decided, counted),
+            'claimed_s': figures.delays_s(
+                decided, {s: at for s, (at, _) in progress.claims.items()}
+            ),
+            'counted_s': figures.delays_s(decided, counted),
             'under_way': figures.under_way(decided, counted),
         }
 
@@ -348,7 +353,7 @@ def report_of(plan):
         'cpus': os.cpu_count(),
         'flavor': FLAVOR,
         'build_s': plan.build_s,
-        'blind': figures.blind(plan.boots, plan.computes),
+        'blind': figures.blind_choice(plan.boots, plan.computes),
         'variants': [],
     }
 
@@ -380,7 +385,8 @@ def measure(layout, plan, report):
                 if len(done) == 1:
                     report['variants'].append(variant)
                 (layout.root / 'herd.json').write_text(json.dumps(report, indent=1))
-                say(f'{figures.label(count, package)}, round {number}: {figures.told(done[-1])}')
+                label = figures.variant_label(count, package)
+                say(f'{label}, round {number}: {figures.summary_lines(done[-1])}')
     finally:
         if not plan.keep:
             scenario.end(layout)

@@ -3,7 +3,7 @@
 
 import contextlib
 
-from tests.stack import lifecycle, places, reading
+from tests.stack import lifecycle, logs, places
 from tests.stack.service import wait
 from tests.stack.session import DEMAND_S, MOVES_S, PROMISE_S, must
 
@@ -173,7 +173,7 @@ def hook_fails(on, entry):
     entry['said'] = [
         each['what']
         for each in on.journals()['cmp1']
-        if provoked in each['what'] and each['severity'] <= reading.ERROR
+        if provoked in each['what'] and each['severity'] <= logs.ERROR
     ]
     must(entry['said'], 'nothing of the broken hook is in the journal')
     wait(
@@ -191,13 +191,13 @@ def logs_are_clean(on, entry):
 
     The host whose agent was stopped is an exception.
     """
-    logs = {path.name: path.read_text(errors='replace') for path in on.layout.logs.glob('*.log')}
-    logs.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
+    texts = {path.name: path.read_text(errors='replace') for path in on.layout.logs.glob('*.log')}
+    texts.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
     journals = on.journals()
-    entry['lines'] = {name: len(text.splitlines()) for name, text in logs.items()}
+    entry['lines'] = {name: len(text.splitlines()) for name, text in texts.items()}
     entry['lines'].update({f'{name} journal': len(found) for name, found in journals.items()})
     must(all(journals.values()), 'a host has no line of ours in its journal')
-    entry['ours'] = reading.our_errors(logs, journals, on.expected)
+    entry['ours'] = logs.our_errors(texts, journals, on.expected)
     must(not entry['ours'], entry['ours'][:5])
     unknown = [
         each

@@ -20,7 +20,7 @@ td, th {{ border: 1px solid #bbb; padding: .2em .6em; text-align: left; vertical
 {runs}</body></html>
 """
 #: Parts of a phase that are reported elsewhere, or are long.
-_TOLD = ('name', 'seconds', 'passed', 'places', 'weighed')
+_NOT_IN_REST = ('name', 'seconds', 'passed', 'places', 'weighed')
 
 
 def comparison(runs):
@@ -89,7 +89,7 @@ def _comparison(runs):
 def _run(run):
     phases = _table(
         ['phase', 'seconds', 'result', 'found'],
-        [[p['name'], p['seconds'], _word(p), _rest(p, _TOLD)] for p in run['phases']],
+        [[p['name'], p['seconds'], _word(p), _rest(p, _NOT_IN_REST)] for p in run['phases']],
         [_word(p) for p in run['phases']],
     )
     events = _table(
@@ -109,9 +109,9 @@ def _word(entry):
     return 'passed' if entry['passed'] else 'failed'
 
 
-def _rest(entry, told):
+def _rest(entry, left_out):
     """Return the rest of an entry as JSON, or '' if there is nothing."""
-    rest = {key: value for key, value in entry.items() if key not in told}
+    rest = {key: value for key, value in entry.items() if key not in left_out}
     return json.dumps(rest, default=str) if rest else ''
 
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from tests.stack import compute, control, guide, reading
+from tests.stack import compute, control, guide, logs
 from tests.stack.service import StackError, wait
 from tests.stack.timeline import TimeLine
 
@@ -281,14 +281,14 @@ class Session:
     def weighing(self, entry):
         """Add what nova-scheduler's weigher logs during the block to the entry and the time line.
 
-        It is in ``entry['weighed']``, a list as from :func:`reading.weighed`.
+        It is in ``entry['weighed']``, a list as from :func:`logs.weighings`.
         """
         log = self.layout.log('nova-scheduler')
         before = len(log.read_text(errors='replace'))
         try:
             yield
         finally:
-            entry['weighed'] = reading.weighed(log.read_text(errors='replace')[before:])
+            entry['weighed'] = logs.weighings(log.read_text(errors='replace')[before:])
             for each in entry['weighed']:
                 self.line.tell(
                     f'{each["host"]}: penalty {each["penalty"]:.2f}: {each["why"]}',
@@ -296,9 +296,9 @@ class Session:
                 )
 
     def journals(self):
-        """Return {host: the package's entries in its journal} as from :func:`reading.journal`."""
+        """Return {host: :func:`logs.journal_entries` of the package}."""
         return {
-            name: reading.journal(host.journal(self.since.get(name, 0)), self.names)
+            name: logs.journal_entries(host.journal(self.since.get(name, 0)), self.names)
             for name, host in self.hosts.items()
         }
 

@@ -13,7 +13,7 @@ from unittest import mock
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import nova_metrics
 from nova_numa_pmc.state import publication
-from tests.stack import __main__ as command, config, fakehosts, figures, herd, layout, watch
+from tests.stack import __main__ as command, config, fakehosts, figures, herd, layout, progress
 
 ONE, OTHER = (f'0000000{at}-0000-4000-8000-000000000000' for at in (1, 2))
 LOG = f"""\
@@ -34,12 +34,12 @@ host: (herd-02, herd-02) ram: 261632MB disk: 8192000MB io_ops: 0 instances: 0
 
 class BlindTest(unittest.TestCase):
     def test_a_hundred_blind_choices_of_twenty_crowd_one_host(self):
-        found = figures.blind(100, 20)
+        found = figures.blind_choice(100, 20)
         self.assertAlmostEqual(9.6, found['mean'], delta=0.05)
         self.assertEqual((9, 11), (found['median'], found['p90']))
 
     def test_one_host_gets_all_blind_choices(self):
-        self.assertEqual(7, figures.blind(7, 1, rounds=3)['mean'])
+        self.assertEqual(7, figures.blind_choice(7, 1, rounds=3)['mean'])
 
 
 class SpreadTest(unittest.TestCase):
@@ -68,10 +68,10 @@ class DecisionsTest(unittest.TestCase):
 
 class CountedTest(unittest.TestCase):
     CLAIMS = {'a': (1.0, 'x'), 'b': (1.2, 'x'), 'c': (1.1, 'y')}
-    LOOKS = [(0.0, {'x': 0, 'y': 0}), (2.0, {'x': 4, 'y': 0}), (3.0, {'x': 8, 'y': 0})]
+    POLLS = [(0.0, {'x': 0, 'y': 0}), (2.0, {'x': 4, 'y': 0}), (3.0, {'x': 8, 'y': 0})]
 
     def test_the_first_claimed_is_the_first_counted(self):
-        self.assertEqual({'a': 2.0, 'b': 3.0}, figures.counted_at(self.CLAIMS, self.LOOKS, 4))
+        self.assertEqual({'a': 2.0, 'b': 3.0}, figures.counted_at(self.CLAIMS, self.POLLS, 4))
 
     def test_guests_decided_on_and_not_yet_counted_are_under_way(self):
         decided = {'a': 0.5, 'b': 1.5, 'c': 2.5, 'd': 9.0}
@@ -143,37 +143,37 @@ class Database:
         return self.cell0
 
 
-class WatchTest(unittest.TestCase):
+class ProgressTest(unittest.TestCase):
     def setUp(self):
         self.database = Database()
-        self.watch = watch.Watch(self.database, 4)
+        self.progress = progress.Progress(self.database, 4)
 
-    def _look(self, *rows, **used):
+    def _poll(self, *rows, **used):
         self.database.rows, self.database.used = rows, used
-        self.watch.look()
+        self.progress.poll()
 
     def test_a_herd_is_settled_when_each_server_has_a_host_and_is_counted(self):
-        self._look(('a', None, 'building', 'scheduling'), x=0)
-        self.assertFalse(self.watch.is_complete({'a'}))
-        self._look(('a', 'x', 'building', None), x=0)
-        self.assertFalse(self.watch.is_complete({'a'}))
-        self._look(('a', 'x', 'building', 'spawning'), x=4)
-        self.assertTrue(self.watch.is_complete({'a'}))
-        self.assertEqual(set(), self.watch.active)
-        self._look(('a', 'x', 'active', None), x=4)
-        self.assertEqual({'a'}, self.watch.active)
+        self._poll(('a', None, 'building', 'scheduling'), x=0)
+        self.assertFalse(self.progress.is_complete({'a'}))
+        self._poll(('a', 'x', 'building', None), x=0)
+        self.assertFalse(self.progress.is_complete({'a'}))
+        self._poll(('a', 'x', 'building', 'spawning'), x=4)
+        self.assertTrue(self.progress.is_complete({'a'}))
+        self.assertEqual(set(), self.progress.active)
+        self._poll(('a', 'x', 'active', None), x=4)
+        self.assertEqual({'a'}, self.progress.active)
 
     def test_servers_that_are_refused_or_fail_are_not_waited_for(self):
         self.database.cell0 = {'b'}
-        self._look(('a', None, 'error', None), x=0)
-        self.assertTrue(self.watch.is_complete({'a', 'b'}))
-        self.assertIn('1 refused, 1 failed', self.watch.said())
+        self._poll(('a', None, 'error', None), x=0)
+        self.assertTrue(self.progress.is_complete({'a', 'b'}))
+        self.assertIn('1 refused, 1 failed', self.progress.text())
 
     def test_the_last_host_of_a_server_counts(self):
-        self._look(('a', 'x', 'building', None), x=4)
-        self._look(('a', None, 'building', None), x=0)
-        self._look(('a', 'y', 'building', None), y=4)
-        self.assertEqual('y', self.watch.claims['a'][1])
+        self._poll(('a', 'x', 'building', None), x=4)
+        self._poll(('a', None, 'building', None), x=0)
+        self._poll(('a', 'y', 'building', None), y=4)
+        self.assertEqual('y', self.progress.claims['a'][1])
 
 
 def _round(most, **more):
@@ -211,7 +211,7 @@ class ReportTest(unittest.TestCase):
         self.assertIn('blind uniform choice', lines[3])
 
     def test_a_brief_report_has_nothing_of_each_guest(self):
-        (found,) = json.loads(json.dumps(figures.brief(self._report())))['variants']
+        (found,) = json.loads(json.dumps(figures.without_guests(self._report())))['variants']
         self.assertEqual([7, 8, 12], found['summary']['each'])
         self.assertEqual(3, found['summary']['under_way']['most'])
         self.assertNotIn('under_way', found['rounds'][0])
@@ -220,7 +220,7 @@ class ReportTest(unittest.TestCase):
         self.assertTrue(figures.passed(self._report()))
         self.assertFalse(figures.passed(self._report(refused=1)))
         self.assertFalse(figures.passed({**self._report(), 'variants': []}))
-        self.assertIn('2 schedulers', figures.label(2, True))
+        self.assertIn('2 schedulers', figures.variant_label(2, True))
 
     def test_a_report_without_rounds_is_told_too(self):
         self.assertIn('blind', figures.table(herd.report_of(herd.SMOKE)))

@@ -4,7 +4,7 @@
 import json
 import unittest
 
-from tests.stack import reading
+from tests.stack import logs
 
 SCHEDULER = """\
 2026-01-01 10:00:00.000 7 DEBUG nova.filters [None req-1] Filter ComputeFilter returned 2 hosts
@@ -29,18 +29,18 @@ def _line(message, priority='6', **more):
 
 class WeighedTest(unittest.TestCase):
     def test_each_weighed_host_is_read_with_its_reason(self):
-        one, other = reading.weighed(SCHEDULER)
+        one, other = logs.weighings(SCHEDULER)
         self.assertEqual(('cmp1', 0.25), (one['host'], one['penalty']))
         self.assertTrue(one['why'].startswith('node 1: pressure 0.35 there'))
         self.assertTrue(other['why'].startswith('unknown: '))
 
     def test_other_lines_of_the_log_give_no_host(self):
-        self.assertEqual([], reading.weighed('NUMA pressure of nothing\n'))
+        self.assertEqual([], logs.weighings('NUMA pressure of nothing\n'))
 
 
 class JournalTest(unittest.TestCase):
     def test_servers_are_named_in_lines_of_a_journal(self):
-        (found,) = reading.journal(
+        (found,) = logs.journal_entries(
             _line('guest instance-0000000a: start: ok'), {'instance-0000000a': 'plain-1'}
         )
         self.assertEqual(
@@ -54,13 +54,13 @@ class JournalTest(unittest.TestCase):
         )
 
     def test_unknown_guests_keep_their_names(self):
-        (found,) = reading.journal(_line('instance-0000000b'), {})
+        (found,) = logs.journal_entries(_line('instance-0000000b'), {})
         self.assertEqual('instance-0000000b', found['what'])
 
     def test_messages_that_are_no_text_are_made_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
         self.assertEqual(
-            ['hi\ufffd', 'None'], [each['what'] for each in reading.journal(text, {})]
+            ['hi\ufffd', 'None'], [each['what'] for each in logs.journal_entries(text, {})]
         )
 
 
@@ -73,26 +73,28 @@ class OurErrorsTest(unittest.TestCase):
     }
 
     def test_errors_and_tracebacks_of_our_package_are_complaints(self):
-        self.assertEqual(2, len(reading.our_errors(self.LOG, {})))
+        self.assertEqual(2, len(logs.our_errors(self.LOG, {})))
 
     def test_errors_of_a_journal_are_complaints(self):
-        entries = reading.journal('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
-        self.assertEqual(['cmp1: it: guest a: bad'], reading.our_errors({}, {'cmp1': entries}))
+        entries = logs.journal_entries('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
+        self.assertEqual(['cmp1: it: guest a: bad'], logs.our_errors({}, {'cmp1': entries}))
 
     def test_a_critical_line_is_a_complaint(self):
         log = {'a': 'x CRITICAL nova_numa_pmc.compute.monitor it broke'}
-        self.assertEqual(1, len(reading.our_errors(log, {})))
+        self.assertEqual(1, len(logs.our_errors(log, {})))
 
     def test_an_agent_that_died_and_came_again_is_a_complaint(self):
         for what in (
             'nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
             "nova-numa-agent.service: Failed with result 'watchdog'.",
         ):
-            entries = reading.journal(_line(what, '5'), {})
-            self.assertEqual(1, len(reading.our_errors({}, {'cmp1': entries})), what)
-        entries = reading.journal(_line('nova-numa-agent.service: Deactivated successfully.'), {})
-        self.assertEqual([], reading.our_errors({}, {'cmp1': entries}))
+            entries = logs.journal_entries(_line(what, '5'), {})
+            self.assertEqual(1, len(logs.our_errors({}, {'cmp1': entries})), what)
+        entries = logs.journal_entries(
+            _line('nova-numa-agent.service: Deactivated successfully.'), {}
+        )
+        self.assertEqual([], logs.our_errors({}, {'cmp1': entries}))
 
     def test_errors_that_were_provoked_are_no_complaints(self):
-        entries = reading.journal(_line('guest a: bad', '3'), {})
-        self.assertEqual([], reading.our_errors({}, {'cmp1': entries}, ['guest a: bad']))
+        entries = logs.journal_entries(_line('guest a: bad', '3'), {})
+        self.assertEqual([], logs.our_errors({}, {'cmp1': entries}, ['guest a: bad']))

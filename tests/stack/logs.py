@@ -14,7 +14,7 @@ ERROR = 3
 _DIED = re.compile(r'Main process exited|Failed with result|[Ww]atchdog')
 
 
-def weighed(text):
+def weighings(text):
     """Return what the weigher logged, as a list of {'host', 'penalty', 'why'}.
 
     :param text: nova-scheduler's log, at debug
@@ -25,7 +25,7 @@ def weighed(text):
     ]
 
 
-def journal(text, names):
+def journal_entries(text, names):
     """Return the entries of a journal, as a list of {'taken_s', 'who', 'severity', 'what'}.
 
     :param text: output of ``journalctl -o json``
@@ -54,7 +54,7 @@ def our_errors(logs, journals, expected=()):
     """Return what went wrong in the package's code: its lines in logs, its errors in journals.
 
     :param logs: {name: text}
-    :param journals: {host: list as from :func:`journal`}
+    :param journals: {host: list as from :func:`journal_entries`}
     :param expected: texts; a line that contains one of them was provoked
     """
     found = [

@@ -74,8 +74,8 @@ class Database:
         ]
 
 
-class Watch:
-    """A watch over the servers of a round, which looks at the database again and again."""
+class Progress:
+    """The progress of the servers of a round, by polling the database again and again."""
 
     def __init__(self, database, vcpus):
         """Start before the first request.
@@ -84,15 +84,15 @@ class Watch:
         """
         self._database, self._vcpus = database, vcpus
         #: {server: (when it had its host, host)}; [(when, {host: vCPUs used})].
-        self.claims, self.looks = {}, []
+        self.claims, self.polls = {}, []
         self.active, self.failed, self.refused = set(), set(), set()
 
-    def look(self):
-        """Look at the database once."""
+    def poll(self):
+        """Query the database once."""
         servers, hosts = self._database.servers(), self._database.hosts()
         self.refused |= self._database.refused()
         now_s = time.time()
-        self.looks.append((now_s, {row['host']: row['vcpus_used'] for row in hosts}))
+        self.polls.append((now_s, {row['host']: row['vcpus_used'] for row in hosts}))
         for row in servers:
             server, host = row['uuid'], row['host']
             if host and self.claims.get(server, (0, None))[1] != host:
@@ -102,16 +102,16 @@ class Watch:
             if row['vm_state'] == 'error':
                 self.failed.add(server)
 
-    def is_complete(self, asked):
+    def is_complete(self, servers):
         """Return whether each server has a host and is counted there, or has failed."""
         placed = len(self.claims.keys() - self.failed)
-        counted = sum(self.looks[-1][1].values())
-        known = self.claims.keys() | self.refused | self.failed
-        return known >= asked and counted >= placed * self._vcpus
+        counted = sum(self.polls[-1][1].values())
+        answered = self.claims.keys() | self.refused | self.failed
+        return answered >= servers and counted >= placed * self._vcpus
 
-    def said(self):
+    def text(self):
         """Return the progress as text."""
-        counted = sum(self.looks[-1][1].values()) // self._vcpus if self.looks else 0
+        counted = sum(self.polls[-1][1].values()) // self._vcpus if self.polls else 0
         return (
             f'{len(self.claims)} have a host, {counted} are counted there, {len(self.active)} are '
             f'active, {len(self.refused)} refused, {len(self.failed)} failed'
