@@ -104,16 +104,16 @@ def _herd(layout, args):
     own = {field.name: getattr(args, field.name) for field in dataclasses.fields(herd.Plan)}
     # Explicit values replace the defaults, or those of a quick try.
     base = herd.SMOKE if args.smoke else herd.Plan()
-    said = {name: value for name, value in own.items() if value is not None}
-    plan = dataclasses.replace(base, **said)
-    found = herd.report_of(plan)
+    given_values = {name: value for name, value in own.items() if value is not None}
+    plan = dataclasses.replace(base, **given_values)
+    findings = herd.report_of(plan)
     try:
-        herd.measure(layout, plan, found)
+        herd.measure(layout, plan, findings)
     finally:
         if not args.json:
-            print(figures.table(found))
-        print(json.dumps(figures.without_guests(found)), flush=True)
-    return 0 if figures.passed(found) else 1
+            print(figures.table(findings))
+        print(json.dumps(figures.without_guests(findings)), flush=True)
+    return 0 if figures.passed(findings) else 1
 
 
 def _status(layout, _args):
@@ -147,7 +147,7 @@ def _count(text):
 
 
 def _numbers(text):
-    return tuple(_times(each) for each in text.split(','))
+    return tuple(_times(number) for number in text.split(','))
 
 
 def _positive(text):
@@ -157,57 +157,59 @@ def _positive(text):
     return value
 
 
-def _add_herd(made):
+def _add_herd(parser):
     """Add the herd's arguments; None stands for the value of :class:`herd.Plan` or a quick try."""
-    made.add_argument(
+    parser.add_argument(
         '--schedulers',
         type=_numbers,
         metavar='N,…',
         help='numbers of nova-scheduler workers to try, one after the other (2,4,8,16)',
     )
-    made.add_argument('--rounds', type=_times, metavar='N', help='rounds with each number (5)')
-    made.add_argument('--boots', type=_count, metavar='N', help='servers per round (100)')
-    made.add_argument(
+    parser.add_argument('--rounds', type=_times, metavar='N', help='rounds with each number (5)')
+    parser.add_argument('--boots', type=_count, metavar='N', help='servers per round (100)')
+    parser.add_argument(
         '--seconds', type=_positive, metavar='S', help='time within which they are requested (10)'
     )
-    made.add_argument('--computes', type=_times, metavar='N', help='compute hosts (20)')
-    made.add_argument(
+    parser.add_argument('--computes', type=_times, metavar='N', help='compute hosts (20)')
+    parser.add_argument(
         '--build-scale',
         type=_positive,
         metavar='X',
         help='factor for the 5 to 180 s that building a guest takes (1)',
     )
-    made.add_argument(
+    parser.add_argument(
         '--interval',
         dest='interval_s',
         type=_count,
         metavar='S',
         help='how often hosts report: update_resources_interval (30)',
     )
-    made.add_argument('--seed', type=int, metavar='N', help='seed for these times (1)')
-    made.add_argument(
+    parser.add_argument('--seed', type=int, metavar='N', help='seed for these times (1)')
+    parser.add_argument(
         '--minutes',
         type=_positive,
         metavar='M',
         help='run fewer rounds, at least one with each setting, if all would take longer',
     )
-    made.add_argument(
+    parser.add_argument(
         '--without', action='store_true', default=None, help='also without the package'
     )
-    made.add_argument(
+    parser.add_argument(
         '--hold',
         action='store_true',
         default=None,
         help='let schedulers start when all servers have been requested, for an API that takes '
         'longer than S',
     )
-    made.add_argument(
+    parser.add_argument(
         '--keep', action='store_true', default=None, help='leave everything running at the end'
     )
-    made.add_argument(
+    parser.add_argument(
         '--smoke', action='store_true', help='a quick try: 3 hosts, 1 scheduler, 5 servers'
     )
-    made.add_argument('--json', action='store_true', help='print only the JSON, without the table')
+    parser.add_argument(
+        '--json', action='store_true', help='print only the JSON, without the table'
+    )
 
 
 def _parser():
@@ -231,7 +233,7 @@ def _parser():
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
 
     def command(name, do, summary, *parents, examples=''):
-        made = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             help=summary,
             description=summary,
@@ -239,8 +241,8 @@ def _parser():
             epilog=examples and f'examples:\n{examples}',
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(do=do)
-        return made
+        subparser.set_defaults(do=do)
+        return subparser
 
     whole = command(
         'scenario',

@@ -137,10 +137,10 @@ class Host:
     @classmethod
     def find(cls, name):
         """Return the host of that name; raise StackError if it does not run."""
-        found = cls.running(name)
-        if not found:
+        host = cls.running(name)
+        if not host:
             raise StackError(f'no host {name} is up: make stack-up ARGS=--hosts')
-        return found
+        return host
 
     @classmethod
     def up(cls, name, counters=False):
@@ -226,17 +226,17 @@ systemctl restart libvirtd
 
     def guests(self):
         """Return {domain's name: :func:`places.place`} by the kernel, once no hook is working."""
-        asked = Guests(self.machine)
-        asked.wait_for_hooks()
-        found = asked.report()
-        if not found:
+        guests = Guests(self.machine)
+        guests.wait_for_hooks()
+        reports = guests.report()
+        if not reports:
             return {}
         self.machine.push([INSIDE / 'vcpunodes.py'], LAB_DIR)
         ticks = json.loads(self.run(f'python3 {LAB_DIR}/vcpunodes.py').stdout)
-        counted = asked.window(COUNT_S)['guests'] if self.machine.shape.pmu else {}
+        accesses = guests.window(COUNT_S)['guests'] if self.machine.shape.pmu else {}
         return {
-            name: places.place(guest, ticks.get(name), counted.get(name))
-            for name, guest in found.items()
+            name: places.place(guest, ticks.get(name), accesses.get(name))
+            for name, guest in reports.items()
         }
 
     def force(self, homes):
@@ -271,9 +271,11 @@ def wait_for_services(cloud, names, timeout_s):
     """Wait until nova-compute of each host is up and has reported its inventory to Placement."""
 
     def ready():
-        found = {s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'}
-        known = {h.name for h in cloud.compute.hypervisors()}
-        return found >= set(names) and known >= set(names)
+        services_up = {
+            s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'
+        }
+        hypervisors = {h.name for h in cloud.compute.hypervisors()}
+        return services_up >= set(names) and hypervisors >= set(names)
 
     wait(ready, timeout_s, f'nova-compute on {", ".join(names)}', pause_s=3)
 

@@ -14,7 +14,7 @@ def ini(sections):
         lines.append(f'[{section}]')
         for option, value in options.items():
             values = value if isinstance(value, list) else [value]
-            lines += [f'{option} = {each}' for each in values]
+            lines += [f'{option} = {item}' for item in values]
         lines.append('')
     return '\n'.join(lines)
 
@@ -200,8 +200,8 @@ def schedulers(workers, with_package):
     hosts, which each of them would do otherwise.
     """
     own = {'scheduler': {'workers': workers, 'discover_hosts_in_cells_interval': -1}}
-    told = ['nova.service', 'nova.scheduler.manager', 'nova.scheduler.utils']
-    levels = [f'{name}=DEBUG' for name in (*told, 'nova_numa_pmc.scheduler.weigher')]
+    debugged = ['nova.service', 'nova.scheduler.manager', 'nova.scheduler.utils']
+    levels = [f'{name}=DEBUG' for name in (*debugged, 'nova_numa_pmc.scheduler.weigher')]
     quiet = [f'{name}=WARN' for name in ('amqp', 'sqlalchemy', 'urllib3', 'keystoneauth')]
     return {
         'scheduler.conf': ini(own) + '\n' + (guide.controller_ini() if with_package else ''),

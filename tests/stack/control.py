@@ -194,8 +194,8 @@ def _fill_databases(layout):
                 _manage, layout, 'glance-manage', 'glance-manage', 'glance-api.conf', 'db_sync'
             ),
         ]
-        for each in done:
-            each.result()
+        for future in done:
+            future.result()
     stamp.touch()
 
 
@@ -230,9 +230,9 @@ def connect(layout):
 
 def _fill_catalog(layout):
     cloud = connect(layout)
-    known = {service.type for service in cloud.identity.services()}
+    kinds = {service.type for service in cloud.identity.services()}
     for kind, (name, path) in CATALOG.items():
-        if kind not in known:
+        if kind not in kinds:
             service = cloud.identity.create_service(type=kind, name=name)
             for interface in ('public', 'internal'):
                 cloud.identity.create_endpoint(
@@ -282,8 +282,8 @@ def _must_be_free(ordered):
 
 def _controllers_report(cloud):
     """Return whether conductor and scheduler have reported to Nova that they are alive."""
-    found = {service.binary for service in cloud.compute.services() if service.state == 'up'}
-    return found >= {'nova-conductor', 'nova-scheduler'}
+    services_up = {service.binary for service in cloud.compute.services() if service.state == 'up'}
+    return services_up >= {'nova-conductor', 'nova-scheduler'}
 
 
 def up(layout, with_package=True):

@@ -56,12 +56,15 @@ def decisions(text):
     :returns: ({server: (time [s since the epoch], host)}, how many chosen hosts had no room left
         in Placement, so that the next best was tried)
     """
-    found = list(_SELECTED.finditer(text))
+    selections = list(_SELECTED.finditer(text))
     selected = {
-        each['uuid']: (datetime.datetime.fromisoformat(each['at']).timestamp(), each['host'])
-        for each in found
+        selection['uuid']: (
+            datetime.datetime.fromisoformat(selection['at']).timestamp(),
+            selection['host'],
+        )
+        for selection in selections
     }
-    return selected, max(0, len(_ATTEMPT.findall(text)) - len(found))
+    return selected, max(0, len(_ATTEMPT.findall(text)) - len(selections))
 
 
 def counted_at(claims, polls, vcpus):
@@ -74,15 +77,15 @@ def counted_at(claims, polls, vcpus):
     by_host = collections.defaultdict(list)
     for server, (at_s, host) in claims.items():
         by_host[host].append((at_s, server))
-    found = {}
+    counted_s = {}
     for host, ours in by_host.items():
         # Guests are alike, so the first one claimed is the first one counted.
         for number, (_, server) in enumerate(sorted(ours), 1):
-            seen = (at_s for at_s, used in polls if used.get(host, 0) >= number * vcpus)
-            at_s = next(seen, None)
+            times_s = (at_s for at_s, used in polls if used.get(host, 0) >= number * vcpus)
+            at_s = next(times_s, None)
             if at_s is not None:
-                found[server] = at_s
-    return found
+                counted_s[server] = at_s
+    return counted_s
 
 
 def under_way(decided, counted):
@@ -101,34 +104,37 @@ def unsettled(hosts, with_package):
     :param hosts: rows of compute_nodes: host, vcpus_used, metrics
     :param with_package: whether what they report also counts
     """
-    found = {}
+    reasons = {}
     for row in hosts:
         reported = host_metrics.decode(json.loads(row['metrics'] or '[]'))
         if row['vcpus_used']:
-            found[row['host']] = f'{row["vcpus_used"]} vCPUs used'
+            reasons[row['host']] = f'{row["vcpus_used"]} vCPUs used'
         elif with_package and reported is None:
-            found[row['host']] = 'no NUMA metrics'
+            reasons[row['host']] = 'no NUMA metrics'
         elif with_package and (
             reported.vcpus_used or any(node.guests for node in reported.view.nodes)
         ):
-            found[row['host']] = 'its metrics still tell of guests'
-    return found
+            reasons[row['host']] = 'its metrics still tell of guests'
+    return reasons
 
 
 def summary(rounds):
     """Return a summary of a variant's rounds."""
-    most = [each['most'] for each in rounds]
+    most = [round_['most'] for round_ in rounds]
     return {
         'rounds': len(rounds),
         'most': spread(most),
         'each': most,
         **{
-            name: sum(each[name] for each in rounds)
+            name: sum(round_[name] for round_ in rounds)
             for name in ('refused', 'failed', 'not_accepted', 'retries', 'reschedules', 'unknown')
         },
-        **{name: spread([value for each in rounds for value in each[name]]) for name in OF_GUESTS},
         **{
-            name: spread([each[name] for each in rounds if each[name] is not None])
+            name: spread([value for round_ in rounds for value in round_[name]])
+            for name in OF_GUESTS
+        },
+        **{
+            name: spread([round_[name] for round_ in rounds if round_[name] is not None])
             for name in ('requests_s', 'decisions_s')
         },
     }
@@ -142,8 +148,8 @@ def without_guests(report):
             {
                 **variant,
                 'rounds': [
-                    {name: value for name, value in each.items() if name not in OF_GUESTS}
-                    for each in variant['rounds']
+                    {name: value for name, value in round_.items() if name not in OF_GUESTS}
+                    for round_ in variant['rounds']
                 ],
             }
             for variant in report['variants']
@@ -158,17 +164,17 @@ def table(report):
     headings += ['decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
     rows, told_of = [headings], ('counted_s', 'under_way')
     for variant in report['variants']:
-        found = variant['summary']
+        totals = variant['summary']
         rows.append(
             [
                 str(variant['schedulers']),
                 'with' if variant['package'] else 'without',
-                f'{_number(found["most"]["median"])} (p90 {_number(found["most"]["p90"])})',
-                ' '.join(map(str, found['each'])),
-                str(found['refused'] + found['failed'] + found['not_accepted']),
-                str(found['retries'] + found['reschedules']),
-                *(' / '.join(map(_number, found[name].values())) for name in told_of),
-                *(_number(found[name]['median']) for name in ('requests_s', 'decisions_s')),
+                f'{_number(totals["most"]["median"])} (p90 {_number(totals["most"]["p90"])})',
+                ' '.join(map(str, totals['each'])),
+                str(totals['refused'] + totals['failed'] + totals['not_accepted']),
+                str(totals['retries'] + totals['reschedules']),
+                *(' / '.join(map(_number, totals[name].values())) for name in told_of),
+                *(_number(totals[name]['median']) for name in ('requests_s', 'decisions_s')),
             ]
         )
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -202,12 +208,12 @@ def variant_label(count, with_package):
 
 def summary_lines(round_):
     """Return a round in a line, followed by a line for each error."""
-    counted, waits = spread(round_['counted_s']), spread(round_['under_way'])
+    delays, waits = spread(round_['counted_s']), spread(round_['under_way'])
     return (
         f'most {round_["most"]}, {round_["placed"]} placed, {round_["refused"]} refused, '
         f'{round_["failed"]} failed, {round_["not_accepted"]} not accepted, {round_["retries"]} '
         f'retries; requests took {round_["requests_s"]} s, decisions {round_["decisions_s"]} s; '
-        f'counted after {_number(counted["median"])} to {_number(counted["most"])} s, under way '
+        f'counted after {_number(delays["median"])} to {_number(delays["most"])} s, under way '
         f'{_number(waits["median"])} to {_number(waits["most"])}; weighed {round_["weighed"]}, '
         f'unknown {round_["unknown"]}; {round_["seconds"]} s in all'
         + ''.join(f'\n  {text}' for text in (*round_['errors'], *round_['faults']))
@@ -216,7 +222,9 @@ def summary_lines(round_):
 
 def passed(report):
     """Return whether every variant had a round and every server ran."""
-    found = [each['summary'] for each in report['variants']]
-    lost = sum(each['refused'] + each['failed'] + each['not_accepted'] for each in found)
-    wanted = len(report['plan']['schedulers']) * (2 if report['plan']['without'] else 1)
-    return len(found) == wanted and not lost
+    summaries = [variant['summary'] for variant in report['variants']]
+    lost = sum(
+        totals['refused'] + totals['failed'] + totals['not_accepted'] for totals in summaries
+    )
+    variants = len(report['plan']['schedulers']) * (2 if report['plan']['without'] else 1)
+    return len(summaries) == variants and not lost

@@ -31,7 +31,7 @@ def section(text, heading):
 
 def blocks(text, marker):
     """Return the indented blocks that follow a line which matches the marker, dedented."""
-    found, lines = [], text.splitlines()
+    dedented, lines = [], text.splitlines()
     for at, line in enumerate(lines):
         if not re.search(marker, line):
             continue
@@ -42,15 +42,15 @@ def blocks(text, marker):
             block.append(below)
         indents = [len(b) - len(b.lstrip()) for b in block if b.strip()]
         if indents:
-            found.append('\n'.join(b[min(indents) :] for b in block).strip('\n'))
-    return found
+            dedented.append('\n'.join(b[min(indents) :] for b in block).strip('\n'))
+    return dedented
 
 
 def _one_ini(heading):
-    found = blocks(section(NOVA.read_text(), heading), r'^\.\. code-block:: ini$')
-    if len(found) != 1:
-        raise GuideError(f'{NOVA.name}, {heading!r}: {len(found)} blocks of nova.conf, not 1')
-    return found[0] + '\n'
+    ini_blocks = blocks(section(NOVA.read_text(), heading), r'^\.\. code-block:: ini$')
+    if len(ini_blocks) != 1:
+        raise GuideError(f'{NOVA.name}, {heading!r}: {len(ini_blocks)} blocks of nova.conf, not 1')
+    return ini_blocks[0] + '\n'
 
 
 def controller_ini():
@@ -65,10 +65,10 @@ def compute_ini():
 
 def commands(path, heading):
     """Return a section's shell commands, one per line, without comments."""
-    found = []
+    lines = []
     for block in blocks(section(path.read_text(), heading), r'::$'):
         for line in re.sub(r'\\\n\s*', '', block).splitlines():
             command = re.sub(r'\s{2,}#.*', '', line).strip()
             if command and not command.startswith(('[', '#')):
-                found.append(command)
-    return found
+                lines.append(command)
+    return lines

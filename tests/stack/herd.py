@@ -73,7 +73,7 @@ class Plan:
     @property
     def build_s(self):
         """Return how long building a guest takes, minimum and maximum [s]."""
-        return tuple(round(self.build_scale * each, 3) for each in BUILD_S)
+        return tuple(round(self.build_scale * bound_s, 3) for bound_s in BUILD_S)
 
     def variants(self):
         """Return [(schedulers, with the package)]."""
@@ -126,7 +126,7 @@ class Herd:
         os.kill(self._service('nova-api').pid(), signal.SIGTTIN)  # gunicorn's: one more
 
     def _service(self, name):
-        return next(each for each in control.services(self.layout) if each.name == name)
+        return next(service for service in control.services(self.layout) if service.name == name)
 
     def _restart(self, name, line, count):
         """Restart a service, which is ready when its log has this number of additional lines."""
@@ -171,23 +171,25 @@ class Herd:
             lambda: str(figures.unsettled(self.database.hosts(), with_package)),
         )
 
-    def _wait(self, ready, timeout_s, what, log, said):
+    def _wait(self, ready, timeout_s, what, log, progress):
         """Wait as :func:`wait`, reporting the progress from time to time and on a timeout."""
-        told = time.monotonic()
+        reported_s = time.monotonic()
 
         def look():
-            nonlocal told
+            nonlocal reported_s
             found = ready()
-            if not found and time.monotonic() > told + PROGRESS_S:
-                told = time.monotonic()
-                say(f'  {said()}')
+            if not found and time.monotonic() > reported_s + PROGRESS_S:
+                reported_s = time.monotonic()
+                say(f'  {progress()}')
             return found
 
         try:
             wait(look, timeout_s, what, log, POLL_S)
         except StackError as error:
             faults = '; '.join(self.database.faults()[:3])
-            raise StackError(f'{error}: {said()}' + (f'; {faults}' if faults else '')) from None
+            raise StackError(
+                f'{error}: {progress()}' + (f'; {faults}' if faults else '')
+            ) from None
 
     def round(self, number, with_package):
         """Boot, wait until all run, delete; return the findings."""
@@ -197,17 +199,17 @@ class Herd:
         # If all go to one host.
         builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
         names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
-        with _requested(names, self.plan.seconds, self._boot) as asked:
+        with _requested(names, self.plan.seconds, self._boot) as requests:
             with self._held():
                 self._wait(
-                    lambda: progress.poll() or _all_done(asked),
+                    lambda: progress.poll() or _all_done(requests),
                     HOSTS_S,
                     'Nova has answered all requests',
                     self.layout.log('nova-api'),
                     progress.text,
                 )
-            answers = [each.result() for each in asked]
-            servers = {each['id'] for each in answers if each['id']}
+            answers = [request.result() for request in requests]
+            servers = {answer['id'] for answer in answers if answer['id']}
             self._wait(
                 lambda: progress.poll() or progress.is_complete(servers),
                 HOSTS_S + builds_s,
@@ -215,9 +217,9 @@ class Herd:
                 self.layout.log('nova-conductor'),
                 progress.text,
             )
-        found = self._found(answers, progress, _since(log, before), with_package)
-        say(f'round {number}: most on a host {found["most"]}: {found["counts"]}')
-        say(f'  by Placement, where each has room for {found["room"]}: {found["promised"]}')
+        findings = self._findings(answers, progress, _since(log, before), with_package)
+        say(f'round {number}: most on a host {findings["most"]}: {findings["counts"]}')
+        say(f'  by Placement, where each has room for {findings["room"]}: {findings["promised"]}')
         self._wait(
             lambda: (
                 progress.poll() or progress.active | progress.failed | progress.refused >= servers
@@ -227,10 +229,10 @@ class Herd:
             self.layout.log(f'nova-compute-{self.hosts[0]}'),
             progress.text,
         )
-        found['failed'], found['faults'] = len(progress.failed), self.database.faults()[:3]
+        findings['failed'], findings['faults'] = len(progress.failed), self.database.faults()[:3]
         self._delete(servers)
-        found['seconds'] = round(time.monotonic() - began, 1)
-        return found
+        findings['seconds'] = round(time.monotonic() - began, 1)
+        return findings
 
     def _boot(self, name):
         return self.cloud.compute.create_server(name=name, **self.server).id
@@ -247,7 +249,7 @@ class Herd:
         finally:
             os.killpg(self.schedulers.pid(), signal.SIGCONT)
 
-    def _found(self, answers, progress, text, with_package):
+    def _findings(self, answers, progress, text, with_package):
         """Combine a round's figures."""
         selected, retries = figures.decisions(text)
         weighed = logs.weighings(text)
@@ -261,8 +263,8 @@ class Herd:
         hosts = {server: host for server, (_, host) in progress.claims.items()}
         counts = collections.Counter(hosts.values())
         promised = self.database.promised()
-        sent = [each['sent_s'] for each in answers]
-        errors = [each['error'] for each in answers if each['error']]
+        sent = [answer['sent_s'] for answer in answers]
+        errors = [answer['error'] for answer in answers if answer['error']]
         return {
             'most': max(counts.values(), default=0),
             'counts': sorted((counts[host] for host in self.hosts), reverse=True),
@@ -280,9 +282,9 @@ class Herd:
                 selected.get(server, (0, host))[1] != host for server, host in hosts.items()
             ),
             'weighed': len(weighed),
-            'unknown': sum(each['why'].startswith('unknown') for each in weighed),
+            'unknown': sum(weighing['why'].startswith('unknown') for weighing in weighed),
             'sent_s': round(max(sent) - min(sent), 1),
-            'requests_s': round(max(each['answered_s'] for each in answers) - min(sent), 1),
+            'requests_s': round(max(answer['answered_s'] for answer in answers) - min(sent), 1),
             'decisions_s': (
                 round(max(decided.values()) - min(decided.values()), 1) if decided else None
             ),
@@ -322,12 +324,12 @@ def _requested(names, seconds, ask):
 
     def one(at, name):
         time.sleep(max(0.0, began + seconds * at / len(names) - time.time()))
-        told: dict[str, Any] = {'id': None, 'error': None, 'sent_s': time.time()}
+        answer: dict[str, Any] = {'id': None, 'error': None, 'sent_s': time.time()}
         try:
-            told['id'] = ask(name)
+            answer['id'] = ask(name)
         except Exception as error:  # whatever the error, the others continue
-            told['error'] = f'{type(error).__name__}: {error}'[:300]
-        return {**told, 'answered_s': time.time()}
+            answer['error'] = f'{type(error).__name__}: {error}'[:300]
+        return {**answer, 'answered_s': time.time()}
 
     try:
         yield [pool.submit(one, at, name) for at, name in enumerate(names)]
@@ -336,7 +338,7 @@ def _requested(names, seconds, ask):
 
 
 def _all_done(futures):
-    return all(each.done() for each in futures)
+    return all(future.done() for future in futures)
 
 
 def _since(log, at):

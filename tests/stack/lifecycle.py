@@ -35,7 +35,7 @@ def eight_spread(on, entry):
         counts = places.spread(entry['places'])
         must(sorted(counts.values()) == [2, 2, 2, 2], counts)
         must(
-            {each['host'] for each in entry['weighed']} == set(on.hosts),
+            {weighing['host'] for weighing in entry['weighed']} == set(on.hosts),
             f'weighed were {entry["weighed"]}',
         )
         on.check_hosts()
@@ -64,7 +64,7 @@ def _flaws(on, entry, names):
         )
         for name, place in entry['places'].items()
     }
-    return {name: found for name, found in flaws.items() if found}
+    return {name: texts for name, texts in flaws.items() if texts}
 
 
 def operations(on, entry):

@@ -31,13 +31,13 @@ def journal_entries(text, names):
     :param text: output of ``journalctl -o json``
     :param names: {domain: server}, which replace libvirt's names
     """
-    found = []
+    entries = []
     for line in text.splitlines():
         entry = json.loads(line)
         what = entry.get('MESSAGE')
         # There, text that is not UTF-8 is a list of bytes.
         what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
-        found.append(
+        entries.append(
             {
                 'taken_s': int(entry['__REALTIME_TIMESTAMP']) / 1e6,
                 'who': entry.get('SYSLOG_IDENTIFIER', '?'),
@@ -47,7 +47,7 @@ def journal_entries(text, names):
                 ),
             }
         )
-    return found
+    return entries
 
 
 def our_errors(logs, journals, expected=()):
@@ -57,13 +57,13 @@ def our_errors(logs, journals, expected=()):
     :param journals: {host: list as from :func:`journal_entries`}
     :param expected: texts; a line that contains one of them was provoked
     """
-    found = [
+    lines = [
         f'{name}: {line}'
         for name, text in logs.items()
         for line in text.splitlines()
         if 'numa_pmc' in line and re.search(' (ERROR|CRITICAL) |File "', line)
     ]
-    found += [
+    lines += [
         f'{name}: {entry["who"]}: {entry["what"]}'
         for name, entries in journals.items()
         for entry in entries
@@ -71,4 +71,4 @@ def our_errors(logs, journals, expected=()):
         or 'Traceback' in entry['what']
         or _DIED.search(entry['what'])
     ]
-    return [line for line in found if not any(text in line for text in expected)]
+    return [line for line in lines if not any(text in line for text in expected)]

@@ -27,7 +27,7 @@ def place(guest, ticks=None, counted=None):
         if ran
         else None
     )
-    found = {
+    entry = {
         'node': home,
         'share': round(guest['bytes'][home] / in_all, 4),
         'local': local if local is None else round(local, 4),
@@ -37,8 +37,8 @@ def place(guest, ticks=None, counted=None):
         'mems': guest['mems'],
     }
     if counted is not None:
-        found['accesses'] = {key: counted[key] for key in ('local', 'remote')}
-    return found
+        entry['accesses'] = {key: counted[key] for key in ('local', 'remote')}
+    return entry
 
 
 def flaws(place, promise, cpus):
@@ -48,7 +48,7 @@ def flaws(place, promise, cpus):
     :param cpus: its node's CPUs, as the kernel lists them
     """
     node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}
-    wanted = [
+    requirements = [
         (promise['origin'] == 'placed', f'its promise is {promise["origin"]}'),
         (
             promise['cpu_nodes'] == [node],
@@ -61,7 +61,7 @@ def flaws(place, promise, cpus):
         (place['cpus'] == [cpus], f'its vCPUs may use {place["cpus"]}, node {node} has {cpus}'),
         (set(place['ticks']) == {node}, f'it ran on nodes {sorted(place["ticks"])}'),
     ]
-    return [what for true, what in wanted if not true]
+    return [what for true, what in requirements if not true]
 
 
 def _away_bytes(place):
@@ -73,7 +73,7 @@ def spread(places):
 
     :param places: {server: place with its host}
     """
-    counts = collections.Counter(_node(each) for each in places.values())
+    counts = collections.Counter(_node(place_) for place_ in places.values())
     return dict(sorted(counts.items()))
 
 
@@ -83,10 +83,10 @@ def remote_ratios(places):
     Without counters, it is empty.
     """
     sums = collections.defaultdict(lambda: [0, 0])
-    for each in places.values():
-        if 'accesses' in each:
-            sums[_node(each)][0] += each['accesses']['local']
-            sums[_node(each)][1] += each['accesses']['remote']
+    for place_ in places.values():
+        if 'accesses' in place_:
+            sums[_node(place_)][0] += place_['accesses']['local']
+            sums[_node(place_)][1] += place_['accesses']['remote']
     return {
         node: round(remote / (local + remote), 4)
         for node, (local, remote) in sorted(sums.items())
@@ -96,11 +96,13 @@ def remote_ratios(places):
 
 def estimated_remote(places):
     """Return {'cmp1 node 0': mean over its guests of what is not local by bytes and CPU time}."""
-    found = collections.defaultdict(list)
-    for each in places.values():
-        if each['local'] is not None:
-            found[_node(each)].append(1 - each['local'])
-    return {node: round(sum(shares) / len(shares), 4) for node, shares in sorted(found.items())}
+    remote_shares = collections.defaultdict(list)
+    for place_ in places.values():
+        if place_['local'] is not None:
+            remote_shares[_node(place_)].append(1 - place_['local'])
+    return {
+        node: round(sum(shares) / len(shares), 4) for node, shares in sorted(remote_shares.items())
+    }
 
 
 def figures(places):
@@ -116,8 +118,8 @@ def figures(places):
     }
 
 
-def _node(each):
-    return f'{each["host"]} node {each["node"]}'
+def _node(place_):
+    return f'{place_["host"]} node {place_["node"]}'
 
 
 def _listed(by_node):

@@ -46,13 +46,15 @@ def loaded_host_is_avoided(on, entry):
         on.wait_until_demand('cmp1', lambda demands: min(demands) >= PRESSED, 'pressed')
         on.wait_until_heard()
         with on.weighing(entry):
-            made = on.boot('late-1', 'late-2')
+            servers = on.boot('late-1', 'late-2')
     entry['places'] = on.where('late-1', 'late-2')
-    hosts = [server.hypervisor_hostname for server in made]
+    hosts = [server.hypervisor_hostname for server in servers]
     if on.with_package:
         must(hosts == ['cmp2', 'cmp2'], f'they went to {hosts}')
         by_host = {
-            name: [each['penalty'] for each in entry['weighed'] if each['host'] == name]
+            name: [
+                weighing['penalty'] for weighing in entry['weighed'] if weighing['host'] == name
+            ]
             for name in on.hosts
         }
         must(
@@ -66,7 +68,7 @@ def loaded_node_is_avoided(on, entry):
 
     Based on promises alone, each would get a node of its own, because ties alternate.
     """
-    host, names, found = on.hosts['cmp1'], ('beside-1', 'beside-2'), {}
+    host, names, placed = on.hosts['cmp1'], ('beside-1', 'beside-2'), {}
     on.wait_until_quiet()
     with load(host, (0, 1)):
         # Over the longer horizon, a burst counts for less than it is.
@@ -76,16 +78,16 @@ def loaded_node_is_avoided(on, entry):
         for name in names:
             on.boot(name, availability_zone='nova:cmp1')
             lifecycle.look_at(on, entry, name)
-            found.update(entry['places'])
+            placed.update(entry['places'])
             on.delete(name)
-    entry['places'] = found
+    entry['places'] = placed
     if on.with_package:
         counts = places.spread(entry['places'])
         must(counts == {'cmp1 node 1': 2}, counts)
         entry['said'] = [
-            each['what']
-            for each in on.journals()['cmp1']
-            if any(f'guest {name}: start: ' in each['what'] for name in names)
+            line['what']
+            for line in on.journals()['cmp1']
+            if any(f'guest {name}: start: ' in line['what'] for name in names)
         ]
         must(
             len(entry['said']) == len(names)
@@ -100,17 +102,17 @@ def imbalance_is_evened_out(on, entry):
     Four guests would be too many: two on each node leave no CPU to the host's daemons, which are
     slow in emulation, and then the last move does not pay.
     """
-    host, made = on.hosts['cmp1'], []
+    host, servers = on.hosts['cmp1'], []
     on.delete(*on.servers)  # no other guest must be moved instead
     # One by one, and paused: if more emulated CPUs are busy than there are real ones, starts and
     # moves take minutes.
     for number in range(1, BUSY_GUESTS + 1):
         (server,) = on.boot(f'busy-{number}', image='busy', availability_zone='nova:cmp1')
         on.cloud.compute.pause_server(server)
-        made.append(on.wait_for(server, 'PAUSED'))
-    names = [server.name for server in made]
-    host.force({server.instance_name: 0 for server in made})
-    for server in made:
+        servers.append(on.wait_for(server, 'PAUSED'))
+    names = [server.name for server in servers]
+    host.force({server.instance_name: 0 for server in servers})
+    for server in servers:
         on.cloud.compute.unpause_server(server)
         on.wait_for(server, 'ACTIVE')
     on.line.tell('the busy guests are forced to node 0', 'cmp1')
@@ -136,21 +138,21 @@ def imbalance_is_evened_out(on, entry):
 def stale_host_is_neutral(on, entry):
     """With the agent stopped, a host's metrics end; it weighs as much as the others on average."""
     host = on.hosts['cmp1']
-    said = len(host.nova_log())
+    bytes_before = len(host.nova_log())
     host.run('systemctl stop nova-numa-agent')
     try:
-        _wait_for_word(on, host, 'No NUMA metrics are sent', said)
+        _wait_for_word(on, host, 'No NUMA metrics are sent', bytes_before)
         with on.weighing(entry):
             on.boot('stale-1')
         entry['places'] = on.where('stale-1')
     finally:
-        said = len(host.nova_log())
+        bytes_before = len(host.nova_log())
         host.run('systemctl start nova-numa-agent')
-    by_host = {each['host']: each for each in entry['weighed']}
+    by_host = {weighing['host']: weighing for weighing in entry['weighed']}
     must(set(by_host) == set(on.hosts), f'weighed: {sorted(by_host)}')
     must(by_host['cmp1']['why'].startswith('unknown: '), by_host['cmp1']['why'])
     must(not by_host['cmp2']['why'].startswith('unknown: '), by_host['cmp2']['why'])
-    _wait_for_word(on, host, 'NUMA metrics are sent again', said)
+    _wait_for_word(on, host, 'NUMA metrics are sent again', bytes_before)
 
 
 def _wait_for_word(on, host, word, since):
@@ -171,9 +173,9 @@ def hook_fails(on, entry):
     provoked = f'guest {server.name}: hook start'
     on.expected.append(provoked)
     entry['said'] = [
-        each['what']
-        for each in on.journals()['cmp1']
-        if provoked in each['what'] and each['severity'] <= logs.ERROR
+        line['what']
+        for line in on.journals()['cmp1']
+        if provoked in line['what'] and line['severity'] <= logs.ERROR
     ]
     must(entry['said'], 'nothing of the broken hook is in the journal')
     wait(
@@ -195,14 +197,14 @@ def logs_are_clean(on, entry):
     texts.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
     journals = on.journals()
     entry['lines'] = {name: len(text.splitlines()) for name, text in texts.items()}
-    entry['lines'].update({f'{name} journal': len(found) for name, found in journals.items()})
+    entry['lines'].update({f'{name} journal': len(entries) for name, entries in journals.items()})
     must(all(journals.values()), 'a host has no line of ours in its journal')
     entry['ours'] = logs.our_errors(texts, journals, on.expected)
     must(not entry['ours'], entry['ours'][:5])
     unknown = [
-        each
+        weighing
         for phase in on.line.phases
-        for each in phase.get('weighed', ())
-        if each['why'].startswith('unknown: ') and phase['name'] != STALE
+        for weighing in phase.get('weighed', ())
+        if weighing['why'].startswith('unknown: ') and phase['name'] != STALE
     ]
     must(not unknown, unknown)

@@ -25,12 +25,14 @@ _NOT_IN_REST = ('name', 'seconds', 'passed', 'places', 'weighed')
 
 def comparison(runs):
     """Return [{'phase', 'figures': {label: :func:`places.figures`}}] about guests' places."""
-    found = {}
+    by_phase = {}
     for run in runs:
         for phase in run['phases']:
             if phase.get('places'):
-                found.setdefault(phase['name'], {})[run['label']] = places.figures(phase['places'])
-    return [{'phase': name, 'figures': figures} for name, figures in found.items()]
+                by_phase.setdefault(phase['name'], {})[run['label']] = places.figures(
+                    phase['places']
+                )
+    return [{'phase': name, 'figures': figures} for name, figures in by_phase.items()]
 
 
 def page(runs):
@@ -73,12 +75,12 @@ def _summary(runs):
 def _comparison(runs):
     labels = [run['label'] for run in runs]
     rows = []
-    for each in comparison(runs):
-        figures = each['figures']
-        for name in dict.fromkeys(name for found in figures.values() for name in found):
+    for phase in comparison(runs):
+        figures = phase['figures']
+        for name in dict.fromkeys(name for entries in figures.values() for name in entries):
             rows.append(
                 [
-                    each['phase'],
+                    phase['phase'],
                     name,
                     *(figures.get(label, {}).get(name, 'not done') for label in labels),
                 ]

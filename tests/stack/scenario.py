@@ -44,8 +44,8 @@ def go_through(session, wanted='', phases=PHASES):
     # A host may be what has failed.
     with contextlib.suppress(Exception):
         for host, entries in session.journals().items():
-            for each in entries:
-                session.line.add(each['taken_s'], each['what'], f'{host} {each["who"]}')
+            for line in entries:
+                session.line.add(line['taken_s'], line['what'], f'{host} {line["who"]}')
 
 
 def _passing(session):

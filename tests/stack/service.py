@@ -23,14 +23,14 @@ def say(text):
 
 def wait(ready, timeout_s, what, log=None, pause_s=0.2):
     """Return ready()'s first true answer; raise StackError after timeout_s."""
-    deadline = told = time.monotonic()
+    deadline = reported_s = time.monotonic()
     deadline += timeout_s
     while not (answer := ready()):
         now = time.monotonic()
         if now > deadline:
             raise StackError(f'{what}: not within {timeout_s} s' + (f'; see {log}' if log else ''))
-        if now - told > 20:
-            told = now
+        if now - reported_s > 20:
+            reported_s = now
             say(f'  … {what}')
         time.sleep(pause_s)
     return answer

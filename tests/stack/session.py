@@ -125,9 +125,9 @@ class Session:
             if not cloud.compute.find_flavor(name):
                 more = dict(own)
                 specs = more.pop('extra_specs', None)
-                made = cloud.compute.create_flavor(name=name, **{**FLAVOR, **more})
+                flavor = cloud.compute.create_flavor(name=name, **{**FLAVOR, **more})
                 if specs:
-                    cloud.compute.create_flavor_extra_specs(made, specs)
+                    cloud.compute.create_flavor_extra_specs(flavor, specs)
 
     # Servers
 
@@ -137,7 +137,7 @@ class Session:
 
     def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
         """Send one request; return the servers that Nova makes for it."""
-        made = [
+        servers = [
             self.cloud.compute.create_server(
                 name=name,
                 image_id=self.cloud.image.find_image(image).id,
@@ -150,18 +150,18 @@ class Session:
         ]
         if count > 1:
             # The answer covers only the first server.
-            made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
-            must(len(made) == count, f'{len(made)} servers, not {count}')
-        self.servers.update({server.name: server for server in made})
-        return made
+            servers = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
+            must(len(servers) == count, f'{len(servers)} servers, not {count}')
+        self.servers.update({server.name: server for server in servers})
+        return servers
 
     def boot(self, *names, **more):
         """Boot servers with one request each, in parallel; return them ACTIVE.
 
         :param more: image, flavor, and arguments of create_server
         """
-        asked = [server for name in names for server in self._ask_for(name, **more)]
-        return [self.wait_for(server, 'ACTIVE') for server in asked]
+        servers = [server for name in names for server in self._ask_for(name, **more)]
+        return [self.wait_for(server, 'ACTIVE') for server in servers]
 
     def boot_many(self, name, count, **more):
         """Boot servers name-1 … with one request; return them ACTIVE.
@@ -175,15 +175,15 @@ class Session:
         """Return the server once it has that status and no task; raise Failed on an error."""
 
         def look():
-            found = self.cloud.compute.get_server(server.id)
-            must(found.status != 'ERROR', f'{found.name} is in ERROR: {found.fault}')
-            return found.status == status and not found.task_state and found
+            current = self.cloud.compute.get_server(server.id)
+            must(current.status != 'ERROR', f'{current.name} is in ERROR: {current.fault}')
+            return current.status == status and not current.task_state and current
 
-        found = wait(look, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
-        self.servers[found.name] = found
-        self.names[found.instance_name] = found.name
-        self.line.tell(f'{found.name} {status}', host=found.hypervisor_hostname)
-        return found
+        current = wait(look, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
+        self.servers[current.name] = current
+        self.names[current.instance_name] = current.name
+        self.line.tell(f'{current.name} {status}', host=current.hypervisor_hostname)
+        return current
 
     def delete(self, *names):
         """Delete servers and wait until Nova has removed them."""
@@ -202,25 +202,25 @@ class Session:
     def where(self, *servers):
         """Return {server: its host, and :func:`places.place` there} for all or named servers."""
         held = dict(zip(self.hosts, _side_by_side(compute.Host.guests, self.hosts.values())))
-        found = {
+        placed = {
             self.names[domain]: {'host': host, **place}
             for host, guests in held.items()
             for domain, place in guests.items()
             if domain in self.names
         }
-        wanted = servers or sorted(found)
-        must(set(wanted) <= set(found), f'no such guests: {set(wanted) - set(found)}')
+        names = servers or sorted(placed)
+        must(set(names) <= set(placed), f'no such guests: {set(names) - set(placed)}')
         self.line.tell(
             'where they are',
-            places={name: f'{found[name]["host"]} node {found[name]["node"]}' for name in wanted},
+            places={name: f'{placed[name]["host"]} node {placed[name]["node"]}' for name in names},
         )
-        return {name: found[name] for name in wanted}
+        return {name: placed[name] for name in names}
 
     def promises(self):
         """Return {host: {server's id: what the host has promised to it}}."""
         of = _side_by_side(compute.Host.promises, self.hosts.values())
         return {
-            name: {each['uuid']: each for each in promises}
+            name: {promise['uuid']: promise for promise in promises}
             for name, promises in zip(self.hosts, of)
         }
 
@@ -289,9 +289,9 @@ class Session:
             yield
         finally:
             entry['weighed'] = logs.weighings(log.read_text(errors='replace')[before:])
-            for each in entry['weighed']:
+            for weighing in entry['weighed']:
                 self.line.tell(
-                    f'{each["host"]}: penalty {each["penalty"]:.2f}: {each["why"]}',
+                    f'{weighing["host"]}: penalty {weighing["penalty"]:.2f}: {weighing["why"]}',
                     'nova-scheduler',
                 )
 

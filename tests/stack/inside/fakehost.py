@@ -130,7 +130,7 @@ def published(guests, placed, now_s):
     :param guests: (node, vCPUs, MiB) of each
     :param placed: number of guests so far, which breaks ties
     """
-    there = [[each for each in guests if each[0] == at] for at in range(NODES)]
+    there = [[guest for guest in guests if guest[0] == at] for at in range(NODES)]
     return publication.Publication(
         taken_s=now_s,
         interval_s=INTERVAL_S,

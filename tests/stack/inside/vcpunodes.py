@@ -27,15 +27,15 @@ def nodes():
 
 def vcpus():
     """Return {vCPU's stat file: guest}."""
-    found = {}
+    stat_files = {}
     for name, pid in labguests.pids().items():
         # A guest may end in the meantime.
         with contextlib.suppress(OSError):
-            found.update({task / 'stat': name for task in labguests.vcpus(pid)})
-    return found
+            stat_files.update({task / 'stat': name for task in labguests.vcpus(pid)})
+    return stat_files
 
 
-def look(path):
+def read_stat(path):
     """Return (ticks so far, CPU), or None if the vCPU has gone."""
     try:
         fields = path.read_text().rpartition(')')[2].split()
@@ -45,15 +45,15 @@ def look(path):
 
 
 if __name__ == '__main__':
-    node_of, paths, before, found = nodes(), vcpus(), {}, {}
+    node_of, paths, before, ticks = nodes(), vcpus(), {}, {}
     for _ in range(LOOKS):
         for stat, guest in paths.items():
-            seen = look(stat)
-            if seen and stat in before:
-                spent = found.setdefault(guest, {})
-                node = node_of[seen[1]]
-                spent[node] = spent.get(node, 0) + seen[0] - before[stat]
-            if seen:
-                before[stat] = seen[0]
+            stat_now = read_stat(stat)
+            if stat_now and stat in before:
+                spent = ticks.setdefault(guest, {})
+                node = node_of[stat_now[1]]
+                spent[node] = spent.get(node, 0) + stat_now[0] - before[stat]
+            if stat_now:
+                before[stat] = stat_now[0]
         time.sleep(PAUSE_S)
-    print(json.dumps(found))
+    print(json.dumps(ticks))

@@ -80,9 +80,9 @@ class OperatorsGuideTest(unittest.TestCase):
             'nova-numa-agent.service* /etc/systemd/system/',
             guide.commands(guide.AGENT, 'Install it'),
         )
-        found = guide.commands(guide.NOVA, 'On compute hosts')
-        self.assertIn('/usr/bin/python3 -m pip install --no-deps .', found)
-        self.assertFalse([line for line in found if line.startswith(('[', '#', 'compute_'))])
+        lines = guide.commands(guide.NOVA, 'On compute hosts')
+        self.assertIn('/usr/bin/python3 -m pip install --no-deps .', lines)
+        self.assertFalse([line for line in lines if line.startswith(('[', '#', 'compute_'))])
 
 
 class IniTest(unittest.TestCase):

@@ -34,9 +34,9 @@ host: (herd-02, herd-02) ram: 261632MB disk: 8192000MB io_ops: 0 instances: 0
 
 class BlindTest(unittest.TestCase):
     def test_a_hundred_blind_choices_of_twenty_crowd_one_host(self):
-        found = figures.blind_choice(100, 20)
-        self.assertAlmostEqual(9.6, found['mean'], delta=0.05)
-        self.assertEqual((9, 11), (found['median'], found['p90']))
+        choice = figures.blind_choice(100, 20)
+        self.assertAlmostEqual(9.6, choice['mean'], delta=0.05)
+        self.assertEqual((9, 11), (choice['median'], choice['p90']))
 
     def test_one_host_gets_all_blind_choices(self):
         self.assertEqual(7, figures.blind_choice(7, 1, rounds=3)['mean'])
@@ -194,8 +194,8 @@ def _round(most, **more):
 class ReportTest(unittest.TestCase):
     def _report(self, **more):
         rounds = [_round(7), _round(8, **more), _round(12)]
-        found = herd.report_of(dataclasses.replace(herd.SMOKE, without=False))
-        found['variants'] = [
+        report = herd.report_of(dataclasses.replace(herd.SMOKE, without=False))
+        report['variants'] = [
             {
                 'schedulers': 2,
                 'package': True,
@@ -203,7 +203,7 @@ class ReportTest(unittest.TestCase):
                 'summary': figures.summary(rounds),
             }
         ]
-        return found
+        return report
 
     def test_the_table_has_a_row_of_each_variant(self):
         lines = figures.table(self._report()).splitlines()
@@ -211,10 +211,10 @@ class ReportTest(unittest.TestCase):
         self.assertIn('blind uniform choice', lines[3])
 
     def test_a_brief_report_has_nothing_of_each_guest(self):
-        (found,) = json.loads(json.dumps(figures.without_guests(self._report())))['variants']
-        self.assertEqual([7, 8, 12], found['summary']['each'])
-        self.assertEqual(3, found['summary']['under_way']['most'])
-        self.assertNotIn('under_way', found['rounds'][0])
+        (variant,) = json.loads(json.dumps(figures.without_guests(self._report())))['variants']
+        self.assertEqual([7, 8, 12], variant['summary']['each'])
+        self.assertEqual(3, variant['summary']['under_way']['most'])
+        self.assertNotIn('under_way', variant['rounds'][0])
 
     def test_a_report_passes_when_all_servers_ran_in_every_variant(self):
         self.assertTrue(figures.passed(self._report()))
@@ -239,10 +239,10 @@ class PlanTest(unittest.TestCase):
             mock.patch.object(herd, 'measure', lambda layout, plan, report: plans.append(plan)),
             mock.patch('sys.argv', ['stack', 'herd', *words]),
             mock.patch('signal.signal'),
-            contextlib.redirect_stdout(io.StringIO()) as said,
+            contextlib.redirect_stdout(io.StringIO()) as output,
         ):
             code = command.main()
-        json.loads(said.getvalue().splitlines()[-1])
+        json.loads(output.getvalue().splitlines()[-1])
         return plans[0], code
 
     def test_the_command_says_what_differs(self):
@@ -263,10 +263,10 @@ class ConfigurationTest(unittest.TestCase):
         self.layout.make()
 
     def test_several_schedulers_with_the_guides_lines_or_without(self):
-        told = config.schedulers(16, True)
-        self.assertEqual({'scheduler.conf', 'scheduler-log.conf'}, set(told))
-        self.assertIn('workers = 16\n', told['scheduler.conf'])
-        self.assertIn('NUMAPressureWeigher', told['scheduler.conf'])
+        files = config.schedulers(16, True)
+        self.assertEqual({'scheduler.conf', 'scheduler-log.conf'}, set(files))
+        self.assertIn('workers = 16\n', files['scheduler.conf'])
+        self.assertIn('NUMAPressureWeigher', files['scheduler.conf'])
         self.assertNotIn('NUMA', config.schedulers(16, False)['scheduler.conf'])
 
     def test_a_fake_host_is_a_host_of_its_own(self):

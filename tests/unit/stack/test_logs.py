@@ -40,7 +40,7 @@ class WeighedTest(unittest.TestCase):
 
 class JournalTest(unittest.TestCase):
     def test_servers_are_named_in_lines_of_a_journal(self):
-        (found,) = logs.journal_entries(
+        (entry,) = logs.journal_entries(
             _line('guest instance-0000000a: start: ok'), {'instance-0000000a': 'plain-1'}
         )
         self.assertEqual(
@@ -50,17 +50,17 @@ class JournalTest(unittest.TestCase):
                 'severity': 6,
                 'what': 'guest plain-1: start: ok',
             },
-            found,
+            entry,
         )
 
     def test_unknown_guests_keep_their_names(self):
-        (found,) = logs.journal_entries(_line('instance-0000000b'), {})
-        self.assertEqual('instance-0000000b', found['what'])
+        (entry,) = logs.journal_entries(_line('instance-0000000b'), {})
+        self.assertEqual('instance-0000000b', entry['what'])
 
     def test_messages_that_are_no_text_are_made_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
         self.assertEqual(
-            ['hi\ufffd', 'None'], [each['what'] for each in logs.journal_entries(text, {})]
+            ['hi\ufffd', 'None'], [entry['what'] for entry in logs.journal_entries(text, {})]
         )
 
 

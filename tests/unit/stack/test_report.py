@@ -65,15 +65,15 @@ class PageTest(unittest.TestCase):
 
 class ComparisonTest(unittest.TestCase):
     def test_a_comparison_puts_a_phase_of_each_run_side_by_side(self):
-        (found,) = report.comparison(RUNS)
-        self.assertEqual('eight', found['phase'])
+        (compared,) = report.comparison(RUNS)
+        self.assertEqual('eight', compared['phase'])
         self.assertEqual(
-            'cmp1 node 0: 1, cmp1 node 1: 1', found['figures']['with']['guests on each node']
+            'cmp1 node 0: 1, cmp1 node 1: 1', compared['figures']['with']['guests on each node']
         )
-        self.assertEqual('cmp1 node 0: 2', found['figures']['without']['guests on each node'])
+        self.assertEqual('cmp1 node 0: 2', compared['figures']['without']['guests on each node'])
         self.assertEqual(
             '70.0% at least, 80.0% on average',
-            found['figures']['without']['bytes on the home node'],
+            compared['figures']['without']['bytes on the home node'],
         )
 
     def test_a_phase_that_one_run_lacks_is_there_nevertheless(self):
@@ -101,10 +101,10 @@ class PlacesTest(unittest.TestCase):
     GUEST = {'bytes': {0: 75, 1: 25}, 'cpus': ['0-1'], 'mems': ['0-1']}
 
     def test_the_home_of_a_guest_has_most_of_its_bytes(self):
-        found = places.place(self.GUEST)
-        self.assertEqual((0, 0.75), (found['node'], found['share']))
-        self.assertIsNone(found['local'])
-        self.assertNotIn('accesses', found)
+        place = places.place(self.GUEST)
+        self.assertEqual((0, 0.75), (place['node'], place['share']))
+        self.assertIsNone(place['local'])
+        self.assertNotIn('accesses', place)
 
     def test_the_local_share_is_where_time_and_bytes_meet(self):
         self.assertEqual(0.75, places.place(self.GUEST, {'0': 10})['local'])
@@ -154,24 +154,24 @@ class PlacesTest(unittest.TestCase):
         )
 
     def test_the_remote_ratio_is_of_a_nodes_guests_together(self):
-        counted = {
+        placed = {
             'a': {**places.place(self.GUEST, None, {'local': 90, 'remote': 10}), 'host': 'cmp1'},
             'b': {**places.place(self.GUEST, None, {'local': 0, 'remote': 100}), 'host': 'cmp1'},
         }
-        self.assertEqual({'cmp1 node 0': 0.55}, places.remote_ratios(counted))
+        self.assertEqual({'cmp1 node 0': 0.55}, places.remote_ratios(placed))
         self.assertEqual(
-            'cmp1 node 0: 55.0%', places.figures(counted)['remote accesses by counters']
+            'cmp1 node 0: 55.0%', places.figures(placed)['remote accesses by counters']
         )
 
     def test_an_estimate_is_the_mean_of_a_nodes_guests(self):
-        known = {
+        placed = {
             'a': {**places.place(self.GUEST, {'0': 1}), 'host': 'cmp1'},
             'b': {**places.place(self.GUEST, {'1': 1}), 'host': 'cmp1'},
             'c': {**places.place(self.GUEST), 'host': 'cmp2'},
         }
-        self.assertEqual({'cmp1 node 0': 0.5}, places.estimated_remote(known))
+        self.assertEqual({'cmp1 node 0': 0.5}, places.estimated_remote(placed))
         self.assertEqual(
-            'cmp1 node 0: 50.0%', places.figures(known)['remote, by bytes and CPU time']
+            'cmp1 node 0: 50.0%', places.figures(placed)['remote, by bytes and CPU time']
         )
 
     def test_guests_that_were_not_counted_have_no_ratio(self):

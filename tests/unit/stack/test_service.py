@@ -22,9 +22,9 @@ class ServiceTest(unittest.TestCase):
         self.layout.make()
 
     def _service(self, command=SLEEPER, ready=None, **more):
-        made = service.Service(self.layout, 'it', command, ready, **more)
-        self.addCleanup(made.stop)
-        return made
+        started = service.Service(self.layout, 'it', command, ready, **more)
+        self.addCleanup(started.stop)
+        return started
 
     def test_a_service_starts_once_is_found_again_and_ended(self):
         one = self._service()
