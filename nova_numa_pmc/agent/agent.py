@@ -63,11 +63,13 @@ class Agent:
         self._guest_events = guest_events.GuestEvents(root, LOG, listener)
         self._last_tick: Tick | None = None
         self._read_schedule = read_schedule.ReadSchedule()
-        self._sampler = sampling.Sampler(options.counting, root)
-        self._promises_upkeep = promises_upkeep.PromisesUpkeep(options.shared, root, LOG)
-        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
-        self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
-        self._cache_widening = cache_widening.CacheWidening(options.shared, root, LOG)
+        self._sampler = sampling.Sampler(options.counter_options, root)
+        self._promises_upkeep = promises_upkeep.PromisesUpkeep(options.host_options, root, LOG)
+        self._reassertion = reassertion.Reassertion(
+            options.host_options, root, LOG, self._problem_log
+        )
+        self._late_starts = late_starts.LateStarts(options.host_options, root, LOG)
+        self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
         self._executor = executor.MoveExecutor(options, root, LOG, kernel=kernel)
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
@@ -78,14 +80,14 @@ class Agent:
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
         """Apply new options, and reopen the counters if their options have changed."""
-        if options.counting != self.options.counting:
+        if options.counter_options != self.options.counter_options:
             self._sampler.close()
-            self._sampler = sampling.Sampler(options.counting, self._root)
+            self._sampler = sampling.Sampler(options.counter_options, self._root)
         if options.rebalance != agent_conf.ON:
             self.end_move()
             self._executor.widened.clear()  # widened guests go home
-        self._promises_upkeep.options = self._reassertion.options = options.shared
-        self._late_starts.options = self._cache_widening.options = options.shared
+        self._promises_upkeep.options = self._reassertion.options = options.host_options
+        self._late_starts.options = self._cache_widening.options = options.host_options
         self.options = self._executor.move_promises.options = self._rebalancer.options = options
 
     def tick(self, now: Moment | None = None) -> Tick:
@@ -225,7 +227,7 @@ class Agent:
 
     @property
     def _directory(self) -> str:
-        return self.options.shared.state_path(self._root)
+        return self.options.host_options.state_path(self._root)
 
     def _collect(self, now: Moment) -> Tick:
         tick = Tick(now, paused=self._pause_watch.observe(self._directory))
@@ -284,7 +286,7 @@ class Agent:
             and tick.host_promises
         ):
             return None
-        placement_options, sample = self.options.shared.placement_options, tick.sample
+        placement_options, sample = self.options.host_options.placement_options, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
         history = model.DemandHistory()
@@ -316,7 +318,9 @@ class Agent:
         if not any(promise.bound for promise in tick.host_promises.promises.values()):
             return None
         view = host_view.view(
-            tick.host, tick.host_promises.promises.values(), self.options.shared.placement_options
+            tick.host,
+            tick.host_promises.promises.values(),
+            self.options.host_options.placement_options,
         )
         return {node.id for node in view.nodes if node.promised_bytes <= node.capacity_bytes}
 

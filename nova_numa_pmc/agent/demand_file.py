@@ -70,7 +70,7 @@ class DemandFile:
             tick.host,
             guests,
             promises,
-            options.shared.placement_options,
+            options.host_options.placement_options,
             tick.now.boottime_ns,
         )
         return demand.node_loads(), demand.pool_demands()

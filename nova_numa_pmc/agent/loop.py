@@ -81,7 +81,7 @@ class AgentLoop:
         self._notify_manager('STATUS=' + status_line(tick.publication, tick.paused))
 
     def _interval_s(self) -> float:
-        return self._agent.options.counting.interval_s
+        return self._agent.options.counter_options.interval_s
 
     def _idle_until(self, due_s: float) -> bool:
         """Move memory and handle events until the next tick.
@@ -110,7 +110,7 @@ class AgentLoop:
             for problem in problems:
                 self._log.warning('%s', problem)
             self._agent.reload(options)
-            self._exporter.reload(options.metrics)
+            self._exporter.reload(options.metrics_options)
             self._log.info('options reloaded')
         self._notify_manager(notify.READY)
 

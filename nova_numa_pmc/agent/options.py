@@ -15,6 +15,8 @@ def read(
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
     options = agent_conf.read(path)
-    counting, problem = calibration.with_host_calibration(options.counting, calibration_path)
-    problems = list(options.shared.problems) + ([problem] if problem else [])
-    return options._replace(counting=counting), problems
+    counter_options, problem = calibration.with_host_calibration(
+        options.counter_options, calibration_path
+    )
+    problems = list(options.host_options.problems) + ([problem] if problem else [])
+    return options._replace(counter_options=counter_options), problems

@@ -98,7 +98,7 @@ class Rebalancer:
             tick.host_promises,
             tick.guests,
             sampler,
-            self.options.shared.placement_options,
+            self.options.host_options.placement_options,
             self._root,
             widened_nodes=self._executor.widened.nodes,
             measured_since_ns=tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
@@ -143,4 +143,4 @@ class Rebalancer:
 
     @property
     def _directory(self) -> str:
-        return self.options.shared.state_path(self._root)
+        return self.options.host_options.state_path(self._root)

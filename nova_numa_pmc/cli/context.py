@@ -57,7 +57,7 @@ class ObservedHost(Record):
 class CommandContext:
     """Host and options of a command, and the functions with which it waits, asks and writes.
 
-    :ivar shared: the options that the hook, the agent and the commands share
+    :ivar host_options: the options that the hook, the agent and the commands share
     :ivar directory: path of the state directory
     :ivar terminal: whether stdin and stdout are a terminal, so that an operator can be asked
     :ivar problems: problems with the agent's options; set when :attr:`options` is read
@@ -75,7 +75,7 @@ class CommandContext:
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         kernel: KernelCalls = KERNEL,
     ) -> None:
-        """Read the shared options; this never fails.
+        """Read the host's options; this never fails.
 
         :param wait: waits for the given number of seconds
         :param ask: prints a question and returns the answer, like :func:`input`
@@ -91,8 +91,8 @@ class CommandContext:
         self.wait = wait
         self._clock_ns = clock_ns
         self.run = run
-        self.shared = host_options.read_below(root)
-        self.directory = self.shared.state_path(root)
+        self.host_options = host_options.read_below(root)
+        self.directory = self.host_options.state_path(root)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )
@@ -172,15 +172,15 @@ class CommandContext:
         running, problems = self.guests()
         pool = pool or usable_cpus.published_pool(self.root) or self._floating_pool(running)
         host = usable_cpus.host_with_pool_cpus(self.root, pool)
-        shared = self.options.shared
+        options = self.options.host_options
         problems = [*self.problems, *host.problems, *problems]
         host_promises = (
-            promises.locked(shared, self.root, promises.LOCK_TIMEOUT_S)
+            promises.locked(options, self.root, promises.LOCK_TIMEOUT_S)
             if write_promises
-            else dry_run.read_draft(shared, self.root)
+            else dry_run.read_draft(options, self.root)
         )
         with host_promises:
-            problems += promises.reconcile(host_promises, host, shared, self.root)
+            problems += promises.reconcile(host_promises, host, options, self.root)
         return ObservedHost(host, host_promises, running, tuple(problems), pool)
 
     def _floating_pool(self, running: tuple[model.Guest, ...]) -> pools.Pool:
@@ -195,7 +195,9 @@ class CommandContext:
 
         :param wait: waits for the given number of seconds
         """
-        with contextlib.closing(sampling.Sampler(self.options.counting, self.root)) as sampler:
+        with contextlib.closing(
+            sampling.Sampler(self.options.counter_options, self.root)
+        ) as sampler:
             for sample in sampling_loop.sample_every(
                 lambda: sampler.sample(self._clock_ns()),
                 interval_s,
@@ -211,7 +213,9 @@ class CommandContext:
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
-        with contextlib.closing(sampling.Sampler(self.options.counting, self.root)) as sampler:
+        with contextlib.closing(
+            sampling.Sampler(self.options.counter_options, self.root)
+        ) as sampler:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
@@ -230,7 +234,7 @@ class CommandContext:
                 observed.host_promises,
                 observed.guests,
                 sampler,
-                self.options.shared.placement_options,
+                self.options.host_options.placement_options,
                 self.root,
                 widened_nodes=self._widened_nodes(observed),
                 now_ns=files.boottime_ns(),

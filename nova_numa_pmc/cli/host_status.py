@@ -199,7 +199,7 @@ def _read_nodes(
     view = host_view.view(
         observed.host,
         observed.host_promises.promises.values(),
-        command.options.shared.placement_options,
+        command.options.host_options.placement_options,
     )
     loads = (
         _loads_of_sample(observed.sample)
@@ -209,7 +209,7 @@ def _read_nodes(
     unknown = dict.fromkeys((*_MEASURED, 'demand_now_cores'))
     statuses = []
     for node, host_node in zip(view.nodes, observed.host.nodes):
-        memory = node_memory.memory_of(host_node, command.options.shared.placement_options)
+        memory = node_memory.memory_of(host_node, command.options.host_options.placement_options)
         statuses.append(
             NodeStatus(
                 id=node.id,

@@ -172,7 +172,7 @@ def _cancel_if_busy(
 ) -> None:
     """Cancel the move in progress if a libvirt job began on its guest, or the guest was paused."""
     try:
-        host_promises = promises.read(command.shared, command.root)
+        host_promises = promises.read(command.host_options, command.root)
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return

@@ -126,9 +126,9 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         set_up_logging(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
-        directory = options.shared.state_path(args.root)
+        directory = options.host_options.state_path(args.root)
         if args.unbind:
-            reassertion.unbind_all(options.shared, args.root, LOG)
+            reassertion.unbind_all(options.host_options, args.root, LOG)
             return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
@@ -145,12 +145,12 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     with (
         signals.blocked() as wait,
         contextlib.closing(Agent(options, args.root, _listener(args.root))) as agent,
-        contextlib.closing(Exporter(LOG, options.metrics)) as exporter,
+        contextlib.closing(Exporter(LOG, options.metrics_options)) as exporter,
     ):
         wait.watch(*agent.descriptors)
         LOG.info(
             'started: interval %g s; publish: %s; rebalance: %s',
-            options.counting.interval_s,
+            options.counter_options.interval_s,
             'yes' if options.publish else 'no',
             options.rebalance,
         )
@@ -191,7 +191,7 @@ def _once(
             options = options._replace(publish=False)
         agent = stack.enter_context(contextlib.closing(Agent(options, args.root)))
         agent.tick()
-        wait(options.counting.interval_s)
+        wait(options.counter_options.interval_s)
         last_publication = agent.tick().publication
     if last_publication is None:
         print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)

@@ -17,6 +17,7 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc.conf.counters import CounterOptions
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
 #: Values of the option ``rebalance``.
@@ -27,24 +28,24 @@ _REBALANCE_OPTIONS = plan_records.RebalanceOptions()
 class AgentOptions(Record):
     """The group ``[agent]``, checked, and the other groups that the agent needs.
 
-    :param shared: the groups that the hook reads as well
-    :param counting: the group ``[counters]``
+    :param host_options: the groups that the hook reads as well
+    :param counter_options: the group ``[counters]``
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
 
-    shared: host_options.HostOptions
-    counting: CounterOptions = counters_conf.CounterOptions()
+    host_options: HostOptions
+    counter_options: CounterOptions = counters_conf.CounterOptions()
     publish: bool = True
     reassert: bool = True
     rebalance: str = OFF
     rebalance_options: plan_records.RebalanceOptions = _REBALANCE_OPTIONS
     stop_timeout_s: float = 10.0
-    metrics: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
+    metrics_options: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
 
 
 def list_opts() -> list[cfg.Opt]:
     """Return the options of the group."""
-    default = AgentOptions(None)  # type: ignore[arg-type]  # ``shared`` is not read
+    default = AgentOptions(None)  # type: ignore[arg-type]  # ``host_options`` is not read
     return [
         cfg.BoolOpt(
             'publish',
@@ -156,7 +157,7 @@ def list_opts() -> list[cfg.Opt]:
         ),
         cfg.BoolOpt(
             'metrics_guests',
-            default=default.metrics.guests,
+            default=default.metrics_options.guests,
             help='Also serve metrics of each guest, with its name and uuid.',
         ),
     ]
@@ -171,7 +172,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def read(path: str = host_options.PATH) -> AgentOptions:
     """Read the operator's file; if there is none, options have their defaults.
 
-    :returns: the options; ``counting`` is not yet completed from the host's calibration
+    :returns: the options; ``counter_options`` is not yet completed from the host's calibration
     :raises OptionsError: the file cannot be read, or a value is invalid
     """
     try:

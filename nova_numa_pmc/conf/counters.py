@@ -161,11 +161,13 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions) -> CounterOptions:
+def from_conf(
+    group: cfg.ConfigOpts.GroupAttr, options: host_options.HostOptions
+) -> CounterOptions:
     """Return :class:`CounterOptions` from the values of the group.
 
     :param group: ``conf.counters``
-    :param shared: the options of the same file that the hook reads as well
+    :param options: the options of the same file that the hook reads as well
     :raises OptionsError: a value is malformed; the message names its option
     """
     unknown_sources = [name for name in group.sources if name not in SOURCES]
@@ -186,8 +188,8 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: host_options.HostOptions)
         _per_node('latency_ns', group.latency_ns, _row),
         group.local_latency_ns,
         group.write_weight,
-        shared.placement_options,
-        shared.state_dir,
+        options.placement_options,
+        options.state_dir,
     )
 
 

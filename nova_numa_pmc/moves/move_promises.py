@@ -75,7 +75,7 @@ class MovePromises:
             running, _ = overrides.with_overrides(running, self._root)
         by_uuid = {guest.uuid: guest for guest in running}
         parts: list[MovePart] = []
-        placement_options = self.options.shared.placement_options
+        placement_options = self.options.host_options.placement_options
         for plan_part in move.parts:
             guest = by_uuid.get(plan_part.uuid)
             if guest is None:
@@ -112,7 +112,7 @@ class MovePromises:
         :raises MoveRefused: a guest's promise has changed since, or there is no room any more
         """
         with promises.locked(
-            self.options.shared, self._root, promises.LOCK_TIMEOUT_S
+            self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
         ) as host_promises:
             for part in parts:
                 if host_promises.promises.get(part.planned.uuid) != part.before:
@@ -125,7 +125,7 @@ class MovePromises:
     def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless its promise has changed since."""
         with promises.locked(
-            self.options.shared, self._root, promises.LOCK_TIMEOUT_S
+            self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
         ) as host_promises:
             if host_promises.promises.get(part.planned.uuid) == part.after:
                 host_promises.put(part.before)
@@ -177,7 +177,7 @@ class MovePromises:
         It is raised under the lock, so that the promises are not written.
         """
         view = host_view.view(
-            host, host_promises.promises.values(), self.options.shared.placement_options
+            host, host_promises.promises.values(), self.options.host_options.placement_options
         )
         target_nodes = {node for part in parts for node in part.planned.mem_nodes}
         for node in view.nodes:

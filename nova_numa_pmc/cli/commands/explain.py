@@ -127,11 +127,11 @@ def run(args: argparse.Namespace) -> int:
         if args.guest
         else new_guest(requested_flavor(args))
     )
-    shared = host_options.read_below(args.root)
-    decision, recorded = dry_run.decide_unrecorded(guest, shared, args.root)
-    places = dry_run.possible_places(decision, shared.placement_options)
+    options = host_options.read_below(args.root)
+    decision, recorded = dry_run.decide_unrecorded(guest, options, args.root)
+    places = dry_run.possible_places(decision, options.placement_options)
     nodes = usable_cpus.host_with_pool_cpus(args.root).nodes
-    withheld = node_memory.list_withheld(nodes, shared.placement_options)
+    withheld = node_memory.list_withheld(nodes, options.placement_options)
     if args.json:
         print(
             json.dumps(

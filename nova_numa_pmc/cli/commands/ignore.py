@@ -62,7 +62,9 @@ def _record(command: context.CommandContext, uuid: str, name: str, as_json: bool
 
 def _release(command: context.CommandContext, guest: model.Guest) -> None:
     """Release a guest that we have placed from its promise, its CPUs and its nodes."""
-    with promises.locked(command.shared, command.root, promises.LOCK_TIMEOUT_S) as host_promises:
+    with promises.locked(
+        command.host_options, command.root, promises.LOCK_TIMEOUT_S
+    ) as host_promises:
         promise = host_promises.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return

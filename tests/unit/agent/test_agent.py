@@ -100,20 +100,24 @@ class PublishTest(AgentCase):
         made = self.open()
         self.tick(made, 0)
         made.reload(
-            made.options._replace(counting=counters_conf.CounterOptions(sources=('numa_faults',)))
+            made.options._replace(
+                counter_options=counters_conf.CounterOptions(sources=('numa_faults',))
+            )
         )
         self.assertIsNone(self.tick(made, 5).publication)
         self.assertEqual('', self.tick(made, 10).publication.source)
 
     def test_a_reload_reaches_everything_that_keeps_options(self):
         made = self.open()
-        new = made.options._replace(rebalance='on', shared=made.options.shared._replace(bind=True))
+        new = made.options._replace(
+            rebalance='on', host_options=made.options.host_options._replace(bind=True)
+        )
         made.reload(new)
         keepers = [made, made._executor.move_promises, *vars(made).values()]
         kept = [keeper.options for keeper in keepers if hasattr(keeper, 'options')]
         self.assertGreater(len(kept), 6)
         for options in kept:
-            self.assertIs(new if isinstance(options, type(new)) else new.shared, options)
+            self.assertIs(new if isinstance(options, type(new)) else new.host_options, options)
 
 
 class ProblemTest(AgentCase):

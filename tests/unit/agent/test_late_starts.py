@@ -91,7 +91,7 @@ class PlaceTest(AgentCase):
                 for at_s in (0, 5, 10):
                     self.tick(made, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).starts_taken_over))
-                with promises.locked(made.options.shared, self.root, 1.0) as record:
+                with promises.locked(made.options.host_options, self.root, 1.0) as record:
                     record.drop(host.uuid_of(1))
 
     def test_a_guest_that_the_operator_ignores_is_not_placed_nor_any_with_the_hook_off(self):

@@ -138,7 +138,9 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([1, 3], self.when('READY=1'))
 
     def test_each_tick_is_shown_to_the_exporter_with_its_seconds(self):
-        new = agent_conf.AgentOptions(None, metrics=metrics_conf.MetricsOptions(guests=True))
+        new = agent_conf.AgentOptions(
+            None, metrics_options=metrics_conf.MetricsOptions(guests=True)
+        )
         shown, reloaded = [], []
 
         class Exporter:
@@ -152,7 +154,7 @@ class ServiceTest(unittest.TestCase):
             exporter=Exporter,
         )
         self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
-        self.assertEqual([new.metrics], reloaded)
+        self.assertEqual([new.metrics_options], reloaded)
 
     def test_a_wait_that_ends_early_brings_no_tick_forward(self):
         """A wait ends early if the agent is stopped for a while or traced."""

@@ -75,7 +75,8 @@ class ReadTest(unittest.TestCase):
             found[2:],
         )
         self.assertEqual(
-            (7.0, '/run/elsewhere'), (found.counting.interval_s, found.shared.state_dir)
+            (7.0, '/run/elsewhere'),
+            (found.counter_options.interval_s, found.host_options.state_dir),
         )
         self.assertEqual(1, len(problems))
         self.assertIn('bind', problems[0])
@@ -100,4 +101,6 @@ class ReadTest(unittest.TestCase):
             file.write('x')
             file.flush()
             found, problems = agent_options.read('/nonexistent', file.name)
-        self.assertEqual((counters_conf.CounterOptions(), 1), (found.counting, len(problems)))
+        self.assertEqual(
+            (counters_conf.CounterOptions(), 1), (found.counter_options, len(problems))
+        )

@@ -295,8 +295,8 @@ class BoundTest(AgentCase):
     def test_guests_unbound_at_an_agents_end_are_bound_by_the_next(self):
         self.tick(self.open(), 0)
         self.assertEqual('1', self.mems())
-        shared = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
-        reassertion.unbind_all(shared, self.root, logging.getLogger(LOG))
+        options = host_options.read(os.path.join(self.root, host_options.PATH[1:]))
+        reassertion.unbind_all(options, self.root, logging.getLogger(LOG))
         self.assertEqual('0-1', self.mems())
         self.assertTrue(self.promises()[host.uuid_of(1)].bound)
         self.tick(self.open(), 5)

@@ -19,7 +19,7 @@ def situation(agent, tick):
         tick.host_promises,
         tick.guests,
         agent._sampler,
-        agent.options.shared.placement_options,
+        agent.options.host_options.placement_options,
         agent._root,
     )
 
