@@ -61,9 +61,9 @@ class Lab:
         self.guests.start([{**spec, 'paused': True} for spec in specs])
         self.wait_for_hooks()
         self.guests.force(homes)
-        found = self.guests.resume(homes)
-        assert {name: home(guest) for name, guest in found.items()} == homes, found
-        return found
+        guests = self.guests.resume(homes)
+        assert {name: home(guest) for name, guest in guests.items()} == homes, guests
+        return guests
 
     def wait_for_hooks(self):
         """Wait until no late worker of the hook is left, because it may still move pages."""
@@ -72,9 +72,9 @@ class Lab:
     def guests_after_hooks(self):
         """Report the guests once no hook may still move their pages; print it for a failure."""
         self.wait_for_hooks()
-        found = self.guests.report()
-        print(found)
-        return found
+        guests = self.guests.report()
+        print(guests)
+        return guests
 
     def promised(self):
         """Return what the host has promised, as a list of dicts."""
@@ -142,8 +142,8 @@ RERUNS_MAX = 2
 
 def reruns(config):
     """Return the names of the tests that ran a second time."""
-    found = config.pluginmanager.get_plugin('terminalreporter').stats.get('rerun', [])
-    return sorted({report.nodeid for report in found})
+    rerun = config.pluginmanager.get_plugin('terminalreporter').stats.get('rerun', [])
+    return sorted({report.nodeid for report in rerun})
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -209,12 +209,12 @@ class Machines:
 
     def consoles(self):
         """Return [(title, last lines)] of the machines' consoles, with stalls and lockups."""
-        found = []
+        consoles = []
         for lab in self._up.values():
             with contextlib.suppress(OSError):
                 lines = (lab.machine.dir / 'console.log').read_text(errors='replace').splitlines()
-                found.append((f'console of {lab.machine.name}', '\n'.join(lines[-30:])))
-        return found
+                consoles.append((f'console of {lab.machine.name}', '\n'.join(lines[-30:])))
+        return consoles
 
     def give_back(self, lab, clean):
         """Clean a machine for the next test; end it if that is requested or cleaning fails."""
@@ -239,9 +239,9 @@ class Machines:
 def machines():
     """Provide the session's machines."""
     _end_orphans()
-    found = Machines()
-    yield found
-    found.end()
+    pool = Machines()
+    yield pool
+    pool.end()
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def lab(lab_of):
 def agent(lab):
     """Provide the default machine with the hook installed and an agent that is not started yet."""
     lab.install_hook()
-    made = Agent(lab)
-    yield made
-    print('\n'.join(made.journal()[-30:]))
-    made.stop()
+    lab_agent = Agent(lab)
+    yield lab_agent
+    print('\n'.join(lab_agent.journal()[-30:]))
+    lab_agent.stop()

@@ -82,11 +82,11 @@ class Soak:
         """
         if action is None:
             (action,) = self.rng.choices(list(self.actions), list(self.actions.values()))
-        told = action()
-        if told is None:
+        outcome = action()
+        if outcome is None:
             return
         self.counts[action.__name__] += 1
-        self.say(f'{action.__name__}: {told}')
+        self.say(f'{action.__name__}: {outcome}')
         self.see_running()
         if sum(self.counts.values()) % STEPS_BETWEEN_LOOKS == 0:
             self.look()
@@ -113,10 +113,10 @@ class Soak:
                     'cmdline': f'duty={duty} touch=60',
                 }
             )
-        told = self.lab.guests.start(specs, parallel=3, check=False)
+        started = self.lab.guests.start(specs, parallel=3, check=False)
         for spec in specs:
-            why = told[spec['name']]['message']
-            if not told[spec['name']]['code']:
+            why = started[spec['name']]['message']
+            if not started[spec['name']]['code']:
                 self.expected[spec['name']] = spec
             elif 'imeout' in why or 'timed out' in why:  # libvirt's call of systemd
                 self.timed_out += 1
@@ -208,9 +208,9 @@ class Soak:
     def look(self):
         """Check two intervals later that each guest is as promised and each promised one runs."""
         self.lab.wait_for_hooks()
-        self.agent.until(lambda: self.agent.show('ActiveState'), lambda found: found == 'active')
+        self.agent.until(lambda: self.agent.show('ActiveState'), lambda state: state == 'active')
         self.agent.after(2)
-        self.agent.until(self._misplaced, lambda found: found == [], 60)
+        self.agent.until(self._misplaced, lambda misplaced: misplaced == [], 60)
         pid, rss = self.run(
             f'pid=$(systemctl show -P MainPID {UNIT}); echo $pid; '
             "awk '/VmRSS/ {print $2}' /proc/$pid/status"
@@ -218,7 +218,7 @@ class Soak:
         self.rss_kib[pid].append(int(rss))
 
     def _misplaced(self):
-        promised = {each['name']: each for each in self.lab.promised()}
+        promised = {promise['name']: promise for promise in self.lab.promised()}
         wide = self._widened()
         wrong = [f'{name}: promised and gone' for name in promised.keys() - self.expected.keys()]
         for name, guest in self.lab.guests.report().items():
@@ -236,9 +236,9 @@ class Soak:
         """Return the names of guests whose last move was to more nodes than were promised."""
         last = {}
         for line in self.agent.journal():
-            found = MOVED.match(line)
-            if found:
-                last[found['name']] = found['kind']
+            match = MOVED.match(line)
+            if match:
+                last[match['name']] = match['kind']
         return {name for name, kind in last.items() if kind == 'widen'}
 
     def end(self):
@@ -249,13 +249,13 @@ class Soak:
         self.agent.after(2)
         self.see_running()
         assert self.lab.promised() == []
-        left = self.run('ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l')
-        assert left.stdout.strip() == '0'
+        groups = self.run('ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l')
+        assert groups.stdout.strip() == '0'
         lines = self.agent.journal()
-        for kept in self.rss_kib.values():
-            assert max(kept) - kept[min(2, len(kept) - 1)] < GROWTH_MAX_KIB, self.rss_kib
+        for rss_kib in self.rss_kib.values():
+            assert max(rss_kib) - rss_kib[min(2, len(rss_kib) - 1)] < GROWTH_MAX_KIB, self.rss_kib
         assert not [line for line in lines if 'Traceback' in line or ' fails: ' in line]
-        kinds = [found['kind'] for found in map(MOVED.match, lines) if found]
+        kinds = [match['kind'] for match in map(MOVED.match, lines) if match]
         moves = kinds.count('move') + kinds.count('swap')
         allowed = round(MOVES_PER_HOUR * max(1.0, (time.monotonic() - self.began_s) / 3600))
         assert moves <= allowed, (moves, allowed)
@@ -268,18 +268,19 @@ class Soak:
             'held_again': sum(' again: CPUs ' in line for line in lines),
             'not_moved': sum('not moved' in line for line in lines),
             'agent_rss_kib': {
-                pid: [kept[0], max(kept), kept[-1]] for pid, kept in self.rss_kib.items()
+                pid: [rss_kib[0], max(rss_kib), rss_kib[-1]]
+                for pid, rss_kib in self.rss_kib.items()
             },
             'warnings': sorted({line for line in lines if ' WARNING ' in line})[:20],
         }
 
 
 def _cpus(text):
-    found = set()
+    cpus = set()
     for part in text.split(','):
         first, _, last = part.partition('-')
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def main(argv=None):
@@ -306,17 +307,17 @@ def main(argv=None):
         try:
             while time.monotonic() - began < 60 * args.minutes:
                 soak.step()
-            told = soak.end()
+            findings = soak.end()
         except (AssertionError, MachineError):
             print('\n'.join(soak.agent.journal()[-60:]), file=sys.stderr)
             print(lab.run(LOOK_AROUND, timeout=300, check=False).stdout, file=sys.stderr)
             raise
     finally:
         machine.down()
-    told.update(
+    findings.update(
         seed=args.seed, minutes=round((time.monotonic() - began) / 60, 1), interval_s=INTERVAL_S
     )
-    print(json.dumps(told))
+    print(json.dumps(findings))
     return 0
 
 

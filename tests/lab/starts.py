@@ -93,10 +93,10 @@ def main():
         )
     print(done.stdout, end='')
     try:
-        counted = json.loads(done.stdout.splitlines()[-1])
+        findings = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         return 1
-    return int(bool(counted['failed'] or counted.get('not_held')))
+    return int(bool(findings['failed'] or findings.get('not_held')))
 
 
 if __name__ == '__main__':

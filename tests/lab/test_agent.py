@@ -56,11 +56,11 @@ def test_remembers_what_guests_wanted(agent):
     agent.after(8)
     agent.run(f'systemctl restart {UNIT} && virsh suspend a', timeout=200)
     (guest,) = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
-    wanted = guest['demand_cores']['day']
-    assert 0.5 < wanted['mean'] < 2 and 0.5 < wanted['p95'] < 2.5, wanted
+    demand = guest['demand_cores']['day']
+    assert 0.5 < demand['mean'] < 2 and 0.5 < demand['p95'] < 2.5, demand
     near = agent.after()['nodes'][0]
-    print(wanted, near)
-    assert near['demand_cores'] > near['demand_now_cores'] + wanted['mean'] / 2
+    print(demand, near)
+    assert near['demand_cores'] > near['demand_now_cores'] + demand['mean'] / 2
     assert not [line for line in agent.journal() if ' fails: ' in line or 'wanted' in line]
 
 
@@ -89,7 +89,7 @@ def test_comes_back_after_a_kill(agent):
     agent.run(f'kill -9 {pid}')
     agent.until(
         lambda: (agent.show('MainPID'), agent.show('ActiveState')),
-        lambda found: found[0] not in ('0', pid) and found[1] == 'active',
+        lambda state: state[0] not in ('0', pid) and state[1] == 'active',
     )
     agent.after(1)
     assert agent.lab.promised() == promised and promised
@@ -114,8 +114,8 @@ def test_holds_guests_to_their_places(agent):
     agent.after()
     after = agent.lab.cpusets()
     assert {path: after[path] for path in held} == held
-    told = [line for line in agent.journal() if ' again: CPUs ' in line]
-    assert 2 <= len(told) <= 6, told
+    messages = [line for line in agent.journal() if ' again: CPUs ' in line]
+    assert 2 <= len(messages) <= 6, messages
     assert agent.lab.running() == ['a', 'b']
 
 
@@ -127,8 +127,8 @@ def test_metrics_leave_the_host_by_no_door(agent):
     def scraped(address):
         return agent.run(f'curl -sSf --max-time 20 {address}/metrics', check=False)
 
-    told = scraped('http://127.0.0.1:19877').stdout
-    assert 'nova_numa_node_demand_cores{node="1"}' in told, told
+    metrics = scraped('http://127.0.0.1:19877').stdout
+    assert 'nova_numa_node_demand_cores{node="1"}' in metrics, metrics
     # Another address of the machine stands for another host: the unit allows neither.
     assert scraped('http://10.0.2.15:19877').returncode == CURL_TIMED_OUT
     agent.run(
@@ -136,11 +136,11 @@ def test_metrics_leave_the_host_by_no_door(agent):
         f' && systemctl reload {UNIT}',
         timeout=100,
     )
-    told = agent.until(
+    metrics = agent.until(
         lambda: scraped(f'--unix-socket {SOCKET.partition(":")[2]} http://localhost').stdout,
         lambda text: 'nova_numa_node_demand_cores{node="1"}' in text,
     )
-    assert 'nova_numa_guest_' not in told
+    assert 'nova_numa_guest_' not in metrics
     assert scraped('http://127.0.0.1:19877').returncode == CURL_REFUSED
 
 

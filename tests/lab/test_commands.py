@@ -64,17 +64,17 @@ def test_plan_apply_undo_without_an_agent(operator):
     names = sorted(lab.guests.report())
     planned = operator.ask('plan --interval 10', NOT_MADE)
     assert len(planned['moves']) == 2 and operator.per_node() == [4, 0]
-    made = operator.ask('apply --interval 10 --yes')
-    moved = {part['name'] for one in made['outcome']['entries'] for part in one['parts']}
+    applied = operator.ask('apply --interval 10 --yes')
+    moved = {part['name'] for one in applied['outcome']['entries'] for part in one['parts']}
     assert len(moved) == 2
     assert_together(lab, {name: int(name in moved) for name in names})
     why = {guest['name']: guest['why'] for guest in operator.ask('status')['guests']}
     assert {name for name in names if 'moved by apply' in why[name]} == moved
     operator.tell('undo --yes')
     assert_together(lab, dict.fromkeys(names, 0))
-    kept = [json.loads(line) for line in operator.tell('history --json').splitlines()]
-    assert [one['mover'] for one in kept] == ['apply'] * 2 + ['undo'] * 2
-    assert {one['result'] for one in kept} == {'done'}
+    history = [json.loads(line) for line in operator.tell('history --json').splitlines()]
+    assert [one['mover'] for one in history] == ['apply'] * 2 + ['undo'] * 2
+    assert {one['result'] for one in history} == {'done'}
     assert sorted(lab.running()) == names and not lab.oom_kills()
 
 
@@ -110,7 +110,7 @@ def test_pinned_and_paused_beside_the_agent(operator, agent):
     assert agent.show('StatusText').startswith('paused: a test; ')
     assert operator.ask('status')['agent']['paused']['reason'] == 'a test'
     operator.tell('resume')
-    agent.until(operator.per_node, lambda found: found == [2, 2], 60 * INTERVAL_S)
+    agent.until(operator.per_node, lambda per_node: per_node == [2, 2], 60 * INTERVAL_S)
     agent.until(
         lambda: operator.tell('history --json').count('"mover": "agent"'), lambda count: count == 2
     )

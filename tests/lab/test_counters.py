@@ -115,9 +115,9 @@ def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
     lab.run(f"echo 0-1 >'{group}/cpuset.cpus'; echo 1 >'{group}/cpuset.mems'")
     wrong = lab.guests.window(3)['guests']['walker']
     lab.run(f"echo 0 >'{group}/cpuset.mems'")
-    right = lab.guests.window(3)['guests']['walker']
+    rates = lab.guests.window(3)['guests']['walker']
     assert wrong['remote'] > 0.99 * (wrong['local'] + wrong['remote'])
-    assert right['remote'] < 0.01 * (right['local'] + right['remote'])
+    assert rates['remote'] < 0.01 * (rates['local'] + rates['remote'])
     assert set(lab.guests.report()['walker']['bytes']) == {0, 1}
 
 

@@ -93,13 +93,13 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
     )
     lab.wait_for_hooks()
     promised = {one['name']: one['vcpus'] for one in lab.promised()}
-    found, source = pools_of(agent)
+    measured, source = pools_of(agent)
     lab.run('rm -r /etc/nova && systemctl restart nova-numa-agent', timeout=200)
     inferred, by_guests = pools_of(agent)
     status = lab.run('nova-numa-rebalance status').stdout
     print(promised, status)
     assert (source, by_guests) == ('nova.conf', 'guests')
-    for nodes in (found, inferred):
+    for nodes in (measured, inferred):
         assert [cores for cores, _ in nodes.values()] == [1.0, 1.0], nodes
         # A whole core polls next to it.
         assert nodes[0][1] < 0.9 and nodes[1][1] < 0.9, nodes
@@ -119,10 +119,10 @@ def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
         [{**BUSY, 'name': name, 'vcpu': "placement='static' cpuset='0'"} for name in ('a', 'b')]
     )
     lab.wait_for_hooks()
-    found, source = pools_of(agent)
+    pools, source = pools_of(agent)
     lab.run('rm -r /etc/nova')
     assert source == 'nova.conf'
-    assert found[0][0] == 1.0 and found[0][1] > 1.6, found
+    assert pools[0][0] == 1.0 and pools[0][1] > 1.6, pools
 
 
 def test_an_isolated_cpu_is_in_no_pool(lab_of):

@@ -19,10 +19,10 @@ ROUNDS = 3
 def watcher(lab):
     """Provide an agent that is not started yet, on a machine without the hook."""
     lab.run('mkdir -p /etc/nova-numa-pmc')
-    made = Agent(lab)
-    yield made
-    print('\n'.join(made.journal()[-40:]))
-    made.stop()
+    agent = Agent(lab)
+    yield agent
+    print('\n'.join(agent.journal()[-40:]))
+    agent.stop()
 
 
 def test_reaction_times(watcher):
@@ -30,18 +30,18 @@ def test_reaction_times(watcher):
     watcher.start()
     watcher.after(1)
     watcher.lab.machine.push([LAB / 'inside/labguests.py', LAB / 'inside/labreact.py'], LAB_DIR)
-    found = json.loads(
+    reaction_s = json.loads(
         watcher.run(
             f'python3 {LAB_DIR}/labreact.py',
             timeout=600,
             stdin=json.dumps({'rounds': ROUNDS, 'interval_s': INTERVAL_S}),
         ).stdout
     )
-    for action, seconds in found.items():
-        assert None not in seconds, found
+    for action, seconds in reaction_s.items():
+        assert None not in seconds, reaction_s
         print(f'{action}: median {statistics.median(seconds):.2f} s, all {seconds}')
     if 'TIMES_ONLY' not in globals():
-        assert all(statistics.median(seconds) < INTERVAL_S / 3 for seconds in found.values())
+        assert all(statistics.median(seconds) < INTERVAL_S / 3 for seconds in reaction_s.values())
 
 
 def test_libvirtd_stopped_for_a_minute(agent):
@@ -63,7 +63,7 @@ def test_libvirtd_stopped_for_a_minute(agent):
         for path, text in held.items():
             if path.endswith('cpuset.cpus') and text in ('0-1', '2-3'):
                 agent.run(f"echo 0-3 >'{path}'")
-        agent.until(agent.lab.cpusets, lambda found: found == held, seconds=INTERVAL_S * 2)
+        agent.until(agent.lab.cpusets, lambda cpusets: cpusets == held, seconds=INTERVAL_S * 2)
         assert (
             'libvirt does not answer'
             in agent.run('nova-numa-rebalance status', timeout=200).stdout
@@ -75,9 +75,9 @@ def test_libvirtd_stopped_for_a_minute(agent):
         agent.run('systemctl kill -s CONT libvirtd')
     agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
-    told = [line for line in agent.journal() if line.startswith('guest changes come from')]
-    assert told == [
+    messages = [line for line in agent.journal() if line.startswith('guest changes come from')]
+    assert messages == [
         'guest changes come from libvirt',
         'guest changes come from status files: libvirt does not answer',
         'guest changes come from libvirt',
-    ], told
+    ], messages

@@ -76,10 +76,10 @@ def test_guests_live(host, fault):
     print('\n'.join(host.journal()[-6:]))
     host.guests.start([dict(SPEC, name='after')])
     host.wait_for_hooks()
-    found = host.guests.report()
-    assert sorted(found) == ['after', 'old']
+    guests = host.guests.report()
+    assert sorted(guests) == ['after', 'old']
     # The first and the next guest are on different nodes, however the ones in between started.
-    assert sorted(guest['cpus'][0] for guest in found.values()) == ['0-1', '2-3']
+    assert sorted(guest['cpus'][0] for guest in guests.values()) == ['0-1', '2-3']
 
 
 def test_a_place_outlasts_the_daemon(host):

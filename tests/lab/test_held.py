@@ -47,12 +47,12 @@ LYING = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewher
 
 def elsewhere(lab):
     """Return {guest: fraction of its bytes on other nodes at ``started``}, as the hook logs it."""
-    found = {}
+    elsewhere_shares = {}
     for line in lab.journal():
-        told = LYING.match(line)
-        if told:
-            found[told[1]] = int(told[2]) / int(told[3]) if told[2] else 0.0
-    return found
+        match = LYING.match(line)
+        if match:
+            elsewhere_shares[match[1]] = int(match[2]) / int(match[3]) if match[2] else 0.0
+    return elsewhere_shares
 
 
 def away_bytes(guest):
@@ -103,20 +103,20 @@ def test_libvirts_commands(lab_of, cgroup, commands):
         done = json.loads(lab.run(ask + args, timeout=300).stdout)
         agent.after(2)
         later = json.loads(lab.run(ask + '--look ' + args, timeout=300).stdout)
-        for command, each in done.items():
+        for command, outcome in done.items():
             print(
                 '%-15s %-5s %-9s later %-9s %s'
                 % (
                     command,
-                    'works' if each['works'] else 'FAILS',
-                    each['effect'],
+                    'works' if outcome['works'] else 'FAILS',
+                    outcome['effect'],
                     later[command]['effect'],
-                    each['message'],
+                    outcome['message'],
                 )
             )
-        wanted = [command for command in names if cgroup == 'v2' or command not in NOT_ON_V1]
-        assert [command for command in wanted if not done[command]['works']] == []
-        assert [command for command in wanted if not later[command]['works']] == []
+        expected = [command for command in names if cgroup == 'v2' or command not in NOT_ON_V1]
+        assert [command for command in expected if not done[command]['works']] == []
+        assert [command for command in expected if not later[command]['works']] == []
         shown = {
             guest['name']: guest['pinned']
             for guest in json.loads(lab.run('nova-numa-rebalance status --json').stdout)['guests']
@@ -157,14 +157,14 @@ def test_a_killed_hook(lab):
             if path.endswith('libvirt/vcpu0/cpuset.cpus')
         ) == {''}
         agent.after(2)
-        found = lab.guests.report()['g0']
-        print(found, agent.journal()[-4:])
-        assert found['cpus'] == [['0-1'], ['2-3']][home({'bytes': found['bytes']})]
+        guest = lab.guests.report()['g0']
+        print(guest, agent.journal()[-4:])
+        assert guest['cpus'] == [['0-1'], ['2-3']][home({'bytes': guest['bytes']})]
         assert set(
             lab.cpusets()[path]
             for path in lab.cpusets()
             if path.endswith('libvirt/vcpu0/cpuset.cpus')
-        ) == set(found['cpus'])
+        ) == set(guest['cpus'])
         assert any('now placed on node' in line for line in agent.journal())
     finally:
         lab.run('cp -a /run/hook_started.py $(readlink /run/site)/hook_started.py')
@@ -192,9 +192,9 @@ def test_a_start_without_the_lock(lab, agent):
     lab.guests.resume(['g0'])  # memory of paused guests is left where it is
     agent.until(
         lambda: lab.guests.report()['g0'],
-        lambda found: (
-            home(found) == [['0-1'], ['2-3']].index(cpus)
-            and (home_share(found) >= 0.99 or away_bytes(found) < REFUSED_BYTES)
+        lambda guest: (
+            home(guest) == [['0-1'], ['2-3']].index(cpus)
+            and (home_share(guest) >= 0.99 or away_bytes(guest) < REFUSED_BYTES)
         ),
         60,
     )
@@ -224,27 +224,27 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
         for at in range(count)
     ]
     lab.guests.start(specs, parallel=count)
-    found, at_started = lab.guests_after_hooks(), elsewhere(lab)
+    guests, at_started = lab.guests_after_hooks(), elsewhere(lab)
     print('elsewhere at started:', at_started)
-    print('at home:', {name: round(home_share(guest), 4) for name, guest in found.items()})
-    assert guests_per_node(found, 2) == [count // 2] * 2
+    print('at home:', {name: round(home_share(guest), 4) for name, guest in guests.items()})
+    assert guests_per_node(guests, 2) == [count // 2] * 2
     assert len(at_started) == count and max(at_started.values()) < 0.1
-    assert all(guest['cpus'] == [['0-1'], ['2-3']][home(guest)] for guest in found.values())
+    assert all(guest['cpus'] == [['0-1'], ['2-3']][home(guest)] for guest in guests.values())
     agent = Agent(lab)
     try:
         agent.start()
         agent.after(2)
-        found = agent.until(
+        guests = agent.until(
             lab.guests.report,
-            lambda found: all(
+            lambda guests: all(
                 home_share(guest) >= 0.99 or away_bytes(guest) < REFUSED_BYTES
-                for guest in found.values()
+                for guest in guests.values()
             ),
             60,
         )
         print(
             'at home, later:',
-            {name: round(home_share(guest), 4) for name, guest in found.items()},
+            {name: round(home_share(guest), 4) for name, guest in guests.items()},
             agent.journal()[-4:],
         )
     finally:
@@ -294,10 +294,10 @@ def test_autostart(lab_of, begin):
             if lab.running() == sorted(names):
                 break
             time.sleep(1)
-        found = lab.guests_after_hooks()
-        shares = {name: round(home_share(guest), 4) for name, guest in found.items()}
+        guests = lab.guests_after_hooks()
+        shares = {name: round(home_share(guest), 4) for name, guest in guests.items()}
         print('at home:', shares)
-        assert guests_per_node(found, 2) == [6, 6]
+        assert guests_per_node(guests, 2) == [6, 6]
         assert min(shares.values()) >= 0.99
     finally:
         lab.run(
@@ -331,7 +331,7 @@ def test_many_starts(lab_of, cgroup, batch):
             for at in range(10)
         ]
         started = lab.guests.start(specs, parallel=2, check=False)
-        failed = {name: each for name, each in started.items() if each['code']}
+        failed = {name: outcome for name, outcome in started.items() if outcome['code']}
         assert not failed, failed
         lab.guests.stop()
     lines = [line for line in lab.journal() if 'left as it is' in line or 'held once' in line]

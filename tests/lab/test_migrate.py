@@ -61,11 +61,11 @@ def assert_moved(lab, node=0):
 
     What stays are 3 MiB of QEMU's own read-only pages.
     """
-    found = lab.guests.report()['w']
-    print(found)
-    assert found['cpus'] == [('0-1', '2-3')[node]]
-    assert found['mems'] == ['0-1']
-    assert home_share(found, node) >= 0.98
+    guest = lab.guests.report()['w']
+    print(guest)
+    assert guest['cpus'] == [('0-1', '2-3')[node]]
+    assert guest['mems'] == ['0-1']
+    assert home_share(guest, node) >= 0.98
 
 
 def wait_for_hints(lab):
@@ -102,8 +102,8 @@ def test_a_guest_goes_to_the_other_node(lab_of, kind):
         if kind == 'thp':
             assert ended['thp_before_bytes'] > 64 * MIB
             assert ended['thp_bytes'] >= 0.5 * ended['thp_before_bytes']
-        counted = lab.guests.window(4)['guests']['w']
-        assert counted['remote'] < 0.01 * (counted['local'] + counted['remote'])
+        accesses = lab.guests.window(4)['guests']['w']
+        assert accesses['remote'] < 0.01 * (accesses['local'] + accesses['remote'])
         again = ask(lab)
         assert again['moved_bytes'] < MIB and again['state'] in ('done', 'partly')
     finally:
@@ -114,11 +114,11 @@ def test_copied_bytes_and_rate_beside_migratepages(lab):
     """Paced to 48 MiB/s, the guest keeps most of its throughput; unpaced, both ways are timed."""
     guest_on_node_1(lab, 384)
     paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
-    seen = [paced]
+    runs = [paced]
     for how in ('ours', 'migratepages', 'ours', 'migratepages'):
         bring(lab, 1)
-        seen.append(ask(lab, 'watch', how=how, probes=False))
-    for one in seen:
+        runs.append(ask(lab, 'watch', how=how, probes=False))
+    for one in runs:
         felt = one['accesses_per_sec']
         print(
             f'{one["how"]:13}{one["moved_bytes"] / MIB:6.0f} MiB {one["seconds"]:6.2f} s '
@@ -136,7 +136,7 @@ def test_copied_bytes_and_rate_beside_migratepages(lab):
     assert paced['told']['rate'] < 48 * MIB * 1.15
     assert paced['accesses_per_sec']['during'] > 0.5 * paced['accesses_per_sec']['before']
     ours, theirs = (
-        max(one['bytes_per_sec'] for one in seen[1:] if one['how'] == how)
+        max(one['bytes_per_sec'] for one in runs[1:] if one['how'] == how)
         for how in ('ours', 'migratepages')
     )
     assert ours > 0.4 * theirs
@@ -145,24 +145,24 @@ def test_copied_bytes_and_rate_beside_migratepages(lab):
 def test_others_do_not_wait_for_a_move(lab):
     """A move delays others' writes of cgroup.procs far less than a narrowing write does."""
     guest_on_node_1(lab, 384)
-    seen = {}
+    runs = {}
     for how, request in (
         ('none', {}),
         ('ours', {'mib_per_sec': 96}),
         ('unpaced', {}),
         ('narrow', {}),
     ):
-        seen[how] = ask(lab, 'watch', how='ours' if how == 'unpaced' else how, **request)
+        runs[how] = ask(lab, 'watch', how='ours' if how == 'unpaced' else how, **request)
         if how != 'none':
             bring(lab, 1)
         print(
-            f'{how:8}{seen[how]["seconds"]:6.2f} s {seen[how]["moved_bytes"] / MIB:6.0f} MiB',
+            f'{how:8}{runs[how]["seconds"]:6.2f} s {runs[how]["moved_bytes"] / MIB:6.0f} MiB',
             {
-                what: {k: v and round(v, 1) for k, v in took.items()}
-                for what, took in seen[how]['others'].items()
+                what: {k: v and round(v, 1) for k, v in times.items()}
+                for what, times in runs[how]['others'].items()
             },
         )
-    slowest = {how: one['others']['cgroup.procs']['max_ms'] for how, one in seen.items()}
+    slowest = {how: one['others']['cgroup.procs']['max_ms'] for how, one in runs.items()}
     assert slowest['ours'] < max(500, 0.5 * slowest['narrow'], 4 * slowest['none'])
 
 
@@ -172,11 +172,11 @@ def test_cancelled_in_the_middle(lab):
     ended = ask(lab, cancel_after_mib=64, undo=True)
     assert ended['state'] == 'cancelled' and ended['undone']
     assert 64 * MIB <= ended['moved_bytes'] < 190 * MIB
-    found = lab.guests.report()['w']
-    assert (found['cpus'], found['mems']) == (['0-3'], ['0-1'])
+    guest = lab.guests.report()['w']
+    assert (guest['cpus'], guest['mems']) == (['0-3'], ['0-1'])
     ended = ask(lab, cancel_after_mib=32)
-    found = lab.guests.report()['w']
-    assert (ended['state'], found['cpus'], found['mems']) == ('cancelled', ['0-1'], ['0-1'])
+    guest = lab.guests.report()['w']
+    assert (ended['state'], guest['cpus'], guest['mems']) == ('cancelled', ['0-1'], ['0-1'])
     assert set(
         lab.cpusets()[path] for path in lab.cpusets() if path.endswith('libvirt/vcpu0/cpuset.cpus')
     ) == {'0-1'}
@@ -211,9 +211,9 @@ def test_killed_in_the_middle_and_resumed(lab):
             check=False,
         )
         assert killed.returncode in (0, 128 + signal.SIGKILL), killed.stderr
-        found = lab.guests.report()['w']
-        print(number, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
-        assert found['cpus'] == [cpus] and found['mems'] == ['0-1']
+        guest = lab.guests.report()['w']
+        print(number, seconds, lab.run('tail -n 1 /run/move.log').stdout, guest)
+        assert guest['cpus'] == [cpus] and guest['mems'] == ['0-1']
         ended = ask(lab, node=node, cpus=cpus, ours=ours)
         assert ended['state'] in ('done', 'partly')
         assert_moved(lab, node)
@@ -234,8 +234,8 @@ def test_a_full_node(lab):
     ended = ask(lab)
     print(free_mib, ended)
     assert ended['state'] == 'full' and ended['moved_bytes'] < 150 * MIB
-    found = lab.guests.report()['w']
-    assert (found['cpus'], found['mems']) == (['0-1'], ['0-1'])
+    guest = lab.guests.report()['w']
+    assert (guest['cpus'], guest['mems']) == (['0-1'], ['0-1'])
     assert lab.oom_kills() == 0 and lab.running() == ['w']
     lab.unskew(node=0)
     assert ask(lab)['state'] in ('done', 'partly')

@@ -29,9 +29,9 @@ def specs(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
     ]
 
 
-def assert_home(found, mems=None):
+def assert_home(guests, mems=None):
     """Assert that each guest's CPUs are one node's, and so are its bytes except QEMU's first."""
-    for name, guest in found.items():
+    for name, guest in guests.items():
         node = home(guest)
         assert guest['cpus'] == CPUS[node], (name, guest)
         assert guest['mems'] == (mems or ANY if mems != 'home' else [str(node)]), (name, guest)
@@ -55,12 +55,12 @@ def test_six_guests_from_a_skewed_start(lab, bind):
     lab.install_hook(bind='true' if bind else 'false')
     lab.skew(node=0, mib=500)
     lab.guests.start(specs(6))
-    found = lab.guests_after_hooks()
-    assert guests_per_node(found, 2) == [3, 3]
-    assert_home(found, 'home' if bind else None)
-    counted = lab.guests.window(4)
-    print(counted)
-    assert_local(counted)
+    guests = lab.guests_after_hooks()
+    assert guests_per_node(guests, 2) == [3, 3]
+    assert_home(guests, 'home' if bind else None)
+    accesses = lab.guests.window(4)
+    print(accesses)
+    assert_local(accesses)
     lab.guests.stop()
     assert lab.promised() == []
 
@@ -72,12 +72,12 @@ def test_simultaneous_starts(lab, count):
     lab.install_hook()
     lab.skew(node=1, mib=300)
     lab.guests.start(specs(count, 16, 'duty=10'), parallel=count)
-    found = lab.guests_after_hooks()
-    print({name: (guest['cpus'], guest['bytes']) for name, guest in found.items()})
-    assert sorted(guest['cpus'][0] for guest in found.values()) == sorted(
+    guests = lab.guests_after_hooks()
+    print({name: (guest['cpus'], guest['bytes']) for name, guest in guests.items()})
+    assert sorted(guest['cpus'][0] for guest in guests.values()) == sorted(
         (CPUS[0] + CPUS[1]) * (count // 2)
     )
-    assert_home(found)
+    assert_home(guests)
     assert len(lab.promised()) == count
 
 
@@ -90,10 +90,10 @@ def test_ten_shuffled_orders(lab):
     for seed in range(10):
         random.Random(seed).shuffle(order)
         lab.guests.start(order)
-        found = lab.guests_after_hooks()
-        print(seed, [spec['name'] for spec in order], guests_per_node(found, 2))
-        assert guests_per_node(found, 2) == [3, 3]
-        assert_home(found)
+        guests = lab.guests_after_hooks()
+        print(seed, [spec['name'] for spec in order], guests_per_node(guests, 2))
+        assert guests_per_node(guests, 2) == [3, 3]
+        assert_home(guests)
         lab.guests.stop()
 
 
@@ -116,14 +116,14 @@ def test_placed_by_others(lab):
     lab.guests.start(theirs)
     lab.wait_for_hooks()
     before = lab.cpusets()
-    found = lab.guests.report()
-    print(found)
-    assert (found['strict']['cpus'], found['strict']['mems']) == (['0-3'], ['1'])
-    assert (found['pinned']['cpus'], found['pinned']['mems']) == (['2-3'], ANY)
-    assert (found['opted-out']['cpus'], found['opted-out']['mems']) == (['0-3'], ANY)
+    guests = lab.guests.report()
+    print(guests)
+    assert (guests['strict']['cpus'], guests['strict']['mems']) == (['0-3'], ['1'])
+    assert (guests['pinned']['cpus'], guests['pinned']['mems']) == (['2-3'], ANY)
+    assert (guests['opted-out']['cpus'], guests['opted-out']['mems']) == (['0-3'], ANY)
     lab.guests.start(specs(1))
-    found = lab.guests_after_hooks()
-    assert found['g0']['cpus'] == CPUS[0], 'node 1 has the pinned guest'
+    guests = lab.guests_after_hooks()
+    assert guests['g0']['cpus'] == CPUS[0], 'node 1 has the pinned guest'
     after = lab.cpusets()
     assert before == {path: text for path, text in after.items() if path in before}
 
@@ -140,11 +140,11 @@ def test_save_restore_suspend_resume(lab):
         'virsh restore /run/g0.saved & virsh restore /run/g1.saved & wait; rm /run/g?.saved',
         timeout=200,
     )
-    found = lab.guests_after_hooks()
+    guests = lab.guests_after_hooks()
     assert sorted(lab.run('virsh -q list --name').stdout.split()) == ['g0', 'g1']
-    assert guests_per_node(found, 2) == [1, 1]
-    for guest in found.values():
+    assert guests_per_node(guests, 2) == [1, 1]
+    for guest in guests.values():
         assert guest['cpus'] == CPUS[home(guest)] and home_share(guest) >= STARTED_AT_HOME
-    passes = {name: guest['passes'] for name, guest in found.items()}
+    passes = {name: guest['passes'] for name, guest in guests.items()}
     lab.guests.window(3)
     assert all(guest['passes'] > passes[name] for name, guest in lab.guests.report().items())

@@ -28,8 +28,8 @@ MADE = re.compile(
 
 def moved(agent):
     """Return what the agent has logged about each guest whose memory it moved."""
-    found = [MADE.search(line) for line in agent.journal()]
-    return [match for match in found if match and match['kind'] in ('move', 'swap')]
+    matches = [MADE.search(line) for line in agent.journal()]
+    return [match for match in matches if match and match['kind'] in ('move', 'swap')]
 
 
 def assert_paid(match, tick_s):
@@ -51,39 +51,39 @@ def test_five_to_one_becomes_three_to_three(agent):
     agent.start(rebalance='on')
     agent.until(
         lambda: guests_per_node(lab.guests.report(), 2),
-        lambda found: found == [3, 3],
+        lambda per_node: per_node == [3, 3],
         400,
         RARELY_S,
     )
     agent.until(
         lab.guests.report,
-        lambda found: all(home_share(guest, home(guest)) > 0.6 for guest in found.values()),
+        lambda guests: all(home_share(guest, home(guest)) > 0.6 for guest in guests.values()),
         120,
         RARELY_S,
     )
     tick_s = agent.after(3)['interval_s']
-    made = moved(agent)
-    print(tick_s, [match.string for match in made])
+    moves = moved(agent)
+    print(tick_s, [match.string for match in moves])
     after = lab.guests.report()
     gone = {name for name, guest in after.items() if home(guest) != home(before[name])}
     assert guests_per_node(after, 2) == [3, 3] and len(gone) == 2
-    assert {match['name'] for match in made} <= gone
-    assert all((match['from'], match['to']) == ('node 0', 'node 1') for match in made)
+    assert {match['name'] for match in moves} <= gone
+    assert all((match['from'], match['to']) == ('node 0', 'node 1') for match in moves)
     # They may have grown: in the meantime, the kernel has made huge pages of small ones.
     theirs = sum(
-        max(sum(seen[name]['bytes'].values()) for seen in (before, after)) for name in gone
+        max(sum(report[name]['bytes'].values()) for report in (before, after)) for name in gone
     )
-    assert sum(int(match['mib']) for match in made) << 20 <= theirs
-    for match in made:
+    assert sum(int(match['mib']) for match in moves) << 20 <= theirs
+    for match in moves:
         assert_paid(match, tick_s)
-    counted = lab.guests.window(4)['guests']
+    accesses = lab.guests.window(4)['guests']
     for name, guest in after.items():
         # 3 to 4 MiB are QEMU's read-only pages. QEMU's own may stay where it started.
         away = sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
         assert away <= (6 if name in gone else 26) << 20, (name, guest)
-        assert counted[name]['remote'] < 0.01 * sum(
-            counted[name][kind] for kind in ('local', 'remote')
-        ), (name, counted)
+        assert accesses[name]['remote'] < 0.01 * sum(
+            accesses[name][kind] for kind in ('local', 'remote')
+        ), (name, accesses)
 
 
 def test_uneven_load_is_evened(agent):
@@ -101,23 +101,23 @@ def test_uneven_load_is_evened(agent):
             if name.startswith('busy')
         )
 
-    agent.until(busy_on_0, lambda found: found in (1, 2), 400, RARELY_S)
+    agent.until(busy_on_0, lambda busy_guests: busy_guests in (1, 2), 400, RARELY_S)
     agent.until(lambda: moved(agent), bool, 120, RARELY_S)
     tick_s = agent.after(3)['interval_s']
-    made = moved(agent)
-    print(tick_s, [match.string for match in made])
+    moves = moved(agent)
+    print(tick_s, [match.string for match in moves])
     gone = {
         name for name, guest in lab.guests.report().items() if home(guest) != home(before[name])
     }
-    assert {match['name'] for match in made} == gone and len(made) <= 2
+    assert {match['name'] for match in moves} == gone and len(moves) <= 2
     assert busy_on_0() in (1, 2)
-    for match in made:
+    for match in moves:
         assert_paid(match, tick_s)
-    counted = lab.guests.window(4)['guests']
+    accesses = lab.guests.window(4)['guests']
     for name in ('busy0', 'busy1', 'busy2'):
-        assert counted[name]['remote'] < 0.01 * sum(
-            counted[name][kind] for kind in ('local', 'remote')
-        ), (name, counted)
+        assert accesses[name]['remote'] < 0.01 * sum(
+            accesses[name][kind] for kind in ('local', 'remote')
+        ), (name, accesses)
 
 
 def test_a_bound_guest_is_let_spill_and_comes_home(agent):
@@ -149,10 +149,10 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
         lambda guest: sum(guest['bytes'].values()) > 690 << 20,
         200,
     )
-    found = lab.guests.report()['g']
-    print(found)
+    report = lab.guests.report()['g']
+    print(report)
     assert lab.oom_kills() == 0 and lab.running() == ['g']
-    assert home_share(found, 1) > 0.2
+    assert home_share(report, 1) > 0.2
     lab.unskew(node=0)
     agent.until(
         lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300, RARELY_S
@@ -171,11 +171,11 @@ def test_killed_at_a_hundred_points_of_a_move(lab):
         timeout=1500,
         stdin=json.dumps({'guest': 'g', 'times': 100, 'seed': 3}),
     )
-    told = json.loads(done.stdout.splitlines()[-1])
-    print(told)
-    assert told['kills'] == 100 and told['wrong'] == []
+    findings = json.loads(done.stdout.splitlines()[-1])
+    print(findings)
+    assert findings['kills'] == 100 and findings['wrong'] == []
     # Not all kills come before the first write or after the last one.
-    assert told['promised_before'] > 0 and told['between'] > 10
+    assert findings['promised_before'] > 0 and findings['between'] > 10
     passes = lab.guests.report()['g']['passes']
     lab.guests.window(INTERVAL_S)
     assert lab.guests.report()['g']['passes'] > passes

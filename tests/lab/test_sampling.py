@@ -64,5 +64,5 @@ def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
         for name in names:
             mine, perfs = ours[name]['remote_ratio'], ratio(theirs[name])
             print(f"{name} {ours[name]['source']}: ours {mine:.5f}, perf's {perfs:.5f}")
-            for found in (mine, perfs):
-                assert found > 0.99 if wrong else found < 0.01, name
+            for local in (mine, perfs):
+                assert local > 0.99 if wrong else local < 0.01, name

@@ -44,9 +44,9 @@ def test_v1(lab_of):
             for i in range(4)
         ]
     )
-    found = lab.guests_after_hooks()
-    assert guests_per_node(found, 2) == [2, 2]
-    for guest in found.values():
+    guests = lab.guests_after_hooks()
+    assert guests_per_node(guests, 2) == [2, 2]
+    for guest in guests.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)] and guest['mems'] == ['0-1']
         assert home_share(guest) >= STARTED_AT_HOME
     lab.run('virsh setvcpus g0 2 --live', timeout=100)
@@ -64,9 +64,9 @@ def test_four_nodes(lab_of, each):
     lab.guests.start(
         [{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4 * each)]
     )
-    found = lab.guests_after_hooks()
-    assert guests_per_node(found, 4) == [each] * 4
-    for guest in found.values():
+    guests = lab.guests_after_hooks()
+    assert guests_per_node(guests, 4) == [each] * 4
+    for guest in guests.values():
         assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
         assert home_share(guest) >= STARTED_AT_HOME
 
@@ -84,20 +84,20 @@ def test_clusters_of_a_socket(lab_of):
     )
     lab.install_hook()
     lab.guests.start([{'name': 'wide', 'memory_mib': 64, 'vcpus': 4, 'cmdline': 'duty=5'}])
-    told = lab.run('journalctl -o cat | grep "guest wide: start:"').stdout
-    print(told)
-    assert 'spans the smallest and closest set of nodes' in told
+    messages = lab.run('journalctl -o cat | grep "guest wide: start:"').stdout
+    print(messages)
+    assert 'spans the smallest and closest set of nodes' in messages
     (wide,) = lab.promised()
     assert wide['cpu_nodes'] in ([0, 1], [2, 3])
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4)])
-    found = lab.guests_after_hooks()
-    assert found.pop('wide')['cpus'] == ['0-3' if wide['cpu_nodes'] == [0, 1] else '4-7']
-    for guest in found.values():
+    guests = lab.guests_after_hooks()
+    assert guests.pop('wide')['cpus'] == ['0-3' if wide['cpu_nodes'] == [0, 1] else '4-7']
+    for guest in guests.values():
         node = home(guest)
         assert guest['cpus'] == [f'{2 * node}-{2 * node + 1}'] and guest['mems'] == ['0-3']
         assert home_share(guest) >= STARTED_AT_HOME
     # The calmer socket has two CPUs for each of them.
-    assert {home(guest) for guest in found.values()} == {0, 1, 2, 3} - set(wide['cpu_nodes'])
+    assert {home(guest) for guest in guests.values()} == {0, 1, 2, 3} - set(wide['cpu_nodes'])
 
 
 def test_larger_than_a_node(lab_of):
@@ -129,18 +129,18 @@ def test_a_nodes_memory_is_a_devices(lab_of):
     lab.run(
         'printf "[placement]\\ndevice_memory_nodes = 3\\n" >>/etc/nova-numa-pmc/nova-numa-pmc.conf'
     )
-    said = json.loads(lab.run(asks).stdout)
-    assert 3 not in said['decision']['mem_nodes']
-    assert [kept['node'] for kept in said['memory_withheld']] == [3]
-    promised = {node['id']: node['promised_bytes'] for node in said['nodes']}
+    answer = json.loads(lab.run(asks).stdout)
+    assert 3 not in answer['decision']['mem_nodes']
+    assert [withheld['node'] for withheld in answer['memory_withheld']] == [3]
+    promised = {node['id']: node['promised_bytes'] for node in answer['nodes']}
     assert promised.pop(3) == 0 and sum(promised.values()) >= 300 << 20
     lab.guests.start(
         [{'name': 'large', 'memory_mib': 1100, 'vcpus': 2, 'cmdline': 'duty=20 touch=3'}]
     )
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 32, 'cmdline': 'duty=5'} for i in range(3)])
-    found = lab.guests_after_hooks()
+    guests = lab.guests_after_hooks()
     assert all(3 not in promise['mem_nodes'] + promise['cpu_nodes'] for promise in lab.promised())
-    for guest in found.values():
+    for guest in guests.values():
         assert guest['bytes'].get(3, 0) == 0
     assert 'not for guests' in lab.run('nova-numa-rebalance status').stdout
     assert (
@@ -157,9 +157,9 @@ def test_unequal_nodes(lab_of):
     lab.guests.start(
         [{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'} for i in range(6)]
     )
-    found = lab.guests_after_hooks()
-    assert guests_per_node(found, 2) == [4, 2]
-    for guest in found.values():
+    guests = lab.guests_after_hooks()
+    assert guests_per_node(guests, 2) == [4, 2]
+    for guest in guests.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)]
         assert home_share(guest) >= STARTED_AT_HOME
 
@@ -191,10 +191,10 @@ def test_a_full_node(lab_of, bind):
     if bind:
         assert lab.oom_kills() > kills and lab.running() == []
         return
-    found = lab.guests_after_hooks()
+    guests = lab.guests_after_hooks()
     assert lab.oom_kills() == kills and lab.running() == ['g']
-    assert found['g']['bytes'][0] > 20 << 20 and found['g']['bytes'][1] > 20 << 20
-    passes = found['g']['passes']
+    assert guests['g']['bytes'][0] > 20 << 20 and guests['g']['bytes'][1] > 20 << 20
+    passes = guests['g']['passes']
     lab.guests.window(4)
     assert lab.guests.report()['g']['passes'] > passes
 

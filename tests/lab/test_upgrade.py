@@ -135,18 +135,18 @@ class Host:
     def places(self):
         """Return {guest: its place} once the hook is found valid and the promises are read."""
         done = self.run('nova-numa-rebalance hook status --json', check=False)
-        told = json.loads(done.stdout)
-        assert done.returncode == 0 and not told['problems'], told['problems']
-        assert told['installed']['current'] and told['trial']['ok'], told
-        promised = {one['name']: one for one in told['decisions']}
-        found = self.lab.guests.report()
-        assert sorted(found) == sorted(promised) == self.lab.running()
-        print({name: (guest['bytes'], guest['cpus']) for name, guest in found.items()})
+        status = json.loads(done.stdout)
+        assert done.returncode == 0 and not status['problems'], status['problems']
+        assert status['installed']['current'] and status['trial']['ok'], status
+        promised = {one['name']: one for one in status['decisions']}
+        guests = self.lab.guests.report()
+        assert sorted(guests) == sorted(promised) == self.lab.running()
+        print({name: (guest['bytes'], guest['cpus']) for name, guest in guests.items()})
         cpusets = self.lab.cpusets()
         # For a guest that is not placed: the node of its memory.
         homes = {
             name: next(iter(promised[name]['cpu_nodes']), home(guest))
-            for name, guest in found.items()
+            for name, guest in guests.items()
         }
         return {
             name: {
@@ -166,7 +166,7 @@ class Host:
                     if f'x2d{name}.scope/' in path and path.endswith('cpuset.cpus')
                 ),
             }
-            for name, guest in found.items()
+            for name, guest in guests.items()
         }
 
     def assert_as(self, before, step):
@@ -179,18 +179,18 @@ class Host:
             now = after[name]
             assert now['at_home'] >= place['at_home'] - 0.02, (step, name, now, place)
             assert {**now, 'at_home': place['at_home']} == place, (step, name)
-        kept = self.run('nova-numa-rebalance history --json')
-        assert not kept.stderr, kept.stderr
+        history = self.run('nova-numa-rebalance history --json')
+        assert not history.stderr, history.stderr
         moved = [
             part
-            for line in kept.stdout.splitlines()
+            for line in history.stdout.splitlines()
             for part in json.loads(line)['parts']
             if part['before'] != part['after']  # not what was fetched home
         ]
         assert not moved, (step, moved)
         return after
 
-    def told_since(self, line):
+    def messages_since(self, line):
         """Return what the agent has logged since that line, two intervals later."""
         self.agent.after(2)
         lines = self.agent.journal()[line:]
@@ -202,22 +202,22 @@ class Host:
 def host(lab, tmp_path):
     """Provide a host with the former version, its hook and its agent, and three running guests."""
     wheels = {FORMER: former_wheel(tmp_path), PRESENT: image.wheel()}
-    made = Host(lab)
+    new_host = Host(lab)
     for version, wheel in wheels.items():
-        made.unpack(version, wheel)
+        new_host.unpack(version, wheel)
     lab.run(REMOVE)
-    made.put(FORMER)
+    new_host.put(FORMER)
     # A start waits for the lock for three quarters of that: longer than a replacement takes.
     lab.install_hook(timeout_s=60)
-    made.agent = Agent(lab)
-    made.agent.start()
+    new_host.agent = Agent(lab)
+    new_host.agent.start()
     lab.guests.start([{**SPEC, 'name': name} for name in 'abc'])
     lab.wait_for_hooks()
-    made.agent.after(2)
-    yield made
-    made.agent.stop()
+    new_host.agent.after(2)
+    yield new_host
+    new_host.agent.stop()
     lab.run(REMOVE)
-    made.put(PRESENT)
+    new_host.put(PRESENT)
 
 
 def test_replaced_and_taken_back(host):
@@ -230,11 +230,11 @@ def test_replaced_and_taken_back(host):
         (FORMER, 'down', 'hole', 'b'),
     ):
         pid, line = agent.show('MainPID'), len(agent.journal())
-        told = host.replace(version, starting, without, placed)
+        messages = host.replace(version, starting, without, placed)
         # Failures in the hook are reported, and never make a guest's start fail.
-        assert [s for s in told if f'guest {without}: hook start ended with' in s], told
-        assert [s for s in told if f'guest {placed}: started: ImportError' in s], told
-        host.told_since(line)
+        assert [s for s in messages if f'guest {without}: hook start ended with' in s], messages
+        assert [s for s in messages if f'guest {placed}: started: ImportError' in s], messages
+        host.messages_since(line)
         # The agent of the old version continues.
         assert (agent.show('MainPID'), agent.show('ActiveState')) == (pid, 'active')
         after = host.assert_as(before, f'{version} put in place')
@@ -243,6 +243,6 @@ def test_replaced_and_taken_back(host):
         before[starting] = {**after[starting], 'at_home': 0.0}
         line = len(agent.journal())
         host.restart()
-        lines = host.told_since(line)
-        assert not [told for told in lines if ' fails: ' in told], lines
+        lines = host.messages_since(line)
+        assert not [line for line in lines if ' fails: ' in line], lines
         host.assert_as(before, f'{version} restarted')

@@ -203,29 +203,34 @@ def make_report(args, plan, steps, facts, records):
         'window_s': plan.window_s,
         'balance_s': plan.balance_s,
     }
-    found = report.report(
+    findings = report.report(
         {name: runs[0] for name, runs in records.items()},
         plan.shape.nodes,
         machine,
         steps.phases_s,
     )
     if args.orders:
-        reference = found['runs'].get('floating')
-        found['orders'] = {
+        reference = findings['runs'].get('floating')
+        findings['orders'] = {
             name: report.summarize_orders(
                 [report.summarize(run, plan.shape.nodes) for run in runs], reference
             )
             for name, runs in records.items()
             if len(runs) > 1
         }
-    return found
+    return findings
 
 
-def present(console, found):
+def present(console, findings):
     """Print tables, bars and verdicts."""
-    for part in (show.summary(found), show.guests(found), show.bars(found), show.verdicts(found)):
+    for part in (
+        show.summary(findings),
+        show.guests(findings),
+        show.bars(findings),
+        show.verdicts(findings),
+    ):
         console.print(part)
-    for name, runs in found.get('orders', {}).items():
+    for name, runs in findings.get('orders', {}).items():
         console.print(show.orders(runs, f'{name}, with shuffled start orders'))
         console.print(
             f'{name}: evenly spread in {runs["even"]} of {len(runs["runs"])} runs; '
@@ -233,24 +238,24 @@ def present(console, found):
             f'least at home {runs["home_share_min"]:.2%}; '
             f'least times fewer {show._times(runs["times_fewer_min"])}'
         )
-    console.print(show.notes(found))
+    console.print(show.notes(findings))
     console.print(
         'seconds: '
-        + ', '.join(f'{phase} {seconds:.0f}' for phase, seconds in found['phases_s'].items())
-        + f', in all {found["total_s"]:.0f}',
+        + ', '.join(f'{phase} {seconds:.0f}' for phase, seconds in findings['phases_s'].items())
+        + f', in all {findings["total_s"]:.0f}',
         highlight=False,
     )
 
 
-def save(found, directory, picture=None):
+def save(findings, directory, picture=None):
     """Save report.json, report.txt and report.png, and the plot also to another file."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / 'report.json').write_text(json.dumps(found, indent=1) + '\n')
+    (directory / 'report.json').write_text(json.dumps(findings, indent=1) + '\n')
     text = io.StringIO()
-    present(Console(file=text, width=TEXT_WIDTH), found)
+    present(Console(file=text, width=TEXT_WIDTH), findings)
     (directory / 'report.txt').write_text(text.getvalue())
     for path in filter(None, (directory / 'report.png', picture)):
-        show.picture(found, path)
+        show.picture(findings, path)
 
 
 def main(argv=None):
@@ -275,14 +280,14 @@ def main(argv=None):
         status = 3
     if not records:
         return status
-    found = make_report(args, plan, steps, facts, records)
-    save(found, args.out, args.picture)
+    findings = make_report(args, plan, steps, facts, records)
+    save(findings, args.out, args.picture)
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(findings))
     else:
-        present(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), found)
+        present(Console(width=None if sys.stdout.isatty() else TEXT_WIDTH), findings)
         print(f'report: {args.out}/report.json, report.txt, report.png')
-    missed = report.failed(found)
+    missed = report.failed(findings)
     for check in missed:
         say(f'not met: {check["name"]}: {check["value"]}')
     return status or (1 if missed else 0)

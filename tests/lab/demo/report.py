@@ -26,10 +26,10 @@ def summarize(record, nodes):
     :returns: a dict in the form of report.json's ``runs``
     """
     guests = {}
-    for name, seen in sorted(record['guests'].items()):
-        by_node = [seen['bytes'].get(node, 0) for node in range(nodes)]
+    for name, state in sorted(record['guests'].items()):
+        by_node = [state['bytes'].get(node, 0) for node in range(nodes)]
         home = by_node.index(max(by_node))
-        counted = {
+        accesses = {
             key: sum(window['guests'].get(name, {}).get(key, 0) for window in record['windows'])
             for key in ('local', 'remote', 'passes')
         }
@@ -37,17 +37,17 @@ def summarize(record, nodes):
             'home': home,
             'home_share': max(by_node) / max(1, sum(by_node)),
             'bytes_per_node': by_node,
-            'cpus': seen['cpus'],
-            'mems': seen['mems'],
-            **counted,
+            'cpus': state['cpus'],
+            'mems': state['mems'],
+            **accesses,
         }
     homes = [guest['home'] for guest in guests.values()]
     local, remote, passes = (
         sum(guest[key] for guest in guests.values()) for key in ('local', 'remote', 'passes')
     )
-    kept = {key: value for key, value in record.items() if key not in ('guests', 'windows')}
+    rest = {key: value for key, value in record.items() if key not in ('guests', 'windows')}
     return {
-        **kept,
+        **rest,
         'guests_per_node': [homes.count(node) for node in range(nodes)],
         'home_share_min': min((g['home_share'] for g in guests.values()), default=0.0),
         'local': local,
@@ -97,10 +97,12 @@ def checks(runs):
 
     Those that are ``required`` decide the exit code; the others are only reported.
     """
-    found = []
+    results = []
 
     def check(name, passed, value, required=True):
-        found.append({'name': name, 'passed': bool(passed), 'value': value, 'required': required})
+        results.append(
+            {'name': name, 'passed': bool(passed), 'value': value, 'required': required}
+        )
 
     for name in ('placed', 'bound'):
         if name not in runs:
@@ -129,7 +131,7 @@ def checks(runs):
                 fewer >= DECK_RATIO,
                 f'{fewer:,.0f}',
             )
-    return found
+    return results
 
 
 def report(records, nodes, machine, phases):
@@ -161,9 +163,9 @@ def report(records, nodes, machine, phases):
     }
 
 
-def failed(found):
+def failed(findings):
     """Return the report's failed checks that decide the exit code."""
-    return [check for check in found['checks'] if check['required'] and not check['passed']]
+    return [check for check in findings['checks'] if check['required'] and not check['passed']]
 
 
 def summarize_orders(runs, reference):

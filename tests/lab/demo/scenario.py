@@ -171,8 +171,8 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
             with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
                 windows.append(guests.window(plan.window_s))
         with step('report', "reading the guests' bytes per node"):
-            seen = guests.report()
-            said = _journal(machine) if arrangement.hook is not None else []
+            guests_after = guests.report()
+            hook_log = _journal(machine) if arrangement.hook is not None else []
     return {
         'title': arrangement.title,
         'order': order,
@@ -180,9 +180,9 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
         'free_mib_before': free,
         'start_s': {n: r['seconds'] for n, r in started.items()},
         'phases_s': phases.phases_s,
-        'hook_log': said,
+        'hook_log': hook_log,
         'windows': windows,
-        'guests': seen,
+        'guests': guests_after,
     }
 
 

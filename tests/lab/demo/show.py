@@ -25,7 +25,7 @@ def _times(value):
     return '–' if value is None else f'{value:,.1f}' if value < 100 else f'{value:,.0f}'
 
 
-def summary(found):
+def summary(findings):
     """Return the table of the arrangements."""
     table = Table(
         title='The same six guests, started each way',
@@ -47,7 +47,7 @@ def summary(found):
         'fewer\nper pass',
     ):
         table.add_column(head, justify='right')
-    for name, run in found['runs'].items():
+    for name, run in findings['runs'].items():
         ours = name in ('placed', 'bound')
         spread = ':'.join(map(str, run['guests_per_node']))
         share = run['remote_share']
@@ -62,13 +62,13 @@ def summary(found):
             '–' if latency is None else f'{latency:.1f} ns',
             str(run['passes']),
             count(run['remote_per_pass']),
-            _times(found['ratios'][name]['remote']),
-            _times(found['ratios'][name]['remote_per_pass']),
+            _times(findings['ratios'][name]['remote']),
+            _times(findings['ratios'][name]['remote_per_pass']),
         )
     return table
 
 
-def guests(found):
+def guests(findings):
     """Return the table of each guest's bytes per node, one column for each arrangement."""
     table = Table(
         title='MiB on each node (from the kernel), by guest',
@@ -77,12 +77,12 @@ def guests(found):
         header_style='bold',
     )
     table.add_column('guest')
-    for run in found['runs'].values():
+    for run in findings['runs'].values():
         table.add_column(run['title'], justify='right')
-    names = sorted({name for run in found['runs'].values() for name in run['guests']})
+    names = sorted({name for run in findings['runs'].values() for name in run['guests']})
     for name in names:
         cells = []
-        for run in found['runs'].values():
+        for run in findings['runs'].values():
             guest = run['guests'].get(name)
             cells.append(
                 '–'
@@ -93,12 +93,14 @@ def guests(found):
     return table
 
 
-def bars(found):
+def bars(findings):
     """Return remote accesses as bars on a log axis, one line for each arrangement."""
-    highest = max((math.log10(max(1, run['remote'])) for run in found['runs'].values()), default=0)
-    width = max((len(run['title']) for run in found['runs'].values()), default=0)
+    highest = max(
+        (math.log10(max(1, run['remote'])) for run in findings['runs'].values()), default=0
+    )
+    width = max((len(run['title']) for run in findings['runs'].values()), default=0)
     text = Text('Remote DRAM accesses (log axis)\n', 'bold')
-    for name, run in found['runs'].items():
+    for name, run in findings['runs'].items():
         cells = round(BAR_CELLS * math.log10(max(1, run['remote'])) / highest) if highest else 0
         style = 'green' if name in ('placed', 'bound') else 'red'
         text.append(f'{run["title"]:>{width}} ', '')
@@ -107,24 +109,24 @@ def bars(found):
     return text
 
 
-def verdicts(found):
+def verdicts(findings):
     """Return a line for each check, and the figures behind it."""
     text = Text()
-    for check in found['checks']:
-        told = (
+    for check in findings['checks']:
+        word = (
             ('ok', 'green')
             if check['passed']
             else (('FAILED', 'bold red') if check['required'] else ('not met', 'yellow'))
         )
-        text.append(f'{told[0]:>7}', told[1])
+        text.append(f'{word[0]:>7}', word[1])
         text.append(f'  {check["name"]}: {check["value"]}\n')
-    for run in found['runs'].values():
-        seen = ', '.join(count(window['remote']) for window in run['windows'])
-        text.append(f'{run["title"]}: remote accesses by window: {seen}\n', 'dim')
+    for run in findings['runs'].values():
+        accesses = ', '.join(count(window['remote']) for window in run['windows'])
+        text.append(f'{run["title"]}: remote accesses by window: {accesses}\n', 'dim')
     return text
 
 
-def notes(found):
+def notes(findings):
     """Return an explanation of the figures."""
     return Text(
         "Counts are those of the emulated counters (perf), bytes are the kernel's. The latency "
@@ -135,7 +137,7 @@ def notes(found):
     )
 
 
-def orders(found, title):
+def orders(findings, title):
     """Return the table of runs with shuffled start orders."""
     table = Table(title=title, title_justify='left', title_style='bold', header_style='bold')
     for head in (
@@ -148,7 +150,7 @@ def orders(found, title):
         'fewer than floating',
     ):
         table.add_column(head, justify='left' if head == 'start order' else 'right')
-    for i, run in enumerate(found['runs'], 1):
+    for i, run in enumerate(findings['runs'], 1):
         table.add_row(
             str(i),
             ' '.join(name[-1] for name in run['order']),
@@ -161,22 +163,22 @@ def orders(found, title):
     return table
 
 
-def picture(found, path):
+def picture(findings, path):
     """Draw bytes per node and remote accesses of each arrangement into a PNG."""
     import matplotlib
 
     matplotlib.use('Agg')
     from matplotlib import pyplot
 
-    runs = found['runs']
+    runs = findings['runs']
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(12, 4.8), layout='constrained', width_ratios=(3, 2)
     )
     _draw_bytes(left, runs)
-    _draw_remote(right, runs, found['ratios'])
-    machine = found['machine'].get('guest', {})
+    _draw_remote(right, runs, findings['ratios'])
+    machine = findings['machine'].get('guest', {})
     figure.suptitle(
-        f'Six guests on two nodes, {found["machine"]["skew_mib"]} MiB less free on '
+        f'Six guests on two nodes, {findings["machine"]["skew_mib"]} MiB less free on '
         f'node 0 (emulated, Linux {machine.get("kernel", "?")})',
         fontsize=12,
     )
@@ -238,10 +240,12 @@ def _draw_remote(axes, runs, ratios):
         remote = max(1, run['remote'])
         axes.bar(at, remote, 0.7, color='#3a9d5d' if ours else '#b0b4bb')
         fewer = ratios[name]['remote']
-        told = count(run['remote'])
+        label = count(run['remote'])
         if fewer is not None and name != 'floating':
-            told += f'\n{_times(fewer)} × fewer' if fewer >= 1 else f'\n{_times(1 / fewer)} × more'
-        axes.text(at, remote * 1.15, told, ha='center', va='bottom', fontsize=9)
+            label += (
+                f'\n{_times(fewer)} × fewer' if fewer >= 1 else f'\n{_times(1 / fewer)} × more'
+            )
+        axes.text(at, remote * 1.15, label, ha='center', va='bottom', fontsize=9)
     axes.set_yscale('log')
     low, high = axes.get_ylim()
     axes.set_ylim(max(1, low / 20), high * 4)

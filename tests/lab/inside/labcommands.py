@@ -38,13 +38,13 @@ def scope(pid):
 
 def allowed(pid, *comms):
     """Return the CPUs that threads with such names may use, according to the kernel."""
-    found = set()
+    masks = set()
     for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
         if (task / 'comm').read_text().startswith(comms):
             for line in (task / 'status').read_text().splitlines():
                 if line.startswith('Cpus_allowed_list:'):
-                    found.add(line.split()[1])
-    return ' '.join(sorted(found))
+                    masks.add(line.split()[1])
+    return ' '.join(sorted(masks))
 
 
 def mems(pid):
@@ -117,29 +117,29 @@ def main():
     parser.add_argument('--json', action='store_true')
     parser.add_argument('--look', action='store_true', help='run nothing')
     args = parser.parse_args()
-    found = {}
+    outcomes = {}
     for text in args.guests:
         command, _, rest = text.partition('=')
-        words, effect, wanted = effects(*rest.split(','))[command]
+        words, effect, expected = effects(*rest.split(','))[command]
         code, message = (0, '') if args.look else run(*words)
-        found[command] = {
+        outcomes[command] = {
             'code': code,
             'message': message,
             'effect': effect(),
-            'wanted': wanted,
-            'works': not code and effect() == wanted,
+            'wanted': expected,
+            'works': not code and effect() == expected,
         }
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(outcomes))
         return
-    for command, each in found.items():
+    for command, outcome in outcomes.items():
         print(
             '%-15s %-5s %-12s %s'
             % (
                 command,
-                'works' if each['works'] else 'FAILS',
-                '%s/%s' % (each['effect'], each['wanted']),
-                each['message'],
+                'works' if outcome['works'] else 'FAILS',
+                '%s/%s' % (outcome['effect'], outcome['wanted']),
+                outcome['message'],
             )
         )
 

@@ -25,14 +25,14 @@ def promise(name):
     record = promises_file.read(
         host_options.read(host_options.PATH).state_dir, files.read_boot_id('/')
     )
-    (found,) = (each for each in record.promises.values() if each.name == name)
-    return found
+    (promised,) = (promised for promised in record.promises.values() if promised.name == name)
+    return promised
 
 
 def place(name, node, host):
     """Hold a guest's CPUs to a node, and promise it that node."""
     groups = cgroups.find(labguests.pids()[name])
-    (cpus,) = (each.cpus for each in host.nodes if each.id == node)
+    (cpus,) = (node_view.cpus for node_view in host.nodes if node_view.id == node)
     cpuset.hold(groups, cpus, written_set=common_cpuset(groups))
     promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
@@ -44,5 +44,5 @@ def place(name, node, host):
 
 if __name__ == '__main__':
     nodes = topology.read()
-    for guest, wanted in json.load(sys.stdin)['homes'].items():
-        place(guest, wanted, nodes)
+    for guest, home in json.load(sys.stdin)['homes'].items():
+        place(guest, home, nodes)

@@ -100,15 +100,15 @@ def start(request):
 
 def pids():
     """Return {guest: QEMU's pid} of running guests, from libvirt's pid files."""
-    found = {}
+    pid_of = {}
     for path in pathlib.Path('/run/libvirt/qemu').glob('*.pid'):
         try:
             pid = int(path.read_text())
         except (OSError, ValueError):
             continue
         if pathlib.Path(f'/proc/{pid}').exists() and path.stem != 'driver':
-            found[path.stem] = pid
-    return found
+            pid_of[path.stem] = pid
+    return pid_of
 
 
 def group(pid, controller):
@@ -155,13 +155,13 @@ def numa_bytes(pid):
 
 def vcpus(pid):
     """Return the directories of a guest's vCPU threads in /proc."""
-    found = []
+    tasks = []
     for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
         # QEMU's other threads come and go.
         with contextlib.suppress(OSError):
             if (task / 'comm').read_text().startswith('CPU '):
-                found.append(task)
-    return found
+                tasks.append(task)
+    return tasks
 
 
 def status_line(task, key):
@@ -174,11 +174,11 @@ def status_line(task, key):
 
 def report(request):
     """Return for each guest: bytes by node, CPUs and nodes of its threads, its passes."""
-    found = {}
+    guests = {}
     for name, pid in pids().items():
         try:
             tasks = vcpus(pid)
-            found[name] = {
+            guests[name] = {
                 'pid': pid,
                 'bytes': numa_bytes(pid),
                 'cpus': sorted({status_line(t, 'Cpus_allowed_list') for t in tasks}),
@@ -187,7 +187,7 @@ def report(request):
             }
         except OSError:
             continue  # the guest ended in the meantime
-    return found
+    return guests
 
 
 def window(request):
@@ -216,14 +216,14 @@ def window(request):
     if done.returncode or len(counts) != 2 * len(names):
         raise OSError(f'perf stat: {done.returncode}: {done.stderr[-800:]}')
     elapsed = time.monotonic() - began
-    found = {}
+    accesses = {}
     for name, local, remote in zip(names, counts[::2], counts[1::2]):
-        found[name] = {
+        accesses[name] = {
             'local': int(local[0]),
             'remote': int(remote[0]),
             'passes': log_text(name).count(b'.') - before[name],
         }
-    return {'seconds': elapsed, 'guests': found}
+    return {'seconds': elapsed, 'guests': accesses}
 
 
 def mems_of(pid):
@@ -248,8 +248,8 @@ def bring(request):
         for _ in range(20):
             mems.write_text(str(node))
             mems.write_text(anywhere)
-            found = numa_bytes(pid)
-            if found.get(str(node), 0) >= 0.99 * sum(found.values()):
+            per_node = numa_bytes(pid)
+            if per_node.get(str(node), 0) >= 0.99 * sum(per_node.values()):
                 break
     return report(request)
 
@@ -266,7 +266,7 @@ def stop(request):
 
 
 if __name__ == '__main__':
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     print(
         json.dumps(
             {
@@ -276,6 +276,6 @@ if __name__ == '__main__':
                 'hold': hold,
                 'bring': bring,
                 'stop': stop,
-            }[asked['do']](asked)
+            }[request['do']](request)
         )
     )

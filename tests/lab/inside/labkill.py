@@ -35,11 +35,11 @@ MIB_PER_SEC = 64  # slow enough for kills in the middle
 
 def options():
     """Return the host's options with a slow rate of moves."""
-    found, _ = agent_options.read()
-    return found._replace(
+    defaults, _ = agent_options.read()
+    return defaults._replace(
         publish=False,
         rebalance=agent_conf.OFF,
-        rebalance_options=found.rebalance_options._replace(bytes_per_sec=MIB_PER_SEC << 20),
+        rebalance_options=defaults.rebalance_options._replace(bytes_per_sec=MIB_PER_SEC << 20),
     )
 
 
@@ -63,8 +63,8 @@ def move(promised):
 
 def come_back():
     """Do what an agent does in its first tick."""
-    with contextlib.closing(Agent(options())) as made:
-        made.tick()
+    with contextlib.closing(Agent(options())) as agent:
+        agent.tick()
 
 
 def child(work, *arguments):
@@ -82,14 +82,14 @@ def child(work, *arguments):
 
 def held(name):
     """Return the guest's ({CPUs of its vCPU threads}, {nodes of them}) according to the kernel."""
-    found = labguests.report({})[name]
-    return found['cpus'], found['mems']
+    guest = labguests.report({})[name]
+    return guest['cpus'], guest['mems']
 
 
-def wrong_after(name, before, wanted):
+def wrong_after(name, before, target):
     """Return what is not as it must be, or '' if nothing is wrong."""
     now = labforce.promise(name)
-    if now.cpu_nodes not in (before.cpu_nodes, wanted) or not now.started:
+    if now.cpu_nodes not in (before.cpu_nodes, target) or not now.started:
         return f'promised {now}'
     cpus, mems = held(name)
     if cpus != [CPUS[now.cpu_nodes[0]]] or mems != [NODES]:
@@ -106,7 +106,7 @@ def main():
     began = time.monotonic()
     os.waitpid(child(move, labforce.promise(name)), 0)
     whole_s = time.monotonic() - began
-    told: dict[str, Any] = {
+    findings: dict[str, Any] = {
         'kills': 0,
         'ended_before': 0,
         'promised_before': 0,
@@ -114,27 +114,27 @@ def main():
         'wrong': [],
         'whole_move_s': whole_s,
     }
-    while told['kills'] < request['times']:
+    while findings['kills'] < request['times']:
         before = labforce.promise(name)
-        wanted = (1 - before.cpu_nodes[0],)
+        target = (1 - before.cpu_nodes[0],)
         pid = child(move, before)
         time.sleep(rng.uniform(0, whole_s))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):
-            told['ended_before'] += 1
+            findings['ended_before'] += 1
             whole_s *= 0.9  # the first one was slower
         else:
-            told['kills'] += 1
-            far = labguests.numa_bytes(labguests.pids()[name]).get(str(wanted[0]), 0)
-            told['between'] += 0.02 * size_bytes < far < 0.98 * size_bytes
-            told['promised_before'] += labforce.promise(name).cpu_nodes == before.cpu_nodes
+            findings['kills'] += 1
+            far = labguests.numa_bytes(labguests.pids()[name]).get(str(target[0]), 0)
+            findings['between'] += 0.02 * size_bytes < far < 0.98 * size_bytes
+            findings['promised_before'] += labforce.promise(name).cpu_nodes == before.cpu_nodes
         _, status = os.waitpid(child(come_back), 0)
-        wrong = 'the agent did not come back' if status else wrong_after(name, before, wanted)
+        wrong = 'the agent did not come back' if status else wrong_after(name, before, target)
         if wrong:
-            told['wrong'].append(wrong)
-        print(told['kills'], flush=True)
-    print(json.dumps(told))
+            findings['wrong'].append(wrong)
+        print(findings['kills'], flush=True)
+    print(json.dumps(findings))
 
 
 if __name__ == '__main__':

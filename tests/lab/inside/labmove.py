@@ -31,10 +31,10 @@ REST_S = 3  # observed before and after a move
 
 def thp_bytes(groups):
     """Return how much of a guest's memory is transparent huge pages, by its memory.stat."""
-    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
+    names = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
     lines = pathlib.Path(groups.memory, 'memory.stat').read_text().splitlines()
     sizes = dict(line.split(' ') for line in lines)
-    return sum(int(sizes[name]) for name in wanted if name in sizes)
+    return sum(int(sizes[name]) for name in names if name in sizes)
 
 
 def move(request):
@@ -85,7 +85,7 @@ def move_so(request):
     how, name = request['how'], request['guest']
     pid = labguests.pids()[name]
     before = labguests.numa_bytes(pid).get(str(request['node']), 0)
-    began, told = time.monotonic(), {}
+    began, result = time.monotonic(), {}
     if how == 'none':
         time.sleep(request.get('seconds', 8))
     elif how == 'ours':
@@ -96,9 +96,9 @@ def move_so(request):
             input=json.dumps({**request, 'do': 'move'}),
             stdout=subprocess.PIPE,
         ).stdout.splitlines()
-        told = json.loads(lines[-1])
+        result = json.loads(lines[-1])
         # The start of Python is not included.
-        began = time.monotonic() - told['elapsed_s']
+        began = time.monotonic() - result['elapsed_s']
     elif how == 'migratepages':
         subprocess.run(
             ['migratepages', str(pid), str(1 - request['node']), str(request['node'])], check=True
@@ -110,7 +110,7 @@ def move_so(request):
     if how == 'narrow':
         (scope / 'cpuset.mems').write_text('0-1')
     moved = labguests.numa_bytes(pid).get(str(request['node']), 0) - before
-    return began, ended, moved, told
+    return began, ended, moved, result
 
 
 class Probes:
@@ -163,17 +163,17 @@ class Probes:
 
     def during(self, began, ended):
         """Summarize what started or was waited for in an interval [ms]."""
-        found = {}
-        for what, took in self.took.items():
+        findings = {}
+        for what, delays in self.took.items():
             inside = [
-                seconds * 1000 for at, seconds in took if at < ended and at + seconds > began
+                seconds * 1000 for at, seconds in delays if at < ended and at + seconds > began
             ]
-            found[what] = {
+            findings[what] = {
                 'times': len(inside),
                 'max_ms': max(inside, default=None),
                 'median_ms': statistics.median(inside) if inside else None,
             }
-        return found
+        return findings
 
 
 class AccessCounts:
@@ -229,7 +229,7 @@ def watch(request):
         time.sleep(1)
         first = time.monotonic()
         time.sleep(REST_S)
-        began, ended, moved, told = move_so(request)
+        began, ended, moved, result = move_so(request)
         time.sleep(REST_S)
         last = time.monotonic()
     finally:
@@ -243,7 +243,7 @@ def watch(request):
                 'seconds': ended - began,
                 'moved_bytes': moved,
                 'bytes_per_sec': moved / (ended - began),
-                'told': told,
+                'told': result,
                 'accesses_per_sec': {
                     'before': accesses.per_sec(first, began),
                     'during': accesses.per_sec(began, ended),
@@ -256,5 +256,5 @@ def watch(request):
 
 
 if __name__ == '__main__':
-    asked = json.load(sys.stdin)
-    {'move': move, 'watch': watch}[asked['do']](asked)
+    request = json.load(sys.stdin)
+    {'move': move, 'watch': watch}[request['do']](request)

@@ -54,12 +54,12 @@ def one_round(name, pause_s):
 
 def main():
     """Go through the rounds, then read what the agent has logged."""
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     began_s, rng = time.time(), random.Random(1)
     labguests.LOGS.mkdir(exist_ok=True)
     rounds = {
-        f'r{at}': one_round(f'r{at}', lambda: asked['interval_s'] * rng.uniform(1.5, 2.5))
-        for at in range(asked['rounds'])
+        f'r{at}': one_round(f'r{at}', lambda: request['interval_s'] * rng.uniform(1.5, 2.5))
+        for at in range(request['rounds'])
     }
     text = subprocess.run(
         ['journalctl', '-q', '-u', 'nova-numa-agent', '-o', 'json', f'--since=@{began_s:.0f}'],
@@ -67,20 +67,20 @@ def main():
         text=True,
         check=True,
     ).stdout
-    told = [
+    messages = [
         (int(entry['__REALTIME_TIMESTAMP']) / 1e6, entry['MESSAGE'])
         for entry in map(json.loads, text.splitlines())
     ]
-    found = {action: [] for action in LINES}
+    delays_s = {action: [] for action in LINES}
     for name, returned in rounds.items():
         for action, at_s in returned.items():
             when = [
                 told_s
-                for told_s, line in told
+                for told_s, line in messages
                 if line.startswith(f'guest {name}: {LINES[action]}')
             ]
-            found[action].append(max(0.0, round(when[0] - at_s, 3)) if when else None)
-    print(json.dumps(found))
+            delays_s[action].append(max(0.0, round(when[0] - at_s, 3)) if when else None)
+    print(json.dumps(delays_s))
 
 
 if __name__ == '__main__':

@@ -92,12 +92,12 @@ def ask_ours(order):
 
 def main():
     """Answer the request."""
-    asked = json.load(sys.stdin)
-    for skew_mib in asked['skews_mib']:
+    request = json.load(sys.stdin)
+    for skew_mib in request['skews_mib']:
         give_back('skew')
         if skew_mib:
             take('skew', 0, skew_mib)
-        for order in asked['orders']:
+        for order in request['orders']:
             free = free_mib()
             print(
                 json.dumps(

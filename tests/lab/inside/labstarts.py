@@ -29,15 +29,15 @@ def start(at):
 
 def masks(pid):
     """Return the set of the CPU lists that a guest's threads may use."""
-    found = set()
+    allowed = set()
     for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
         try:
             if (task / 'comm').read_text().startswith(THREADS):
                 status = (task / 'status').read_text()
-                found.add(status.split('Cpus_allowed_list:')[1].split()[0])
+                allowed.add(status.split('Cpus_allowed_list:')[1].split()[0])
         except OSError:
             continue  # the thread has ended
-    return found
+    return allowed
 
 
 def not_held(names):
@@ -45,13 +45,13 @@ def not_held(names):
     deadline = time.monotonic() + 2
     while True:
         pids = labguests.pids()
-        left = [
+        missing = [
             name
             for name in names
             if name not in pids or len(masks(pids[name])) != 1 or masks(pids[name]) == {'0-1'}
         ]
-        if not left or time.monotonic() > deadline:
-            return left
+        if not missing or time.monotonic() > deadline:
+            return missing
         time.sleep(0.05)
 
 

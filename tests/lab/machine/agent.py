@@ -77,10 +77,10 @@ class Agent:
         """
         deadline = time.monotonic() + seconds
         while True:
-            found = ask()
-            if holds(found):
-                return found
+            answer = ask()
+            if holds(answer):
+                return answer
             if time.monotonic() > deadline:
                 print('\n'.join(self.journal()[-20:]))
-                raise AssertionError(f'not within {seconds} s: {found}')
+                raise AssertionError(f'not within {seconds} s: {answer}')
             time.sleep(every_s)

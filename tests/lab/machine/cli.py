@@ -179,13 +179,13 @@ def _down(args):
 
 
 def _list(args):
-    found = running()
+    machines = running()
     lines = [
         f'{m["name"]:12} {m["shape"]["nodes"]} nodes, {m["shape"]["memory_mib"]} MiB, '
         f'cgroup {m["shape"]["cgroup"]}, pid {m["pid"]}, ssh port {m["ssh_port"]}'
-        for m in found
+        for m in machines
     ]
-    _show(args, found, '\n'.join(lines) or 'no machine is up')
+    _show(args, machines, '\n'.join(lines) or 'no machine is up')
 
 
 def _console(args):

@@ -57,13 +57,13 @@ def read(path):
         raise OSError(f'{path}: {size} bytes, not {BAR_BYTES}')
     with _page(path) as page:
         cpus = _HEADER.unpack_from(page, 0)[1]
-        found = []
+        counts = []
         for cpu in range(cpus):
             words = struct.unpack_from(
                 f'<{MODES * _MODE_WORDS}Q', page, HEADER_BYTES + cpu * VCPU_BYTES
             )
             modes = [words[m * _MODE_WORDS : (m + 1) * _MODE_WORDS] for m in range(MODES)]
-            found.append(
+            counts.append(
                 {
                     'instructions': sum(m[0] for m in modes),
                     'guest_instructions': sum(m[0] for m in modes[MODES // 2 :]),
@@ -74,4 +74,4 @@ def read(path):
                     ],
                 }
             )
-        return found
+        return counts

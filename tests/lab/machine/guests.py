@@ -86,11 +86,11 @@ class Guests:
         self.machine.run('; '.join(f'virsh -q resume {name}' for name in names), timeout=300)
         deadline = time.monotonic() + 300
         while True:
-            found = self.report()
-            if all(found[name]['passes'] for name in names):
-                return found
+            guests = self.report()
+            if all(guests[name]['passes'] for name in names):
+                return guests
             if time.monotonic() > deadline:
-                raise MachineError(f'guests do not run: {found}')
+                raise MachineError(f'guests do not run: {guests}')
             time.sleep(1)
 
     def window(self, seconds):
@@ -102,10 +102,10 @@ class Guests:
         return self._ask(do='stop', guests=names)
 
 
-def _by_number(found):
-    for guest in found.values():
+def _by_number(guests):
+    for guest in guests.values():
         guest['bytes'] = {int(n): b for n, b in guest['bytes'].items()}
-    return found
+    return guests
 
 
 def home(guest):

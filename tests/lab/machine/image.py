@@ -151,8 +151,8 @@ def cached(kind, key, build, keep=4):
         say(f'building {target.name}')
         # Leftovers of failed or killed builds, gigabytes: their logs were kept for the reader of
         # the error.
-        for left in cache_dir().glob(f'.{kind}-*/'):
-            shutil.rmtree(left, ignore_errors=True)
+        for remainder in cache_dir().glob(f'.{kind}-*/'):
+            shutil.rmtree(remainder, ignore_errors=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix=f'.{kind}-', dir=cache_dir()))
         try:
             build(work)

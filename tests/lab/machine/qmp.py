@@ -40,12 +40,12 @@ class Qmp:
 
     def ram_blocks(self):
         """Return {name: (offset, bytes)} of the RAM blocks, offsets in QEMU's ram_addr space."""
-        found = re.findall(
+        blocks = re.findall(
             r'^\s*(\S+)\s+\d+ [KMG]iB\s+(0x\w+)\s+0x\w+\s+(0x\w+)', self.hmp('info ramblock'), re.M
         )
         return {
             name.rpartition('/')[2]: (int(offset, 16), int(size, 16))
-            for name, offset, size in found
+            for name, offset, size in blocks
         }
 
     def close(self):

@@ -103,10 +103,10 @@ class Shape:
 
     def key(self):
         """Return a name for this shape, derived from its content."""
-        said = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if not self.sockets:  # keeps the keys of machines frozen without it
-            del said['sockets']
-        text = json.dumps(said, sort_keys=True)
+            del fields['sockets']
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def qemu_args(self):

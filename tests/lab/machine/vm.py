@@ -76,13 +76,13 @@ def _free_port():
 
 def _wait(ready, timeout_s, what, log):
     """Poll until ready() is true; otherwise, raise a MachineError that names the log."""
-    deadline, told = time.monotonic() + timeout_s, time.monotonic()
+    deadline, reported_s = time.monotonic() + timeout_s, time.monotonic()
     while not ready():
         now = time.monotonic()
         if now > deadline:
             raise MachineError(f'{what}: not within {timeout_s} s; console log: {log}')
-        if now - told > 20:
-            told = now
+        if now - reported_s > 20:
+            reported_s = now
             image.say(f'  … {what}')
         time.sleep(0.2)
 
@@ -192,13 +192,13 @@ class Machine:
         except (OSError, ValueError):
             raise MachineError(f'no machine {name!r} is up: numalab up --name {name}') from None
         shape = Shape(**{**state['shape'], 'memory_mib': tuple(state['shape']['memory_mib'])})
-        found = cls(name, shape, state['pid'], state['port'], state['image_dir'])
-        if not _alive(found.pid):
+        machine = cls(name, shape, state['pid'], state['port'], state['image_dir'])
+        if not _alive(machine.pid):
             raise MachineError(
                 f'machine {name!r} is gone; console log: '
-                f'{found.dir}/console.log, QEMU: {found.dir}/qemu.log'
+                f'{machine.dir}/console.log, QEMU: {machine.dir}/qemu.log'
             )
-        return found
+        return machine
 
     @classmethod
     def up(cls, name='lab', shape=None, package=True, pace_per_sec=0, base=None, devices=None):
@@ -447,11 +447,11 @@ class Machine:
 
 def running():
     """Return the running machines: [{name, pid, ssh_port, console, shape}, …]."""
-    found, parent = [], run_dir('any').parent
+    machines, parent = [], run_dir('any').parent
     for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
         with contextlib.suppress(MachineError):
             machine = Machine.find(directory.name)
-            found.append(
+            machines.append(
                 {
                     'name': machine.name,
                     'pid': machine.pid,
@@ -460,7 +460,7 @@ def running():
                     'shape': dataclasses.asdict(machine.shape),
                 }
             )
-    return found
+    return machines
 
 
 def freeze(shape, base=None):
