@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.sample_records import NodeSample
-    from nova_numa_pmc.state.publication import Publication
 
 LOG = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class Agent:
         may_move = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
         with self._problem_log.stage('publishing'):
-            tick = tick._replace(publication=self._publication(tick))
+            tick = self._with_publication(tick)
             if self.options.publish and tick.publication:
                 publication.write(self._directory, tick.publication)
                 pool_loads.write(
@@ -111,7 +110,7 @@ class Agent:
                         files.read_boot_id(self._root),
                         tick.now.boottime_ns,
                         tick.publication.interval_s,
-                        tick.publication.pools,
+                        tick.pools,
                         tick.publication.history,
                     ),
                 )
@@ -272,8 +271,8 @@ class Agent:
                 self._problem_log.log_problems(problems)
         return tick
 
-    def _publication(self, tick: Tick) -> Publication | None:
-        """Return the host's publication, or None.
+    def _with_publication(self, tick: Tick) -> Tick:
+        """Return the tick with the host's publication and the loads of its pools, or as it is.
 
         A first sample is not published, because it has no rates and would replace a better
         publication.
@@ -285,7 +284,7 @@ class Agent:
             and tick.host
             and tick.host_promises
         ):
-            return None
+            return tick
         placement_options, sample = self.options.host_options.placement_options, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
@@ -308,8 +307,11 @@ class Agent:
             tick.host_promises.rotation,
             now_ns,
         )
-        return publication.from_sample(view, sample, placement_options)._replace(
-            guests_by=tick.source, history=history
+        return tick._replace(
+            publication=publication.from_sample(view, sample, placement_options)._replace(
+                guests_by=tick.source, history=history
+            ),
+            pools=publication.pool_loads_of(view, sample),
         )
 
     def _covered_nodes(self, tick: Tick) -> set[int] | None:

@@ -49,6 +49,7 @@ class Tick(Record):
     :param paused: since when, and why, the agent has been paused; None: it is not paused
     :param source: the source of guests' changes, as :attr:`guest_events.GuestEvents.source`
     :param starts_taken_over: number of starts that the agent has finished for the hook
+    :param pools: the loads of the pools of CPUs, which are written with the publication
     """
 
     now: Moment
@@ -62,6 +63,7 @@ class Tick(Record):
     paused: pause.Paused | None = None
     source: str = ''
     starts_taken_over: int = 0
+    pools: tuple[model.PoolLoad, ...] = ()
 
     def with_promises(self, promises: Mapping[str, model.Promise]) -> Tick:
         """Return the tick with {uuid: promise} in place of these guests' earlier promises."""

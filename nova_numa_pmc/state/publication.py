@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
-from nova_numa_pmc.exceptions import CpuListError, StateError, require_major
+from nova_numa_pmc.exceptions import StateError, require_major
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import pool_loads, state_files
 
@@ -28,15 +27,13 @@ if TYPE_CHECKING:
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
-_MAJOR, _MINOR = 1, 3
+_MAJOR, _MINOR = 1, 4
 #: The kernel's limit (MAX_NUMNODES).
 NODES_MAX = 1024
 #: Enough for a host with that many nodes and their distances.
 _SIZE_MAX_BYTES = 8 << 20
-_POOLS_MAX = 1024
 #: Beyond any real amount; a file with a larger one is damaged.
 _AMOUNT_MAX = 2**60
-_HUGE_SIZES_MAX = 16
 _NAME_MAX = 64
 _REASON_MAX = 256
 _GUESTS_MAX = 1023
@@ -61,15 +58,13 @@ class Publication(Record):
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: length of the measurement, which is also the period of publication
-    :param view: the host, without the CPUs of its nodes. The demand is over the longer horizon
-        (:mod:`core.demand.lasting_demand`)
+    :param view: the host, without the CPUs and huge pages of its nodes. The demand is over the
+        longer horizon (:mod:`core.demand.lasting_demand`)
     :param remote_ratios: by position, remote ÷ all DRAM accesses of the node's CPUs; None if
         unknown
     :param source: the best source of evidence in use, or '' if there is none
     :param placement_options: the file has those that :func:`placement.place` reads from it, floor
         and step, as ``limits``
-    :param pools: measured load of each pool, beginning with the floating pool, which ``view``
-        describes. The hook reads these from a separate file (:mod:`pool_loads`)
     :param demand_now_cores: by position, demand in the interval, with None where unknown; empty if
         not reported
     :param pool_source: where the CPUs of the floating pool were taken from: 'nova.conf', 'guests'
@@ -85,7 +80,6 @@ class Publication(Record):
     remote_ratios: tuple[float | None, ...]
     source: str = ''
     placement_options: model.PlacementOptions = model.PlacementOptions()
-    pools: tuple[model.PoolLoad, ...] = ()
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
     guests_by: str = ''
@@ -122,11 +116,12 @@ def from_sample(
     return Publication(
         sample.taken_s,
         sample.elapsed_s,
-        view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
+        view._replace(
+            nodes=tuple(node._replace(cpus=None, huge_free_bytes=()) for node in view.nodes)
+        ),
         tuple(remote_ratios.get(node.id) for node in view.nodes),
         sample.source,
         placement_options,
-        pool_loads_of(view, sample),
         tuple(demand_now_cores.get(node.id) for node in view.nodes),
         sample.pool_source,
     )
@@ -158,7 +153,7 @@ def floating_pool(
 
 
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
-    """Return the loads of the view's pool and of all other pools.
+    """Return the loads of the view's pool, first, and of all other pools, for the hook.
 
     Their vCPUs are the promised ones, because guests that start later are charged by their
     promises. A pool without any of the view's CPUs has none.
@@ -188,7 +183,7 @@ def encode(publication: Publication) -> bytes:
     nodes = []
     for node, remote_ratio, now_cores in publication.by_node():
         members = node._asdict()
-        del members['cpus']
+        del members['cpus'], members['huge_free_bytes']
         nodes.append(dict(members, remote_ratio=remote_ratio, demand_now_cores=now_cores))
     return (
         json.dumps(
@@ -209,7 +204,6 @@ def encode(publication: Publication) -> bytes:
                 'distances': publication.view.distances,
                 'domains': publication.view.domains,
                 'nodes': nodes,
-                'pools': [_pool_members(pool) for pool in publication.pools],
                 'pool_source': publication.pool_source,
                 'history': {name: getattr(publication.history, name) for name in _HISTORY},
             },
@@ -241,7 +235,6 @@ def decode(data: bytes) -> Publication:
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
             members.text('source', _NAME_MAX, ''),
             _placement_options(limits),
-            tuple(_pool(_members(pool)) for pool in members.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
             members.text('pool_source', _NAME_MAX, ''),
             members.text('guests_by', _REASON_MAX, ''),
@@ -281,11 +274,7 @@ def _node(members: json_values.Members) -> model.NodeView:
     values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
     values.update((name, members.integer(name)) for name in _WHOLE)
-    huge = []
-    for pool in members.sequence('huge_free_bytes', _HUGE_SIZES_MAX, ()):
-        size, free = _wholes('huge_free_bytes', pool, 2)
-        huge.append((size, free))
-    return model.NodeView(huge_free_bytes=tuple(huge), **values)
+    return model.NodeView(**values)
 
 
 def _view(
@@ -319,37 +308,6 @@ def _distances(members: json_values.Members, count: int) -> tuple[tuple[int, ...
     if rows and len(rows) != count:
         raise ValueError('distances: expected a %d by %d matrix' % (count, count))
     return tuple(_wholes('distances', row, count, memory_domains.DISTANCE_MAX) for row in rows)
-
-
-def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:
-    vcpus = dict(pool.vcpus)
-    return {
-        'cpus': format_cpulist(pool.cpus),
-        'nodes': [
-            dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads
-        ],
-    }
-
-
-def _pool(members: json_values.Members) -> model.PoolLoad:
-    nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
-    try:
-        cpus = parse_cpulist(members.text('cpus', _SIZE_MAX_BYTES, ''))
-    except CpuListError as error:
-        raise ValueError('cpus: %s' % error) from None
-    return model.PoolLoad(
-        cpus,
-        tuple(
-            (
-                node.integer('id'),
-                model.NodeLoad(
-                    *(node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores'))
-                ),
-            )
-            for node in nodes
-        ),
-        tuple((node.integer('id'), node.number('vcpus')) for node in nodes),
-    )
 
 
 def _history(members: json_values.Members) -> model.DemandHistory:

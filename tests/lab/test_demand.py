@@ -56,7 +56,7 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
 def pools_of(agent):
     """Return {node id: (cores, current demand)} as published, and the source of the CPUs."""
     host = agent.after(2)
-    print(host['pool_source'], host['pools'], host['nodes'])
+    print(host['pool_source'], host['nodes'])
     return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[
         'pool_source'
     ]
