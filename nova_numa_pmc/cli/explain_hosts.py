@@ -117,7 +117,11 @@ def weights_to_data(
         'chosen': passing_hosts[_positions_by_weight(weights, passing_hosts)[0]],
         'hosts': {
             name: {'weight': weights.weight(position)}
-            | {'shares': {weigher: shares[position] for weigher, shares in weights.shares.items()}}
+            | {
+                'added_weights': {
+                    weigher: added[position] for weigher, added in weights.added_weights.items()
+                }
+            }
             for position, name in enumerate(passing_hosts)
         },
         'failed': weights.failed,
@@ -126,15 +130,15 @@ def weights_to_data(
 
 def weights_to_lines(weights: nova_weighers.NovaWeights, passing_hosts: list[str]) -> list[str]:
     """Return the weights as lines, with a column for each weigher that distinguishes hosts."""
-    columns = [name for name, shares in weights.shares.items() if len(set(shares)) > 1]
-    others = [name for name in weights.shares if name not in columns]
+    columns = [name for name, added in weights.added_weights.items() if len(set(added)) > 1]
+    others = [name for name in weights.added_weights if name not in columns]
     order = _positions_by_weight(weights, passing_hosts)
     headings = ('host', 'weight', *(printable(name) for name in columns))
     rows = [
         (
             printable(passing_hosts[position]),
             tables.number(weights.weight(position), 3),
-            *(tables.number(weights.shares[name][position], 3) for name in columns),
+            *(tables.number(weights.added_weights[name][position], 3) for name in columns),
         )
         for position in order[:_HOSTS_SHOWN]
     ]
@@ -211,7 +215,7 @@ def to_data(decision: saved_hosts.HostDecision, host: saved_hosts.SavedHost) -> 
         'pressure': decision.pressure,
         'loss': decision.loss,
         'penalty': decision.penalty if decision.passes else None,
-        'share': decision.share,
+        'added_weight': decision.added_weight,
         'text': host_estimate.describe(estimate),
         'outcome': estimate.outcome and estimate.outcome._asdict(),
         'charged_vcpus': estimate.charged_vcpus,
@@ -228,13 +232,13 @@ def to_lines(
         (
             '%d.' % number,
             printable(decision.host),
-            tables.number(decision.share, 3),
+            tables.number(decision.added_weight, 3),
             decision.why_refused or 'passes',
             host_estimate.describe(decision.estimate),
         )
         for number, decision in enumerate(decisions, 1)
     ]
-    lines = tables.to_lines(tables.text_table('order host share filter outcome', rows, (1, 3, 4)))
+    lines = tables.to_lines(tables.text_table('order host added filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []

@@ -38,16 +38,19 @@ _INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local
 class NovaWeights(Record):
     """The weights that Nova's weighers give to the hosts of a request.
 
-    :param shares: {weigher: what it adds to the weight of each host}, in the order of nova.conf
+    :param added_weights: {weigher: what it adds to the weight of each host}, in the order of
+        nova.conf
     :param failed: {weigher: why it failed}
     """
 
-    shares: dict[str, list[float]]
+    added_weights: dict[str, list[float]]
     failed: dict[str, str]
 
     def weight(self, position: int) -> float:
         """Return the weight of the host at a position."""
-        return sum(weigher_shares[position] for weigher_shares in self.shares.values())
+        return sum(
+            weights_by_position[position] for weights_by_position in self.added_weights.values()
+        )
 
 
 def weigh(
@@ -68,7 +71,7 @@ def weigh(
     handler = weights.HostWeightHandler()
     classes = handler.get_matching_classes(CONF.filter_scheduler.weight_classes)
     spec, hosts = _spec(flavor), [_host_state(row) for row in rows]
-    shares: dict[str, list[float]] = {}
+    added_weights: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     for weigher_class in classes:
         try:
@@ -79,12 +82,12 @@ def weigh(
                 weighed.obj.nodename: weighed.weight
                 for weighed in handler.get_weighed_objects([weigher], hosts, spec)
             }
-            shares[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
+            added_weights[weigher_class.__name__] = [by_host[host.nodename] for host in hosts]
         except cfg.Error:
             raise
         except Exception as error:  # any weigher may need something that rows lack
             failed[weigher_class.__name__] = ('%s: %s' % (type(error).__name__, error))[:200]
-    return NovaWeights(shares, failed)
+    return NovaWeights(added_weights, failed)
 
 
 def _configure(files: Sequence[str]) -> None:

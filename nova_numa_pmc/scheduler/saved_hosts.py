@@ -98,7 +98,8 @@ class HostDecision(Record):
         that it wants, assumed if the pressure is unknown; None if the host is refused or the
         request was not understood
     :param penalty: 0 to 1; 0 if the host is refused or hosts are not compared for the request
-    :param share: what Nova adds to the host's weight, at most 0; None if the host is refused
+    :param added_weight: what Nova adds to the host's weight, at most 0; None if the host is
+        refused
     """
 
     host: str
@@ -107,7 +108,7 @@ class HostDecision(Record):
     pressure: float | None = None
     loss: float | None = None
     penalty: float = 0.0
-    share: float | None = None
+    added_weight: float | None = None
 
     @property
     def passes(self) -> bool:
@@ -174,7 +175,9 @@ def rank(
     if guest_request.why_neutral:
         estimate = host_estimate.HostEstimate(None, guest_request.why_neutral)
         decisions = [decision._replace(estimate=estimate) for decision in decisions]
-    return sorted(decisions, key=lambda decision: (not decision.passes, -(decision.share or 0.0)))
+    return sorted(
+        decisions, key=lambda decision: (not decision.passes, -(decision.added_weight or 0.0))
+    )
 
 
 def decide(
@@ -202,7 +205,7 @@ def decide(
     passing = [position for position, decision in enumerate(decisions) if decision.passes]
     if guest_request.guest is None:
         for position in passing:
-            decisions[position] = decisions[position]._replace(share=0.0)
+            decisions[position] = decisions[position]._replace(added_weight=0.0)
         return decisions
     losses = comparison.compare(
         [hosts[position] for position in passing],
@@ -221,7 +224,7 @@ def decide(
             pressure=loss.pressure if is_known else None,
             loss=loss.loss_ratio,
             penalty=host_penalty,
-            share=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
+            added_weight=0.0 - max(0.0, conf['weight_multiplier']) * host_penalty,
         )
     return decisions
 

@@ -29,59 +29,55 @@ class ShadowHost(Record):
     """A host of a decision.
 
     :param other_weight: weight that the weighers before ours have given to the host
-    :param share: weight that our weigher would add, at most 0
-    :param counted_share: weight that our weigher does add
+    :param added_weight: weight that our weigher would add, at most 0
+    :param counted_weight: weight that our weigher does add
     :param loss: the guest's added loss there, assumed if the estimate is unknown
     :param age_s: age of the host's metrics; None if it has none
     """
 
     host: str
     other_weight: float
-    share: float
-    counted_share: float
+    added_weight: float
+    counted_weight: float
     loss: AddedLoss
     age_s: float | None
     estimate: HostEstimate
 
 
-def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: float) -> str:
+def line(guest_request: GuestRequest, hosts: Sequence[ShadowHost], now_s: float) -> str:
     """Return the line about a decision.
 
     Of equal hosts, the first one counts, as with ``host_subset_size = 1``; with a larger value,
     Nova draws one of the first few.
     """
     guest = guest_request.guest
-    by_preference = sorted(
-        candidates, key=lambda candidate: -(candidate.other_weight + candidate.share)
-    )
-    chosen = max(
-        candidates, key=lambda candidate: candidate.other_weight + candidate.counted_share
-    )
+    by_preference = sorted(hosts, key=lambda host: -(host.other_weight + host.added_weight))
+    chosen = max(hosts, key=lambda host: host.other_weight + host.counted_weight)
     data = {
         'version': VERSION,
         'at': round(now_s),
         'instance': guest_request.instance_uuid,
         'vcpus': guest and guest.vcpus,
         'memory_mb': guest and guest.memory_mib,
-        'hosts': len(candidates),
-        'unknown': sum(candidate.estimate.outcome is None for candidate in candidates),
+        'hosts': len(hosts),
+        'unknown': sum(host.estimate.outcome is None for host in hosts),
         'changed': by_preference[0].host != chosen.host,
         'chosen': _host_data(chosen),
-        'top': [_host_data(candidate) for candidate in by_preference[:_TOP]],
+        'top': [_host_data(host) for host in by_preference[:_TOP]],
     }
     return MARK + json.dumps(data, separators=(',', ':'))
 
 
-def _host_data(candidate: ShadowHost) -> dict[str, Any]:
-    outcome = candidate.estimate.outcome
-    loss, age_s = candidate.loss, candidate.age_s
+def _host_data(host: ShadowHost) -> dict[str, Any]:
+    outcome = host.estimate.outcome
+    loss, age_s = host.loss, host.age_s
     return {
-        'host': candidate.host[:_NAME_MAX],
-        'others': round(candidate.other_weight, 3),
-        'share': round(candidate.share, 3),
+        'host': host.host[:_NAME_MAX],
+        'others': round(host.other_weight, 3),
+        'share': round(host.added_weight, 3),
         # It is infinite if guests may use none of the host's CPUs; JSON has no infinity.
         'pressure': None if outcome is None else round(min(loss.pressure, 1e6), 3),
         'loss': round(loss.loss_ratio, 4),
         'age_s': None if age_s is None else round(age_s),
-        'why': (candidate.estimate.why_unknown or '')[:40] if outcome is None else outcome.code,
+        'why': (host.estimate.why_unknown or '')[:40] if outcome is None else outcome.code,
     }

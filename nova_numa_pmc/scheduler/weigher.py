@@ -75,7 +75,7 @@ def _multiplier(host_state: HostState, default: float) -> float:
 
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
     """Return the hosts' penalties, 0.0 for a host whose penalty does not count."""
-    host_states = [candidate.obj for candidate in weighed]
+    host_states = [weighed_host.obj for weighed_host in weighed]
     default_mode = str(CONF.numa_pmc.mode)
     modes = [_mode(host_state, default_mode) for host_state in host_states]
     guest_request = request.read(spec)

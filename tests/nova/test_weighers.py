@@ -78,19 +78,22 @@ class WeighersTest(testtools.TestCase):
                 '--json',
             )
         )
-        ours = {each['host']: each['share'] for each in said['hosts']}
+        ours = {each['host']: each['added_weight'] for each in said['hosts']}
         hosts = said['weighers']['hosts']
         self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
         # One core more on one of two nodes of four cores, where a tenth of a core is wanted.
         self.assertAlmostEqual(ours['calm'], -MULTIPLIER * cpu_loss((0.1, 0.1), 0, 1.0, 4))
         for name, found in hosts.items():
-            self.assertAlmostEqual(ours[name], found['shares']['NUMAPressureWeigher'])
-            self.assertAlmostEqual(sum(found['shares'].values()), found['weight'])
+            self.assertAlmostEqual(ours[name], found['added_weights']['NUMAPressureWeigher'])
+            self.assertAlmostEqual(sum(found['added_weights'].values()), found['weight'])
         self.assertEqual(
             [2.0, 0.4, 0.0],
-            [round(hosts[name]['shares']['RAMWeigher'], 9) for name in ('roomy', 'calm', 'other')],
+            [
+                round(hosts[name]['added_weights']['RAMWeigher'], 9)
+                for name in ('roomy', 'calm', 'other')
+            ],
         )
-        self.assertIn('CPUWeigher', hosts['calm']['shares'])
+        self.assertIn('CPUWeigher', hosts['calm']['added_weights'])
         self.assertIn('no_such_thing', said['weighers']['failed']['Odd'])
         self.assertEqual('calm', said['weighers']['chosen'])
 

@@ -31,7 +31,7 @@ class JudgeTest(unittest.TestCase):
         decisions = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
         self.assertEqual(['idle', 'half', 'busy'], order(decisions))
         for decision, wanted in zip(decisions, ((0.1, 0.2), (2.0, 2.0), (2.8, 3.0))):
-            self.assertAlmostEqual(share(wanted), decision.share)
+            self.assertAlmostEqual(share(wanted), decision.added_weight)
             self.assertAlmostEqual(decision.loss, decision.penalty)
         self.assertLess(decisions[0].penalty, decisions[1].penalty)
         # The pressure is that of the node with the guest; the loss is what the guest adds.
@@ -42,7 +42,7 @@ class JudgeTest(unittest.TestCase):
         decisions = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
         self.assertEqual(['b', 'a'], order(decisions))
         for decision, wanted in zip(decisions, ((0.0, 0.0), (3.0, 3.0))):
-            self.assertAlmostEqual(share(wanted, multiplier=2.5), decision.share)
+            self.assertAlmostEqual(share(wanted, multiplier=2.5), decision.added_weight)
 
     def test_what_is_lost_below_the_floor_costs_nothing(self):
         rows = [row('a', 3.0, 3.0), row('b', 0.0, 0.0)]
@@ -85,10 +85,10 @@ class JudgeTest(unittest.TestCase):
         # According to Nova's counts: 0.3 cores for each of 4 vCPUs on ten cores, assumed for 16
         # CPUs.
         for decision in decisions[:3]:
-            self.assertAlmostEqual(share((0.6, 0.6), cores=5), decision.share)
+            self.assertAlmostEqual(share((0.6, 0.6), cores=5), decision.added_weight)
             self.assertIsNone(decision.pressure)
             self.assertGreater(decision.loss, 0.0)
-        self.assertAlmostEqual(share((2.0, 2.0)), decisions[3].share)
+        self.assertAlmostEqual(share((2.0, 2.0)), decisions[3].added_weight)
         # 60 cores are wanted of ten.
         crowded = row('none', 0.0, metrics='[]', vcpus_used=200)
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))

@@ -22,15 +22,17 @@ NOW_S = 1_800_000_000.4
 def candidate(
     host,
     other_weight,
-    share,
+    added_weight,
     pressure=0.5,
     age_s=30.0,
     estimate=KNOWN,
-    counted_share=0.0,
+    counted_weight=0.0,
     loss=0.025,
 ):
     met = AddedLoss(pressure, 0.0, 0.0, loss)
-    return subject.ShadowHost(host, other_weight, share, counted_share, met, age_s, estimate)
+    return subject.ShadowHost(
+        host, other_weight, added_weight, counted_weight, met, age_s, estimate
+    )
 
 
 def told(*candidates):
@@ -65,7 +67,7 @@ class LineTest(unittest.TestCase):
 
     def test_what_counts_in_fact_chooses(self):
         # An aggregate that is not in shadow mode.
-        found = told(candidate('a', 2.0, -1.5, counted_share=-1.5), candidate('b', 1.0, -0.2))
+        found = told(candidate('a', 2.0, -1.5, counted_weight=-1.5), candidate('b', 1.0, -0.2))
         self.assertEqual('b', found['chosen']['host'])
 
     def test_no_cpu_there_is_still_json(self):
