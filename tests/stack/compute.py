@@ -274,8 +274,8 @@ def wait_for_services(cloud, names, timeout_s):
         services_up = {
             s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'
         }
-        hypervisors = {h.name for h in cloud.compute.hypervisors()}
-        return services_up >= set(names) and hypervisors >= set(names)
+        with_inventory = {h.name for h in cloud.compute.hypervisors()}
+        return services_up >= set(names) and with_inventory >= set(names)
 
     wait(ready, timeout_s, f'nova-compute on {", ".join(names)}', pause_s=3)
 
