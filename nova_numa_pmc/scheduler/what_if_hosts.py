@@ -42,16 +42,10 @@ class WhatIfHost:
         :raises ValueError, TypeError, KeyError: the row cannot be used
         """
         self.saved = saved_hosts.parse_host(row)
-
-        def amount(name: str, minimum: float = 0.0) -> float:
-            return max(minimum, saved_hosts.amount(row, name, 0) or 0.0)
-
-        self.vcpus = amount('vcpus') * self._ratio(row, 'cpu')
-        self.memory_mb = amount('memory_mb') * self._ratio(row, 'ram')
-        self.disk_gb = amount('local_gb') * self._ratio(row, 'disk')
-        self._ram_mb = amount('memory_mb')
-        self.disk_used_gb = amount('local_gb_used')
-        self.memory_mb_used = amount('memory_mb_used')
+        self.vcpus = self.saved.vcpus_total * self._ratio(row, 'cpu')
+        self.memory_mb = self.saved.total_usable_ram_mb * self._ratio(row, 'ram')
+        self.disk_gb = saved_hosts.amount(row, 'local_gb', 0) * self._ratio(row, 'disk')
+        self.disk_used_gb: float = saved_hosts.amount(row, 'local_gb_used', 0)
         self.io_ops = max(0.0, float(saved_hosts.stats_of(row).get('io_workload') or 0))
 
     @staticmethod
@@ -62,21 +56,16 @@ class WhatIfHost:
 
     def has_room(self, create_request: WhatIfRequest) -> bool:
         """Return whether Placement would allow one more instance on the host."""
+        memory_mb_used = self.saved.total_usable_ram_mb - self.saved.free_ram_mb
         return (
             self.saved.vcpus_used + create_request.flavor.vcpus <= self.vcpus
-            and self.memory_mb_used + create_request.flavor.memory_mb <= self.memory_mb
+            and memory_mb_used + create_request.flavor.memory_mb <= self.memory_mb
             and self.disk_used_gb + create_request.disk_gb <= self.disk_gb
         )
-
-    @property
-    def free_ram_mb(self) -> float:
-        """Return the free RAM as Nova weighs it, without the allocation ratio [MiB]."""
-        return self._ram_mb - self.memory_mb_used
 
     def consume(self, create_request: WhatIfRequest) -> None:
         """Count one instance of a request."""
         self.saved.consume(create_request.flavor)
-        self.memory_mb_used += create_request.flavor.memory_mb
         self.disk_used_gb += create_request.disk_gb
 
 
@@ -197,7 +186,7 @@ def _stock_weights(hosts: Sequence[WhatIfHost]) -> list[float]:
     """Return the sum of each host's weights by Nova's weighers, with default multipliers."""
     columns = (
         (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
-        (1.0, [max(0.0, host.free_ram_mb) for host in hosts]),
+        (1.0, [max(0.0, host.saved.free_ram_mb) for host in hosts]),
         (1.0, [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts]),
         (-1.0, [host.io_ops for host in hosts]),
     )
