@@ -101,7 +101,7 @@ def make_moves(
 ) -> MovesResult:
     """Make the moves of a plan.
 
-    :param promised, targets: as in :class:`move_promises.PlannedMove`
+    :param promised, targets: as in :class:`move_promises.PendingMove`
     :param mover: :data:`history.APPLY`, :data:`history.UNDO` or :data:`history.PIN`
     :param wait_s: how long to wait for another process that moves guests [s]
     :raises StateLocked: another process holds the move lock for longer
@@ -138,7 +138,7 @@ def make_moves(
             try:
                 signal = _run(command, move_executor, wait, display)
             finally:
-                not_begun = move_executor.pending
+                not_begun = move_executor.pending_count
                 move_executor.end_move()
         finally:
             LOG.setLevel(previous_level)
@@ -158,7 +158,7 @@ def _run(
         pause_s = move_executor.step()
         if pause_s is None:
             return None
-        display.show(move_executor.in_progress, move_executor.pending)
+        display.show(move_executor.in_progress, move_executor.pending_count)
         signal = wait(pause_s)
         if signal:
             return signal

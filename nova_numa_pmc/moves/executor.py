@@ -19,7 +19,7 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError, PageMoveError
 from nova_numa_pmc.host.page_moves import guest_mover
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
-from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
+from nova_numa_pmc.moves.move_promises import MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
 from nova_numa_pmc.record import Record
@@ -85,7 +85,7 @@ class MoveExecutor:
         self.move_promises = MovePromises(options, root, clock, mover, kernel)
         self.widened = WidenedGuests()
         self.pool: pools.Pool | None = None
-        self._queue: collections.deque[PlannedMove] = collections.deque()
+        self._queue: collections.deque[PendingMove] = collections.deque()
         self._move: plan_records.Move  # the move in progress, or the last one
         self._id = ''
         self._parts: tuple[MovePart, ...] = ()
@@ -104,14 +104,14 @@ class MoveExecutor:
         return MoveTotals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
-    def pending(self) -> int:
+    def pending_count(self) -> int:
         """Return the number of pending moves."""
         return len(self._queue)
 
     @property
     def in_progress(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
         """Return (guest's name, progress) of each part of the move in progress."""
-        return tuple((part.planned.name, part.guest_move.progress) for part in self._parts)
+        return tuple((part.plan_part.name, part.guest_move.progress) for part in self._parts)
 
     def _count(self, result: str, parts: Iterable[MovePart]) -> None:
         key = self._move.kind, result
@@ -126,9 +126,9 @@ class MoveExecutor:
     ) -> None:
         """Append the moves of a plan to the pending moves; :meth:`step` makes them.
 
-        :param promised, targets: as in :class:`PlannedMove`
+        :param promised, targets: as in :class:`PendingMove`
         """
-        self._queue.extend(PlannedMove(move, promised, targets or {}) for move in plan.moves)
+        self._queue.extend(PendingMove(move, promised, targets or {}) for move in plan.moves)
 
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
@@ -138,7 +138,7 @@ class MoveExecutor:
         Widened guests that were overridden or promised another place no longer count as widened.
         """
         unmovable_uuids = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
-        if any(part.planned.uuid in unmovable_uuids for part in self._parts):
+        if any(part.plan_part.uuid in unmovable_uuids for part in self._parts):
             self._cancel()
         self.widened.observe(running, promised)
 
@@ -184,25 +184,25 @@ class MoveExecutor:
         for part in self._parts:
             part.guest_move.cancel()
 
-    def _start(self, planned: PlannedMove) -> None:
+    def _start(self, pending_move: PendingMove) -> None:
         """Promise the new places and write the CPUs."""
         self._id = history.new_id()
-        self._move = planned.move
+        self._move = pending_move.move
         self.widened.begin()
         try:
-            self._parts = self._promise_parts(planned)
+            self._parts = self._promise_parts(pending_move)
             for part in self._parts:
                 part.guest_move.step()
         except Exception as error:
             self._give_up(error)
             return
         for part in self._parts:
-            self.widened.record(planned.move.kind, part)
+            self.widened.record(pending_move.move.kind, part)
 
-    def _promise_parts(self, planned: PlannedMove) -> tuple[MovePart, ...]:
+    def _promise_parts(self, pending_move: PendingMove) -> tuple[MovePart, ...]:
         """Record the promises of all guests of a move, or of none, and return its parts."""
         host = usable_cpus.host_with_pool_cpus(self._root, self.pool)
-        parts = self.move_promises.parts(planned, host)
+        parts = self.move_promises.parts(pending_move, host)
         # The history is written before the promises, so that it has every move even if the process
         # is killed, and outside of their lock, so that no start of a guest waits for a disk.
         self._write_history(
@@ -216,7 +216,7 @@ class MoveExecutor:
         unmoved = [part for part in self._parts if not has_followed(part.guest_move.progress)]
         if unmoved:
             details = ', '.join(
-                '%s: %s' % (part.planned.name, progress_text(part.guest_move.progress))
+                '%s: %s' % (part.plan_part.name, progress_text(part.guest_move.progress))
                 for part in unmoved
             )
             self._give_up(PageMoveError('most of its memory stays where it was (%s)' % details))
@@ -225,10 +225,10 @@ class MoveExecutor:
             progress = part.guest_move.progress
             self._log.info(
                 'guest %s: %s: from %s to %s, %d MiB in %.0f ms%s; %s',
-                part.planned.name,
+                part.plan_part.name,
                 self._move.kind,
-                name_nodes(part.planned.from_nodes),
-                name_nodes(part.planned.to_nodes),
+                name_nodes(part.plan_part.from_nodes),
+                name_nodes(part.plan_part.to_nodes),
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
                 '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
@@ -261,11 +261,11 @@ class MoveExecutor:
             try:
                 self.move_promises.take_back(part)
                 part.guest_move.undo_cpus()
-                self.widened.restore(part.planned.uuid)
+                self.widened.restore(part.plan_part.uuid)
             except GuestGone:
                 pass
             except NumaPmcError as error:
-                self._log.warning('guest %s: %s', part.planned.name, error)
+                self._log.warning('guest %s: %s', part.plan_part.name, error)
                 result = history.PARTLY
         self._count(MADE if result == history.PARTLY else result, parts)
         if isinstance(cause, GuestGone):
@@ -287,8 +287,8 @@ class MoveExecutor:
                 self._move,
                 [
                     history.HistoryPart(
-                        part.planned.uuid,
-                        part.planned.name,
+                        part.plan_part.uuid,
+                        part.plan_part.name,
                         part.before.since_ns,
                         history.place_of(part.before),
                         history.place_of(part.after),

@@ -29,7 +29,7 @@ class MoveRefused(PageMoveError):
     """Refusal of a planned move whose premises no longer hold."""
 
 
-class PlannedMove(Record):
+class PendingMove(Record):
     """A pending move, with its guests' promises before and after it.
 
     :param promised: {uuid: promise before the move}
@@ -64,12 +64,12 @@ class MovePromises:
         self._kernel = kernel
         self._files = guests.StatusFiles(root)
 
-    def parts(self, planned: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
+    def parts(self, pending_move: PendingMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move; nothing is promised or written yet.
 
         :raises GuestGone, MoveRefused, CpusetError, PageMoveError: the move cannot be made
         """
-        move, promised, targets = planned
+        move, promised, targets = pending_move
         running: Iterable[model.Guest] = self._files.read()[0]
         if self._mover != history.PIN:
             running, _ = overrides.with_overrides(running, self._root)
@@ -92,7 +92,7 @@ class MovePromises:
                 raise MoveRefused('guest %s: it has no promise' % plan_part.name)
             after = targets.get(plan_part.uuid) or promise_after(move, plan_part, before)
             if after.cpu_nodes != before.cpu_nodes:
-                others = {**promised, **{part.planned.uuid: part.after for part in parts}}
+                others = {**promised, **{part.plan_part.uuid: part.after for part in parts}}
                 del others[plan_part.uuid]
                 after = narrow_to_l3(after, guest, host, list(others.values()), placement_options)
             parts.append(
@@ -115,9 +115,9 @@ class MovePromises:
             self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
         ) as host_promises:
             for part in parts:
-                if host_promises.promises.get(part.planned.uuid) != part.before:
+                if host_promises.promises.get(part.plan_part.uuid) != part.before:
                     raise MoveRefused(
-                        'guest %s: its promise has changed since' % part.planned.name
+                        'guest %s: its promise has changed since' % part.plan_part.name
                     )
                 host_promises.put(part.after)
             self._check_room(parts, host_promises, host)
@@ -127,7 +127,7 @@ class MovePromises:
         with promises.locked(
             self.options.host_options, self._root, promises.LOCK_TIMEOUT_S
         ) as host_promises:
-            if host_promises.promises.get(part.planned.uuid) == part.after:
+            if host_promises.promises.get(part.plan_part.uuid) == part.after:
                 host_promises.put(part.before)
 
     def _guest_move(
@@ -179,10 +179,10 @@ class MovePromises:
         view = host_view.view(
             host, host_promises.promises.values(), self.options.host_options.placement_options
         )
-        target_nodes = {node for part in parts for node in part.planned.mem_nodes}
+        target_nodes = {node for part in parts for node in part.plan_part.mem_nodes}
         for node in view.nodes:
             if node.id in target_nodes and node.promised_bytes > node.capacity_bytes:
                 raise MoveRefused(
                     'node %d has no room left for %s'
-                    % (node.id, ', '.join(part.planned.name for part in parts))
+                    % (node.id, ', '.join(part.plan_part.name for part in parts))
                 )

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class MovePart(Record):
     """One guest's part of a move in progress.
 
-    :param planned: the same part in the plan
+    :param plan_part: the same part in the plan
     :param before, after: the guest's promise before and after the move
     :param guest_move: the move of the guest's CPUs and memory, or only of its CPUs if no memory
         has to follow
     :param began_s: when the part began, on the executor's clock
     """
 
-    planned: plan_records.PlanPart
+    plan_part: plan_records.PlanPart
     before: model.Promise
     after: model.Promise
     guest_move: guest_mover.GuestMove | CpuMove

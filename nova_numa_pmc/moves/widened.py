@@ -53,9 +53,9 @@ class WidenedGuests:
 
         :param kind: one of :data:`plan_records.KINDS`
         """
-        uuid = part.planned.uuid
+        uuid = part.plan_part.uuid
         if kind == plan_records.WIDEN:
-            self._widened[uuid] = tuple(part.planned.to_nodes), part.after
+            self._widened[uuid] = tuple(part.plan_part.to_nodes), part.after
         elif kind != plan_records.FETCH and uuid in self._widened:
             self._narrowed[uuid] = self._widened.pop(uuid)
 

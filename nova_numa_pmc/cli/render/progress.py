@@ -35,11 +35,13 @@ class LineProgress:
         """Print a line."""
         print(line, file=self._stream, flush=True)
 
-    def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
+    def show(
+        self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending_count: int
+    ) -> None:
         """Update the display; plain lines need no update.
 
         :param in_progress: (name of a guest, progress of its move)
-        :param pending: number of moves that have not begun
+        :param pending_count: number of moves that have not begun
         """
 
 
@@ -71,7 +73,9 @@ class ProgressBars(LineProgress):
         """Print a line above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending: int) -> None:
+    def show(
+        self, in_progress: Iterable[tuple[str, guest_mover.Progress]], pending_count: int
+    ) -> None:
         """Draw a bar for each guest that is being moved."""
         for name in self._tasks.keys() - {name for name, _ in in_progress}:
             self._bars.remove_task(self._tasks.pop(name))
@@ -85,7 +89,7 @@ class ProgressBars(LineProgress):
                 self._tasks[name],
                 completed=progress.moved_bytes,
                 total=total,
-                pending='%d more to come' % pending if pending else '',
+                pending='%d more to come' % pending_count if pending_count else '',
             )
 
 

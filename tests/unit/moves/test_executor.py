@@ -143,7 +143,7 @@ class MovingTest(RebalancingCase):
         self.begin(plan_records.MOVE, self.part_of(3, (0,), (1,)))
         self.moving.step()
         self.moving.clear_queue()
-        self.assertEqual((True, 0), (self.moving.busy, self.moving.pending))
+        self.assertEqual((True, 0), (self.moving.busy, self.moving.pending_count))
         found = self.end()
         self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
 
