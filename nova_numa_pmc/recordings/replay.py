@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read samples that were taken earlier, or on another host, from a file.
 
-There are four formats, which are told apart by how the file begins: a recording
-(``nova-numa-rebalance record``); JSON with one sample per line (``top --json``); JSON with one
-table of counts, ``{"elapsed_sec": …, "counts": {event: number}}``; and the output of
+There are three formats, which are told apart by how the file begins: a recording
+(``nova-numa-rebalance record``); JSON with one sample per line (``top --json``); and the output of
 ``perf stat -x, -I``.
 """
 
@@ -18,7 +17,7 @@ from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.core.rates import CounterDelta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import columns, perf_stat, recording
-from nova_numa_pmc.recordings.perf_stat import HOST_SCOPE, NODE_SCOPE, Interval, PerfStatLine
+from nova_numa_pmc.recordings.perf_stat import NODE_SCOPE, Interval
 from nova_numa_pmc.sample_records import COUNTED, GuestSample, NodeSample, Sample
 
 if TYPE_CHECKING:
@@ -53,13 +52,8 @@ def read(
     with open(path, encoding='utf-8', errors='replace') as file:
         if not beginning.lstrip().startswith(b'{'):
             yield from _read_perf_stat(path, file, report_damage, cpu)
-            return
-        table = _read_table(file)
-        if table is not None:
-            yield _to_sample(table, perf_stat.role_names(cpu))
-            return
-        file.seek(0)
-        yield from _read_lines(path, file, report_damage)
+        else:
+            yield from _read_lines(path, file, report_damage)
 
 
 def _read_beginning(path: str) -> bytes:
@@ -129,26 +123,6 @@ def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) ->
         for field, name in columns.column_names(kind).items()
         if not rows or field in rows[0]
     }
-
-
-def _read_table(file: TextIO) -> Interval | None:
-    """Return the interval in a JSON table of counts; None if the file is something else."""
-    try:
-        data = json.loads(file.read(_LINE_MAX_BYTES))
-        elapsed_s = float(data['elapsed_sec'])
-        counts = {str(name): float(value) for name, value in data['counts'].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return None
-    if not 0 < elapsed_s < 1e9 or not all(0 <= value < 2**64 for value in counts.values()):
-        return None
-    return Interval(
-        elapsed_s,
-        elapsed_s,
-        tuple(
-            PerfStatLine(HOST_SCOPE, None, '', name, '', CounterDelta(value, 1.0))
-            for name, value in counts.items()
-        ),
-    )
 
 
 def _read_perf_stat(
