@@ -2,8 +2,9 @@
 """The errors that several modules raise or catch; each message names the file and the remedy.
 
 An error that only one module raises is defined in that module and derives from one of these.
-The module also has the check of a format's version, which the readers of files and of metrics
-share. It imports nothing, because the libvirt hook loads it at every guest start.
+The module also has what is common to all: how an error is told, and the check of a format's
+version, which the readers of files and of metrics share. It imports nothing, because the libvirt
+hook loads it at every guest start.
 """
 
 from __future__ import annotations
@@ -113,3 +114,13 @@ def require_major(version: object, ours: int) -> None:
         raise ValueError(
             'format %.20s.x is not supported by this release, which reads %d.x' % (major, ours)
         )
+
+
+def is_expected(error: BaseException) -> bool:
+    """Return whether an error is one of ours or of the system, and not a bug."""
+    return isinstance(error, (NumaPmcError, OSError))
+
+
+def describe(error: BaseException) -> str:
+    """Return the message of an expected error; that of a bug follows the name of its type."""
+    return str(error) if is_expected(error) else '%s: %s' % (type(error).__name__, error)

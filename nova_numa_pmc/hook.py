@@ -37,7 +37,7 @@ import time
 from nova_numa_pmc import hook_worker, model, promises, usable_cpus
 from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
-from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.exceptions import NumaPmcError, describe
 from nova_numa_pmc.host import domain_xml, files, guests, journal
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -73,7 +73,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     except BaseException as error:
         lines.log(
             journal.ERROR,
-            'hook %s: %s; the guest is left as it is' % (' '.join(argv[1:3]), _describe(error)),
+            'hook %s: %s; the guest is left as it is' % (' '.join(argv[1:3]), describe(error)),
         )
     finally:
         os._exit(status)  # skips finalization, which would take a tenth of the whole time
@@ -157,11 +157,11 @@ class HookCall:
 
     def report(self, error: BaseException) -> None:
         """Log why the guest is left as it is."""
-        self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
+        self.log(journal.WARNING, '%s; the guest is left as it is' % describe(error))
 
     def report_early(self, error: BaseException) -> None:
         """Log why the guest's CPUs run before they are held."""
-        self.log(journal.WARNING, "%s; the guest's CPUs are held once they run" % _describe(error))
+        self.log(journal.WARNING, "%s; the guest's CPUs are held once they run" % describe(error))
 
     def log(self, severity: int, message: str) -> None:
         """Log one line about this guest."""
@@ -289,7 +289,7 @@ def _selftest(call: HookCall) -> int:
             files.read_optional(call.root, 'proc/self/attr/current') or 'none',
         )
     except (NumaPmcError, OSError) as error:
-        line = 'failed: ' + _describe(error)
+        line = 'failed: ' + describe(error)
     os.write(2, ('selftest: %s\n' % line).encode('utf-8', 'backslashreplace'))
     return 0
 
@@ -312,8 +312,3 @@ def _read(stdin_fd: int) -> bytes:
         parts.append(part)
         size += len(part)
     return b''.join(parts)
-
-
-def _describe(error: BaseException) -> str:
-    is_known = isinstance(error, (NumaPmcError, OSError))
-    return str(error) if is_known else '%s: %s' % (type(error).__name__, error)

@@ -21,7 +21,6 @@ from nova_numa_pmc.agent import (
     reassertion,
     rebalancer,
 )
-from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.agent.tick import Moment, Tick
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.core import host_view, pools
@@ -29,6 +28,7 @@ from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host import files
 from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves import executor
+from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.state import move_lock, overrides, pause, pool_loads, publication
 
 if TYPE_CHECKING:
@@ -69,13 +69,15 @@ class Agent:
         )
         self._late_starts = late_starts.LateStarts(options.host_options, root, LOG)
         self._cache_widening = cache_widening.CacheWidening(options.host_options, root, LOG)
-        self._executor = executor.MoveExecutor(options, root, LOG, kernel=kernel)
+        self._executor = executor.MoveExecutor(
+            options, root, LOG, problem_log=self._problem_log, kernel=kernel
+        )
         self._rebalancer = rebalancer.Rebalancer(
             options, self._executor, root, LOG, self._problem_log
         )
         self._move_lock = move_lock.AgentMoveLock(LOG)
         self._pause_watch = pause.PauseWatch(LOG)
-        self._demand_file = demand_file.DemandFile(root, LOG)
+        self._demand_file = demand_file.DemandFile(root, LOG, self._problem_log)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
         """Apply new options, and reopen the counters if their options have changed."""

@@ -21,6 +21,7 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.conf.agent import AgentOptions
+    from nova_numa_pmc.problem_log import ProblemLog
     from nova_numa_pmc.sample_records import PoolSample
 
 FILE = 'demand'
@@ -38,13 +39,13 @@ class DemandFile:
     :ivar histories: the histories; None: not read yet
     """
 
-    def __init__(self, root: str, log: logging.Logger) -> None:
+    def __init__(self, root: str, log: logging.Logger, problem_log: ProblemLog) -> None:
         self._root = root
         self._directory = os.path.join(root, state_files.PERSISTENT)
         self._log = log
+        self._problem_log = problem_log
         self.histories: Histories | None = None
         self._saved_s = 0.0
-        self._failing = False
 
     def feed(
         self, tick: Tick, options: AgentOptions
@@ -96,14 +97,8 @@ class DemandFile:
         data = json.dumps(
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()
-        try:
+        with self._problem_log.stage('saving guest demand'):
             state_files.write(self._directory, FILE, data, durable)
-        except StateError as error:
-            if not self._failing:
-                self._log.warning('guest demand will not survive a restart: %s', error)
-            self._failing = True
-        else:
-            self._failing = False
 
     def _load(self) -> Histories:
         try:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Container, Iterable, Mapping, Set
 
-    from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.tick import Moment, Tick
     from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import FileChange
+    from nova_numa_pmc.problem_log import ProblemLog
 
 #: Once a guest's sets have been written again this many times within this time [s], they are left
 #: to the program or the operator that resets them.

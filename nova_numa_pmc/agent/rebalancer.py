@@ -19,9 +19,9 @@ from nova_numa_pmc.state import state_files
 if TYPE_CHECKING:
     import logging
 
-    from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.tick import Tick
     from nova_numa_pmc.moves.executor import MoveExecutor
+    from nova_numa_pmc.problem_log import ProblemLog
     from nova_numa_pmc.sampling import Sampler
 
 #: The rebalancer's memory in the state directory, which outlasts a restart of the agent.

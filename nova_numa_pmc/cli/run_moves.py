@@ -108,12 +108,10 @@ def make_moves(
     """
     entries: list[history.HistoryEntry] = []
     batch = history.new_id()
-    writer = history.HistoryWriter(command.root, LOG)
 
     def record(entry: history.HistoryEntry) -> None:
         if entry.result != history.BEGUN:
             entries.append(entry)
-        writer.append(entry)
 
     with (
         hold_move_lock(command, mover, wait_s),

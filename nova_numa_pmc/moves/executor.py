@@ -22,6 +22,7 @@ from nova_numa_pmc.host.page_moves.kernel_calls import KERNEL, KernelCalls
 from nova_numa_pmc.moves.move_promises import MovePromises, PendingMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import WidenedGuests
+from nova_numa_pmc.problem_log import ProblemLog
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
 
@@ -57,8 +58,9 @@ class MoveExecutor:
 
     :param clock: function that returns monotonic time in seconds
     :param mover, batch: ``mover`` and ``batch`` of :class:`history.HistoryEntry`
-    :param on_history_entry: function that is called with an entry when a move begins and when it
-        ends; None to append the entry to the history
+    :param on_history_entry: function that is called with an entry of the history when a move
+        begins and when it ends
+    :param problem_log: logs when the history cannot be written; None: one of its own
     :ivar move_promises: records the promises, and has the options in force
     :ivar widened: the widened guests
     :ivar pool: the floating pool; None for the pool as it is published
@@ -73,7 +75,8 @@ class MoveExecutor:
         clock: Callable[[], float] = time.monotonic,
         mover: str = history.AGENT,
         batch: str = '',
-        on_history_entry: Callable[[history.HistoryEntry], object] | None = None,
+        on_history_entry: Callable[[history.HistoryEntry], object] = lambda entry: None,
+        problem_log: ProblemLog | None = None,
         kernel: KernelCalls = KERNEL,
     ) -> None:
         self._root = root
@@ -81,7 +84,8 @@ class MoveExecutor:
         self._clock = clock
         self._mover = mover
         self._batch = batch
-        self._on_history_entry = on_history_entry or history.HistoryWriter(root, log).append
+        self._on_history_entry = on_history_entry
+        self._problem_log = problem_log or ProblemLog(log, clock)
         self.move_promises = MovePromises(options, root, clock, mover, kernel)
         self.widened = WidenedGuests()
         self.pool: pools.Pool | None = None
@@ -280,29 +284,30 @@ class MoveExecutor:
         self._write_history(parts, result, str(cause))
 
     def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
-        """Report the beginning or the result of a move as an entry of the history."""
-        self._on_history_entry(
-            history.entry(
-                self._id,
-                self._move,
-                [
-                    history.HistoryPart(
-                        part.plan_part.uuid,
-                        part.plan_part.name,
-                        part.before.since_ns,
-                        history.place_of(part.before),
-                        history.place_of(part.after),
-                        part.guest_move.progress.moved_bytes,
-                    )
-                    for part in parts
-                ],
-                mover=self._mover,
-                batch=self._batch,
-                seconds=max((self._clock() - part.began_s for part in parts), default=0),
-                result=result,
-                why=why,
-            )
+        """Append the beginning or the result of a move to the history; never raise."""
+        entry = history.entry(
+            self._id,
+            self._move,
+            [
+                history.HistoryPart(
+                    part.plan_part.uuid,
+                    part.plan_part.name,
+                    part.before.since_ns,
+                    history.place_of(part.before),
+                    history.place_of(part.after),
+                    part.guest_move.progress.moved_bytes,
+                )
+                for part in parts
+            ],
+            mover=self._mover,
+            batch=self._batch,
+            seconds=max((self._clock() - part.began_s for part in parts), default=0),
+            result=result,
+            why=why,
         )
+        self._on_history_entry(entry)
+        with self._problem_log.stage('recording moves in the history'):
+            history.append(entry, self._root)
 
 
 def _names(move: plan_records.Move) -> str:

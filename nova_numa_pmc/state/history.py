@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import json_values, model
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError, require_major
+from nova_numa_pmc.exceptions import DomainError, StateError, require_major
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Iterable
     from typing import Any
 
@@ -120,26 +119,6 @@ def new_id() -> str:
 def place_of(promise: model.Promise) -> PromisedPlace:
     """Return the place in a promise."""
     return PromisedPlace(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
-
-
-class HistoryWriter:
-    """Writer of entries; if one cannot be written, it logs a warning, and the move goes on."""
-
-    def __init__(self, root: str, log: logging.Logger) -> None:
-        self._root = root
-        self._log = log
-        self._failing = False
-
-    def append(self, entry: HistoryEntry) -> None:
-        """Append an entry without raising an error."""
-        try:
-            append(entry, self._root)
-        except (NumaPmcError, OSError) as error:
-            if not self._failing:
-                self._log.warning('moves are not being recorded in the history: %s', error)
-            self._failing = True
-        else:
-            self._failing = False
 
 
 def append(entry: HistoryEntry, root: str = '/') -> None:

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent.metrics.scrape import Scrape
-from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import ExportError
+from nova_numa_pmc.problem_log import ProblemLog
 
 if TYPE_CHECKING:
     import logging

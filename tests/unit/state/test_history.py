@@ -184,17 +184,3 @@ class FileTest(unittest.TestCase):
         os.chmod(self.path, 0o666)
         with self.assertRaises(StateError):
             history.read(self.root)
-
-    def test_a_history_that_cannot_be_written_costs_one_warning(self):
-        writer = history.HistoryWriter(self.root, LOG)
-        os.mkdir(os.path.dirname(self.path))
-        os.mkdir(self.path)
-        with self.assertLogs(LOG, 'WARNING') as logs:
-            writer.append(entry(1))
-            writer.append(entry(2))
-            os.rmdir(self.path)
-            writer.append(entry(3))
-            os.unlink(self.path)
-            os.mkdir(self.path)
-            writer.append(entry(4))
-        self.assertEqual(2, len(logs.output), logs.output)

@@ -148,7 +148,7 @@ class ApplyTest(OperatingCase):
         os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
         code, _, err = self.run_it('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
-        self.assertIn('not being recorded in the history', err)
+        self.assertIn('recording moves in the history fails', err)
 
     def test_apply_beside_another_command_moves_nothing(self):
         with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:

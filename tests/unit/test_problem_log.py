@@ -2,8 +2,8 @@
 import logging
 import unittest
 
-from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.problem_log import ProblemLog
 
 LOG = logging.getLogger('nova_numa_pmc.problem_log')
 

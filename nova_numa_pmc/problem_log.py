@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc import exceptions
 
 if TYPE_CHECKING:
     import logging
@@ -35,15 +35,14 @@ class ProblemLog:
         try:
             yield
         except Exception as error:
-            is_known = isinstance(error, (NumaPmcError, OSError))
             type_name = type(error).__name__
             if self._failing.get(name) != type_name:
                 self._failing[name] = type_name
                 self._log.warning(
                     '%s fails: %s',
                     name,
-                    error if is_known else '%s: %s' % (type_name, error),
-                    exc_info=None if is_known else error,
+                    exceptions.describe(error),
+                    exc_info=None if exceptions.is_expected(error) else error,
                 )
         else:
             if self._failing.pop(name, None):
